@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, Taken, main
 from benchmarks.source_tables import PIPELINE, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
-from tidemark.formats.upkeep import UpkeepPlan
-from tidemark.target.upkeep import keep_up
+from tidemark.formats.upkeep_plan import UpkeepPlan
+from tidemark.target.table_compaction import keep_up
 
 THERE = 20_000
 CHANGES = 200

@@ -27,9 +27,9 @@ from benchmarks import workloads
 from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Scale, Setting, Taken, main
 from benchmarks.pipeline import DELTA, QUIET, SERVER, Pipeline, Refused, jars, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
+from tidemark.backfill.backfill_report import report
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.ranges import read_chunks
-from tidemark.backfill.reporting import report
 from tidemark.errors import RetryError
 
 TABLE = "public.measurements"

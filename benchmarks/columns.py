@@ -22,7 +22,7 @@ from benchmarks.new_table import files_of
 from benchmarks.pairs import Curve, Meter, Pair, main
 from benchmarks.pipeline import one_pipeline
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
-from tidemark.capture.merging import ingest
+from tidemark.capture.merge_planning import ingest
 
 ROWS = 2_000
 CHANGED = 100

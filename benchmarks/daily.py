@@ -20,12 +20,12 @@ import psycopg
 from benchmarks import workloads
 from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Scale, Setting, Taken, main
 from benchmarks.pipeline import Pipeline, Refused, one_pipeline, plain_submit
-from tidemark.capture import health
 from tidemark.capture.confirm import confirm
-from tidemark.capture.preflight import preflight
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.capture.waiting import changes_waiting
 from tidemark.ledger.connection import open_ledger
-from tidemark.spark_connection import SparkConnection
+from tidemark.observe import health
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 SESSION = Path(__file__).with_name("plain") / "open_session.py"
 

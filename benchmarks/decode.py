@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tidemark.formats.columns import staged_schema
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import Decoder
-from tidemark.schema.mapping import target_type, type_name
+from tidemark.schema.delta_types import target_type, type_name
 from tidemark.schema.table import Column, TableSchema
 
 OID = 16384

@@ -32,11 +32,11 @@ from benchmarks import workloads
 from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import Pipeline, Refused, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
-from tidemark.capture import ownership
-from tidemark.ledger import belongings, leases
+from tidemark.capture.continuity import ownership
+from tidemark.ledger import leases, owned_objects
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
-from tidemark.source.replication import ReplicationStream
+from tidemark.source.wal.replication import ReplicationStream
 
 SLOT = "benchmark"
 MAX_BYTES = 2**20  # that are read at once
@@ -91,7 +91,7 @@ def on_the_servers_own(server: PostgresServer, pipeline: Pipeline, slot: str) ->
         psycopg.connect(pipeline.source) as at_source,
         open_ledger(pipeline.ledger, pipeline.config.pipeline) as book,
     ):
-        belongings.note(book, lease, ownership.thing(at_source, "slot", slot), "adopted")
+        owned_objects.note(book, lease, ownership.thing(at_source, "slot", slot), "adopted")
     return pipeline
 
 

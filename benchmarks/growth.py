@@ -27,22 +27,23 @@ from benchmarks.pairs import Benchmark, Curve, Goal, Pair, Pairs, Setting, Taken
 from benchmarks.pipeline import Refused, new_database
 from sandbox.services.postgres import running
 from tidemark.capture import drain as drain_module
-from tidemark.capture import generation
 from tidemark.capture.confirm import confirm
+from tidemark.capture.continuity import generation
 from tidemark.capture.drain import drain
-from tidemark.capture.merging import ingest, leased_plan
-from tidemark.capture.preflight import preflight
-from tidemark.capture.status import read_status
+from tidemark.capture.merge_planning import ingest, leased_plan
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.capture.waiting import changes_waiting
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan
-from tidemark.formats.result import PlanResult, TableResult
-from tidemark.ledger import batches, generations, migrations
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.formats.merge_result import PlanResult, TableResult
+from tidemark.ledger import migrations
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.staged import batches, generations
 from tidemark.lsn import Lsn
+from tidemark.observe.status import read_status
 from tidemark.run import Run
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 PIPELINE = "growth"
 # Stages of a run: of those that are measured, waiting in vain and the status are no part of it.

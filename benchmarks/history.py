@@ -16,7 +16,7 @@ from benchmarks.new_table import files_of
 from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Setting, main
 from benchmarks.pipeline import Refused, one_pipeline
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
-from tidemark.capture.merging import ingest
+from tidemark.capture.merge_planning import ingest
 from tidemark.config import TableRule
 
 

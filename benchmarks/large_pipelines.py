@@ -14,12 +14,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import psycopg
+from msgspec.structs import replace
 
 from benchmarks.growth import PIPELINE, AgeingPipeline, StageMeter, watched
 from benchmarks.pairs import Benchmark, Meter, Pair, Pairs, Setting, Taken, in_turns, main
@@ -27,18 +27,19 @@ from benchmarks.pipeline import Pipeline, Refused, new_database, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.ranges import read_chunks
+from tidemark.capture.continuity.recovery import look_into_staging, register_again
 from tidemark.capture.drain import drain
-from tidemark.capture.preflight import preflight
-from tidemark.capture.recovery import look_into_staging, register_again
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import TableRule
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, StagedFile
-from tidemark.ledger import batches, generations, leases, migrations
+from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import SLOT
+from tidemark.ledger.staged import batches, generations
 from tidemark.lsn import Lsn
-from tidemark.staging.chain import StagedBatch
-from tidemark.staging.store import Store
+from tidemark.staging.batch_chain import StagedBatch
+from tidemark.storage.store import Store
 
 # What is measured is Tidemark's and PostgreSQL's work, not the disk's.
 SERVER: Final = {"max_wal_size": "8GB", "shared_buffers": "512MB", "fsync": "off", "max_locks_per_transaction": "1024"}

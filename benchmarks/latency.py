@@ -28,7 +28,7 @@ from sandbox.services.airflow_api import AirflowApi
 from sandbox.services.postgres import PostgresServer
 from sandbox.steps import Steps
 from tidemark.lsn import Lsn
-from tidemark.waits import Wait
+from tidemark.wait_log import Wait
 
 DATABASES: Final = ("latency", "latency_ledger", "airflow")
 BETWEEN_S: Final = 17.3  # two commits: the minute is met at every point of it

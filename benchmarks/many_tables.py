@@ -26,8 +26,8 @@ from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting
 from benchmarks.pipeline import SMALL, submitted
 from benchmarks.source_tables import COLUMNS, THREADS, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
-from tidemark.formats.plan import PlannedTable
-from tidemark.target.session import FEW_ROWS_SETTINGS, activate
+from tidemark.formats.merge_plan import PlannedTable
+from tidemark.target.delta.session import FEW_ROWS_SETTINGS, activate
 
 THERE = 2_000  # rows that each table holds before
 CHANGES = 50  # in each table and round

@@ -18,7 +18,7 @@ from benchmarks import workloads
 from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, main
 from benchmarks.pipeline import Pipeline, Refused, errors_of, one_pipeline, plain_submit, submitted
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan
+from tidemark.formats.merge_plan import MergePlan
 
 SCRIPT = Path(__file__).with_name("plain") / "append_and_newest.py"
 

@@ -31,8 +31,8 @@ from sandbox.checkout import this_checkout
 from sandbox.services.postgres import PostgresServer, running
 from sandbox.setup import jars
 from sandbox.setup.uv_settings import uv_environment
+from tidemark.backfill.backfill_report import report
 from tidemark.backfill.planning import BackfillRequest, plan
-from tidemark.backfill.reporting import report
 
 DLT: Final = ("dlt[filesystem,parquet,sql_database]==1.31.0", "psycopg2-binary==2.9.13")
 DEBEZIUM: Final = tuple(

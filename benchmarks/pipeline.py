@@ -19,19 +19,19 @@ from typing import Any, Final
 import psycopg
 
 from sandbox.services.postgres import PostgresServer, running
-from tidemark import spark_jars
 from tidemark.capture.confirm import ConfirmResult, confirm
 from tidemark.capture.drain import DrainResult, drain
-from tidemark.capture.merging import ingest, leased_plan, make_plan
-from tidemark.capture.preflight import preflight
+from tidemark.capture.merge_planning import ingest, leased_plan, make_plan
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan
-from tidemark.formats.result import PlanResult
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.formats.merge_result import PlanResult
 from tidemark.ledger import migrations
 from tidemark.run import Run
-from tidemark_airflow import submission
-from tidemark_airflow.class_archive import class_archive
+from tidemark.spark_submit import spark_jars
+from tidemark_airflow.driver import submission
+from tidemark_airflow.driver.class_archive import class_archive
 
 SERVER: Final = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
 

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from tidemark.formats import layout
 from tidemark.formats.columns import staged_schema
-from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
+from tidemark.formats.manifest import StagedFile
+from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
@@ -97,7 +98,7 @@ class SourceTable:
             "_unchanged": None if has_note else ["note"],
         }
 
-    def _written(self, rows: Sequence[dict[str, Any]], lsn: Lsn) -> PlannedFile:
+    def _written(self, rows: Sequence[dict[str, Any]], lsn: Lsn) -> StagedFile:
         folder = layout.batch_folder(PIPELINE, 1, lsn, "attempt")
         path = layout.changes_file(folder, self.schema.table, 1, 1)
         file = self.lake / path
@@ -105,7 +106,7 @@ class SourceTable:
         shape = staged_schema(self.schema)
         pq.write_table(pa.Table.from_pylist(list(rows), shape), file, compression="zstd")
         sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-        return PlannedFile(path, len(rows), file.stat().st_size, sha256, 1)
+        return StagedFile(path, len(rows), file.stat().st_size, sha256, 1)
 
 
 def plan_of(name: str, lake: Path, tables: Sequence[PlannedTable]) -> MergePlan:

@@ -18,7 +18,7 @@ from benchmarks.new_table import SCRIPT as FIRST
 from benchmarks.new_table import files_of
 from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, main
 from benchmarks.pipeline import Refused, one_pipeline, plain_submit, submitted
-from tidemark.capture.merging import ingest
+from tidemark.capture.merge_planning import ingest
 
 SCRIPT = Path(__file__).with_name("plain") / "append_and_merge.py"
 ROWS_OF_ONE = 10  # rows of the table for each that is updated

@@ -25,7 +25,7 @@ from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, Taken, in_t
 from benchmarks.pipeline import SERVER, Pipeline, Refused, one_pipeline
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
-from tidemark.backfill.proving import report
+from tidemark.backfill.verify_report import report
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 
 PART = 1_000_000

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.pipeline import SMALL, Refused, jars
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.target.delta.session import start
 from tidemark.target.merge import apply_plan
-from tidemark.target.session import start
 
 
 @contextmanager

@@ -24,18 +24,18 @@ from tidemark.target.application import run_application
 from tidemark.target.plan_files import leave_result, read_plan
 
 if TYPE_CHECKING:
-    from tidemark.formats.upkeep import UpkeepResult
+    from tidemark.formats.upkeep_plan import UpkeepResult
 
 # What `run` imports: it comes in while the session starts.
-NEEDS: Final = "tidemark.target.upkeep"
+NEEDS: Final = "tidemark.target.table_compaction"
 
 
 def run(spark: SparkSession, uri: str) -> UpkeepResult:
     """Follow the plan at `uri` and leave the result beside it."""
-    from tidemark.formats.upkeep import UpkeepPlan
-    from tidemark.target.upkeep import keep_up
+    from tidemark.formats.upkeep_plan import UpkeepPlan
+    from tidemark.target.table_compaction import keep_up
 
-    result = keep_up(spark, UpkeepPlan.from_json(read_plan(spark, uri)))
+    result = keep_up(spark, UpkeepPlan.from_json(read_plan(spark, uri), uri))
     failpoints.reach("maintain.before_result")
     leave_result(spark, uri, result.to_json())
     return result

@@ -25,7 +25,7 @@ from tidemark.target.application import run_application
 from tidemark.target.plan_files import leave_result, read_plan
 
 if TYPE_CHECKING:
-    from tidemark.formats.result import PlanResult
+    from tidemark.formats.merge_result import PlanResult
 
 # What `run` imports: it comes in while the session starts.
 NEEDS: Final = "tidemark.target.merge"
@@ -33,10 +33,10 @@ NEEDS: Final = "tidemark.target.merge"
 
 def run(spark: SparkSession, uri: str) -> PlanResult:
     """Apply the plan at `uri` and leave the result beside it."""
-    from tidemark.formats.plan import MergePlan
+    from tidemark.formats.merge_plan import MergePlan
     from tidemark.target.merge import apply_plan
 
-    result = apply_plan(spark, MergePlan.from_json(read_plan(spark, uri)))
+    result = apply_plan(spark, MergePlan.from_json(read_plan(spark, uri), uri))
     failpoints.reach("merge.before_result")
     leave_result(spark, uri, result.to_json())
     failpoints.reach("merge.after_result")

@@ -23,18 +23,18 @@ from tidemark.target.application import run_application
 from tidemark.target.plan_files import leave_result, read_plan
 
 if TYPE_CHECKING:
-    from tidemark.formats.replay import ReplayResult
+    from tidemark.formats.replay_plan import ReplayResult
 
 # What `run` imports: it comes in while the session starts.
-NEEDS: Final = "tidemark.target.replay"
+NEEDS: Final = "tidemark.target.table_replay"
 
 
 def run(spark: SparkSession, uri: str) -> ReplayResult:
     """Follow the plan at `uri` and leave the result beside it."""
-    from tidemark.formats.replay import ReplayPlan
-    from tidemark.target.replay import replay
+    from tidemark.formats.replay_plan import ReplayPlan
+    from tidemark.target.table_replay import replay
 
-    result = replay(spark, ReplayPlan.from_json(read_plan(spark, uri)))
+    result = replay(spark, ReplayPlan.from_json(read_plan(spark, uri), uri))
     leave_result(spark, uri, result.to_json())
     return result
 

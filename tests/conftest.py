@@ -211,7 +211,7 @@ def captured_on_each(request: pytest.FixtureRequest, new_pipeline: Callable[...,
 
 
 # Azure's emulator comes from npm, which nothing else here needs: these are tests where TIDEMARK_AZURITE names it.
-ON_AZURE = ("faults/test_lake_on_azure.py", "object_store/test_azure.py", "spark/test_azure_commits.py")
+ON_AZURE = ("faults/test_lake_on_azure.py", "object_store/test_azure.py", "target/test_azure_commits.py")
 collect_ignore = [] if "TIDEMARK_AZURITE" in os.environ else [*ON_AZURE]
 
 

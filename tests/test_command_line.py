@@ -13,12 +13,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.upgrade.older_version import migrations_up_to
+from tests.support.migrations import NEWER, newer_version
 from tidemark.__main__ import READER_IS_GONE, main
+from tidemark.capture import pg_upgrade
 from tidemark.connections import Connection, look_up, parse
 from tidemark.errors import ConnectionMissing
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import migrations, tables
+from tidemark.ledger import migrations
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 
 
@@ -236,14 +238,46 @@ def test_a_slot_that_is_gone_needs_somebody(
     )
 
 
-def test_an_upgrade_of_the_source_is_announced_and_taken_back(
-    file: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+def test_the_word_that_pg_upgrade_ran_is_checked_and_a_verify_with_repair_follows(
+    file: Path,
+    connections: Callable[[str], Connection],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert main(["upgrade", str(file)], look_up=connections) == 0
-    assert "Each run of line_capture marks the source from now on" in capsys.readouterr().out
-    assert main(["upgrade", str(file), "--off"], look_up=connections) == 0
-    assert "No run marks the source any more" in capsys.readouterr().out
-    assert main(["upgrade", str(file), "--off"], look_up=connections) == 1
+    assert main(["preflight", str(file)], look_up=connections) == 0
+    capsys.readouterr()
+    assert main(["upgraded", str(file)], look_up=connections) == 1
+    refused = capsys.readouterr().out
+    assert "so it is the captured one" in " ".join(refused.split())
+    assert "line_verify" not in refused
+
+    monkeypatch.setattr(pg_upgrade, "continue_upgraded", lambda *_, **__: ("Generation 2 continues.", True))
+    monkeypatch.setenv("PATH", "")
+    assert main(["upgraded", str(file)], look_up=connections) == 1, "the verify is still to be started"
+    said = capsys.readouterr().out
+    assert "Generation 2 continues." in said
+    assert """airflow dags trigger line_verify --conf '{"tables": [], "share": "1", "repair": true}'""" in said
+
+
+def test_the_script_of_the_event_trigger_is_what_preflight_accepts(
+    file: Path, source: str, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> bool:
+        main(["preflight", str(file), "--look"], look_up=connections)
+        return "event trigger that writes definitions into the stream is not trusted" in capsys.readouterr().out
+
+    assert main(["trigger", str(file), "--sql"], look_up=connections) == 0
+    script = capsys.readouterr().out
+    with psycopg.connect(source, autocommit=True) as superuser:
+        superuser.execute(script.encode())
+        superuser.execute(script.encode())  # a second time puts it in the first one's place
+        assert not said()
+        superuser.execute("ALTER EVENT TRIGGER ddl_tidemark_line_end DISABLE")
+        assert said()
+        assert main(["trigger", str(file), "--sql", "--remove"], look_up=connections) == 0
+        superuser.execute(capsys.readouterr().out.encode())
+        assert not said()
+        assert superuser.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (0,)
 
 
 def test_a_table_that_is_captured_no_more_can_be_forgotten_and_another_one_has_its_name(
@@ -305,27 +339,28 @@ def test_migrate_says_from_where_to_where_and_refuses_a_newer_ledger(
     empty_ledger_database: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    newest = migrations._scripts()[-1][0]
-    with migrations_up_to(11):
-        assert main(["migrate", str(file)], look_up=connections) == 0
-    assert "was brought from nothing to version 11." in capsys.readouterr().out
-
-    assert main(["preflight", str(file), "--look"], look_up=connections) == 0
-    assert f"Would bring the ledger's schema from version 11 to version {newest}" in capsys.readouterr().out
-    assert main(["migrate", str(file), "--look"], look_up=connections) == 3
-    assert f"would be brought from version 11 to version {newest}." in capsys.readouterr().out
-    assert main(["migrate", str(file), "--connection", "nobody_s"], look_up=connections) == 1
-    assert "AIRFLOW_CONN_NOBODY_S" in capsys.readouterr().err
-    with psycopg.connect(empty_ledger_database) as ledger:
-        assert migrations.version(ledger) == 11
-
-    assert main(["preflight", str(file)], look_up=connections) == 0
-    assert f"Brought the ledger's schema from version 11 to version {newest}" in capsys.readouterr().out
     assert main(["migrate", str(file)], look_up=connections) == 0
-    assert f"is at version {newest}: nothing to do" in capsys.readouterr().out
+    assert f"was brought from nothing to version {NEWER - 1}." in capsys.readouterr().out
+
+    with newer_version():
+        assert main(["preflight", str(file), "--look"], look_up=connections) == 0
+        looked = capsys.readouterr().out
+        assert f"Would bring the ledger's schema from version {NEWER - 1} to version {NEWER}" in looked
+        assert main(["migrate", str(file), "--look"], look_up=connections) == 3
+        assert f"would be brought from version {NEWER - 1} to version {NEWER}." in capsys.readouterr().out
+        assert main(["migrate", str(file), "--connection", "nobody_s"], look_up=connections) == 1
+        assert "AIRFLOW_CONN_NOBODY_S" in capsys.readouterr().err
+        with psycopg.connect(empty_ledger_database) as ledger:
+            assert migrations.version(ledger) == NEWER - 1
+
+        assert main(["preflight", str(file)], look_up=connections) == 0
+        brought = capsys.readouterr().out
+        assert f"Brought the ledger's schema from version {NEWER - 1} to version {NEWER}" in brought
+        assert main(["migrate", str(file)], look_up=connections) == 0
+        assert f"is at version {NEWER}: nothing to do" in capsys.readouterr().out
 
     with psycopg.connect(empty_ledger_database) as ledger:
-        ledger.execute("INSERT INTO tidemark.schema_migrations (number) VALUES (999)")
+        ledger.execute("INSERT INTO tidemark.migrations (number) VALUES (999)")
     for command in (["migrate"], ["migrate", "--look"], ["positions"], ["pause"]):
         table = ["shop.orders"] if command == ["pause"] else []
         assert main([command[0], str(file), *command[1:], *table], look_up=connections) == 1

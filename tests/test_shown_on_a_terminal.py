@@ -16,9 +16,9 @@ from tests.conftest import create_database, drop_database
 from tests.support import many_tables
 from tests.support.airflow_home import postgres_connection, spark_connection
 from tidemark.__main__ import main
-from tidemark.command_line import acting
+from tidemark.command_line import changing_commands
 from tidemark.connections import Connection, look_up
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 
 SHOP = """\
@@ -149,7 +149,7 @@ def test_a_table_is_paused_and_resumed_by_who_types(tidemark: Type, ledger: str)
         row = tables.one(book, "shop.carts")
     assert row is not None
     assert row.life.is_paused
-    assert row.paused_by == acting.somebody()
+    assert row.paused_by == changing_commands.somebody()
     code, said, _ = tidemark("pause", "shop", "shop.carts")
     assert (code, "is paused already" in said) == (1, True)
     assert "it is paused" in line_of("shop.carts", tidemark("plan", "shop")[1])

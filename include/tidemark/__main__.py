@@ -10,9 +10,11 @@
     migrate    bring the ledger's schema up to date, as preflight does where its role may; --look only says from which
                version to which, --connection names one whose role owns the schema
     ledger     `ledger rebuild PIPELINE` brings a ledger that was lost back from the lake, as the next run would
-    upgrade    have each run mark the source, so that its next pg_upgrade is known for one of what was staged last, and
-               nothing is read again; --off: no more
+    upgraded   say that pg_upgrade made the source's server anew and kept the slot: the capture continues there, and a
+               verify compares every table and repairs what differs
     verify     start the DAG that proves that tables equal their source
+    trigger    print, with --sql, the script of an event trigger that writes definitions into the stream;
+               --remove: the one that removes it
     pause      merge nothing of a table until it is resumed; its changes are staged, the others go on
     resume     let the next run apply what was staged of a paused table
     unpark     let the next run apply all staged batches of a parked table
@@ -33,12 +35,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidemark import config_file
-from tidemark.command_line import acting, doctor, showing
+from tidemark.command_line import changing_commands, doctor, showing_commands
 from tidemark.command_line.invocation import Invocation, LookUp, find_file
+from tidemark.config import file_reader
 from tidemark.connections import look_up
 from tidemark.errors import TidemarkError, UnexpectedError
-from tidemark.unexpected import quotes_nothing
+from tidemark.unexpected_errors import quotes_nothing
 
 Command = Callable[[Invocation], int]
 
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -
 
 
 def _run(options: argparse.Namespace, look_up: LookUp) -> int:
-    config = config_file.load(find_file(options.pipeline))
+    config = file_reader.load(find_file(options.pipeline))
     try:
         status = int(options.command(Invocation(config, options, look_up)))
         sys.stdout.flush()
@@ -83,14 +85,16 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    status = add("status", showing.status, "where the pipeline stands, and what needs somebody")
+    status = add("status", showing_commands.status, "where the pipeline stands, and what needs somebody")
     status.add_argument("--all", action="store_true", help="every table, and everything in full")
-    tables = add("tables", showing.tables, "every table, or those of a pattern, or all that is known of one")
+    tables = add("tables", showing_commands.tables, "every table, or those of a pattern, or all that is known of one")
     tables.add_argument("pattern", nargs="?", help="schema.table, or a pattern of it: 'shop.*'")
     tables.add_argument("--state", help="those of this state alone, for example parked")
-    positions = add("positions", showing.positions, "how far everything is, from the slot to the source")
-    plan = add("plan", showing.plan, "what the next merge would do")
-    preflight = add("preflight", acting.preflight, "look at everything and bring about what the first run needs")
+    positions = add("positions", showing_commands.positions, "how far everything is, from the slot to the source")
+    plan = add("plan", showing_commands.plan, "what the next merge would do")
+    preflight = add(
+        "preflight", changing_commands.preflight, "look at everything and bring about what the first run needs"
+    )
     how = preflight.add_mutually_exclusive_group()
     how.add_argument(
         "--look", action="store_true", help="create and change nothing, but the schema of an empty ledger database"
@@ -105,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the lake is the right one, mounted and reached, and its staging is lost for good: go on without it",
     )
-    migrate = add("migrate", acting.migrate, "bring the ledger's schema up to date")
+    migrate = add("migrate", changing_commands.migrate, "bring the ledger's schema up to date")
     migrate.add_argument("--look", action="store_true", help="say what would be done; exit status 3 if anything would")
     migrate.add_argument(
         "--connection", metavar="ID", help="Airflow connection of a role that owns the schema; else the pipeline's own"
@@ -113,17 +117,23 @@ def _parser() -> argparse.ArgumentParser:
     ledger = commands.add_parser("ledger", help="bring back from the lake what a lost ledger knew")
     ledger.add_argument("deed", choices=("rebuild",), help="register again what staging has, and the merges' results")
     ledger.add_argument("pipeline", help="the pipeline's file, or its name")
-    ledger.set_defaults(command=acting.rebuild_ledger)
-    upgrade = add("upgrade", acting.upgrade, "have each run mark the source for its next pg_upgrade")
-    upgrade.add_argument("--off", action="store_true", help="there is none: no run marks any more")
-    verify = add("verify", acting.verify, "start the DAG that proves that tables equal their source")
+    ledger.set_defaults(command=changing_commands.rebuild_ledger)
+    add(
+        "upgraded",
+        changing_commands.upgraded,
+        "continue on the server that pg_upgrade made of the source, with the slot it kept",
+    )
+    verify = add("verify", changing_commands.verify, "start the DAG that proves that tables equal their source")
     verify.add_argument("tables", nargs="*", metavar="table", help="schema.table; without one, every table")
     verify.add_argument("--share", default="1", help="how much of each: 1 for all, or for example 1/30")
     verify.add_argument("--repair", action="store_true", help="write what the source has over what differs")
-    unpark = add("unpark", acting.unpark, "let the next run apply a parked table's batches")
-    pause = add("pause", acting.pause, "merge nothing of a table until it is resumed")
-    resume = add("resume", acting.resume, "let the next run apply what was staged of a paused table")
-    forget = add("forget", acting.forget, "stop showing a table that is no longer captured")
+    trigger = add("trigger", changing_commands.trigger, "print the script of the source's event trigger")
+    trigger.add_argument("--sql", action="store_true", required=True, help="as SQL, for a superuser of the source")
+    trigger.add_argument("--remove", action="store_true", help="the script that removes it")
+    unpark = add("unpark", changing_commands.unpark, "let the next run apply a parked table's batches")
+    pause = add("pause", changing_commands.pause, "merge nothing of a table until it is resumed")
+    resume = add("resume", changing_commands.resume, "let the next run apply what was staged of a paused table")
+    forget = add("forget", changing_commands.forget, "stop showing a table that is no longer captured")
     for of_table in (unpark, pause, resume, forget):
         of_table.add_argument("table", help="schema.table")
     ways = unpark.add_mutually_exclusive_group()

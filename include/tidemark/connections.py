@@ -20,10 +20,10 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
-from tidemark import lake_access
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
-from tidemark.lake_access import LakeAccess
-from tidemark.spark_connection import PROGRAMS, SparkConnection
+from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
+from tidemark.storage import lake_access
+from tidemark.storage.lake_access import LakeAccess
 
 _POSTGRES: Final = ("postgres", "postgresql")
 _AIRFLOW_TIMEOUT_S: Final = 60

@@ -30,8 +30,10 @@ BEGIN_ANEW = (
     "capture run is through."
 )
 
+# What goes on with a table that could not be read.
+NAME_IT = "Then start a backfill that names the table: none starts by itself until the table is marked anew."
+
 # What a gap whose extent nobody knows asks for.
-EVERY_TABLE = "Start a backfill of the pipeline's tables: every table is marked"
 
 
 class Move(StrEnum):
@@ -53,8 +55,6 @@ class TidemarkError(Exception):
     remedy: ClassVar[str]
     # Whether, raised while a table was merged, it says nothing of the table: no table's counter moves for it (R6).
     is_of_no_table: ClassVar[bool] = False
-    # What a fact was before there was one: older files and ledgers do not have it.
-    before: ClassVar[dict[str, str]] = {}
 
     def __init__(self, **facts: Any) -> None:
         expected = self.fact_names()
@@ -78,7 +78,7 @@ class TidemarkError(Exception):
         leaf = leaf_of(error.kind)
         if leaf is None:
             raise KeyError(error.kind)
-        return leaf(**{**leaf.before, **error.facts})
+        return leaf(**error.facts)
 
     def record(self) -> ErrorRecord:
         """What results and ledger keep of it."""
@@ -431,6 +431,18 @@ class LedgerIsNewer(ConfigError):
     )
 
 
+class LedgerBeforeReleases(ConfigError):
+    happened = (
+        'The ledger schema "tidemark" in database {database} is of a Tidemark from before 0.1.0, which no release '
+        "reads. Nothing was read of it, and nothing written"
+    )
+    remedy = (
+        "Begin anew: DROP SCHEMA tidemark CASCADE in that database, drop the old slots at the source "
+        "(pg_drop_replication_slot), and give each pipeline a new name and a new slot in its file. Then run its "
+        "capture DAG, and start a backfill of its tables."
+    )
+
+
 class LedgerMigrationRefused(ConfigError):
     happened = (
         'Role {role} may not bring the ledger schema "tidemark" from {before} to version {after}: {detail}. Nothing '
@@ -461,6 +473,14 @@ class FormatIsNewer(ConfigError):
     remedy = (
         "Install the newer version wherever tasks of this pipeline run, on Spark's driver too. How to go back to the "
         "older one all the same: docs/operations.md, Upgrading."
+    )
+
+
+class LakeFileBroken(TargetError, ValueError):
+    happened = "{file} in the lake is no {kind} that can be read: {reason}. It was left as it is"
+    remedy = (
+        "Bring the file back as it was (an object store keeps older versions), and run the task again. A broken plan "
+        "needs nothing: the next run writes another one."
     )
 
 
@@ -545,7 +565,8 @@ class SlotUnknown(ConfigError):
     remedy = (
         "Name another slot in the pipeline file, and preflight creates it: reading this one would advance it, and "
         "its owner would lose the changes in between. If it is meant for this pipeline and nothing else reads "
-        "it, say so once: `tidemark preflight {path} --adopt-slot`."
+        "it, say so once: `tidemark preflight {path} --adopt-slot`. If pg_upgrade made this server of the captured one "
+        "and kept the slot, say instead, and first of all: `tidemark upgraded {path}`."
     )
 
 
@@ -615,8 +636,10 @@ class ChangesGone(BackfillError):
         "{generation}: somebody advanced or re-created it, or the ledger was restored from an older copy. The changes "
         "in between are gone"
     )
-    remedy = "A new generation was opened at {confirmed_lsn}; the next run goes on from there. {marked}."
-    before = {"marked": EVERY_TABLE}
+    remedy = (
+        "A new generation was opened at {confirmed_lsn}; the next run goes on from there. Start a backfill of the "
+        "pipeline's tables: every table is marked."
+    )
 
 
 class SourceReplaced(BackfillError):
@@ -624,8 +647,10 @@ class SourceReplaced(BackfillError):
         "The source is no longer the same database: {difference}, since generation {generation} was staged up to "
         "{staged_lsn}. Changes made in between are in no stream"
     )
-    remedy = "A new generation was opened at {confirmed_lsn}; the next run goes on from there. {marked}."
-    before = {"marked": EVERY_TABLE}
+    remedy = (
+        "A new generation was opened at {confirmed_lsn}; the next run goes on from there. Start a backfill of the "
+        "pipeline's tables: every table is marked."
+    )
 
 
 class SourceForked(BackfillError):
@@ -741,16 +766,9 @@ class VerifyFormInvalid(ConfigError):
 class RowFilterInvalid(ConfigError):
     happened = "The row filter cannot be used on table {table}: {detail}"
     remedy = (
-        "Correct the form's row filter: a condition on the captured columns of one row, made of PostgreSQL's own "
-        "immutable operators and functions (docs/operations.md, Row filters). Trigger the DAG again, with `replace` if "
-        "the table already has an open backfill."
-    )
-
-
-class FilterRoleRefused(SourceError):
-    happened = 'A row filter could not run as the role "{role}": {detail}'
-    remedy = (
-        "Run preflight: it says which statement is missing (docs/operations.md, Row filters). Then run the task again."
+        "Correct the form's row filter. It compares captured columns with literals, now() or current_date, by "
+        "= <> < <= > >=, BETWEEN, IN, LIKE, IS NULL, AND, OR, NOT (docs/operations.md, Row filters). Trigger the DAG "
+        "again, with `replace` if the table already has an open backfill."
     )
 
 
@@ -837,15 +855,23 @@ class ReadRefused(SourceError):
     happened = "The source refuses to show the rows of {table}: {detail}"
     remedy = (
         "Grant the pipeline's role SELECT on the table; if row-level security hides rows from it, ALTER ROLE … "
-        "BYPASSRLS. Then run the task again."
+        "BYPASSRLS. " + NAME_IT
+    )
+
+
+class ReadFailed(SourceError):
+    happened = "PostgreSQL cannot read the rows of {table}: {detail}"
+    remedy = (
+        "Look up the SQLSTATE in PostgreSQL's documentation: it is of the table's own data, of the publication's row "
+        "filter, or of a function that they call. Put it right at the source. " + NAME_IT
     )
 
 
 class ReadInterrupted(RetryError):
     happened = "A chunk of {table} could not be read to its end: {detail}"
     remedy = (
-        "The retry reads it again from its beginning; chunks that were recorded count. If it persists, look up the "
-        "SQLSTATE in PostgreSQL's documentation and look at the row filter."
+        "The retry reads it again from its beginning; chunks that were recorded count. If it persists, find out who "
+        "cancels it."
     )
 
 
@@ -865,7 +891,7 @@ class SettingsChanged(SourceError):
     remedy = (
         "The chunk was rejected, nothing of it counts. Look for a function at the source that sets them while rows are "
         "read (in an operator class of the key, or in a type's output function) and remove that; or for a connection "
-        "pooler that drops the options of the connection string. Then run the task again."
+        "pooler that drops the options of the connection string. " + NAME_IT
     )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from urllib.parse import unquote
+
+import msgspec
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 _PLACE = re.compile(r"[1-9][0-9]*")
@@ -100,8 +101,7 @@ def _folder(name: str) -> str:
     return f"%5F{encoded[1:]}" if encoded == "_delta_log" else encoded
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TableName:
+class TableName(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A table of the source, or one of the places that its name has in the lake. `str()` gives its id, "schema.table"
     percent-encoded: the key in ledger, manifest and plan. The first table of a name has the place 1, which is not
     written; another one of that name is "schema.table~2"."""
@@ -135,7 +135,7 @@ class TableName:
     @property
     def at_source(self) -> TableName:
         """The name alone, as the source has it."""
-        return replace(self, place=1)
+        return TableName(self.schema, self.name)
 
     @property
     def exact(self) -> str:

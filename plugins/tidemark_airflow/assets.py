@@ -21,7 +21,7 @@ from tidemark.formats.layout import current_table, history_table
 from tidemark.names import TableName, encode
 
 if TYPE_CHECKING:
-    from tidemark.capture.advanced import AdvancedTable
+    from tidemark.capture.table_progress import AdvancedTable
 
 
 def pipeline_alias(pipeline: str) -> AssetAlias:

@@ -14,7 +14,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.errors import ConnectionMissing
-from tidemark.spark_connection import SparkConnection
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -36,18 +36,21 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from tidemark.config import PipelineConfig
-from tidemark.config_file import read_all
+from tidemark.config.file_reader import read_all
+from tidemark.config.problems import Problem
 from tidemark.errors import PipelinesNotFound
-from tidemark.yaml_nodes import Problem
-from tidemark_airflow import deadlines, offered_tables, replay_form, verify_form
+from tidemark_airflow import deadlines, offered_tables
 from tidemark_airflow.assets import pipeline_alias
-from tidemark_airflow.auto_backfill import backfill_dag_id
-from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
 from tidemark_airflow.failures import MovePolicy
-from tidemark_airflow.form import form
-from tidemark_airflow.health_operator import HealthOperator
-from tidemark_airflow.maintenance_operators import CompactOperator, RetireOperator
-from tidemark_airflow.operators import (
+from tidemark_airflow.forms import replay_form, verify_form
+from tidemark_airflow.forms.backfill_form import form
+from tidemark_airflow.operators.auto_backfill import backfill_dag_id
+from tidemark_airflow.operators.backfill_operators import (
+    PlanBackfillOperator,
+    ReadChunksOperator,
+    ReportBackfillOperator,
+)
+from tidemark_airflow.operators.capture_operators import (
     MERGE_SLACK_S,
     MERGE_WAIT_S,
     BrokenPipelineFile,
@@ -58,9 +61,11 @@ from tidemark_airflow.operators import (
     SpreadOperator,
     slot_wait_s,
 )
-from tidemark_airflow.replay_operators import ReplayOperator
-from tidemark_airflow.sensors import TRIGGERER_GRACE_S, ChangesWaitingSensor
-from tidemark_airflow.verify_operators import PlanVerifyOperator, ReportVerifyOperator
+from tidemark_airflow.operators.health_operator import HealthOperator
+from tidemark_airflow.operators.maintenance_operators import CompactOperator, RetireOperator
+from tidemark_airflow.operators.replay_operators import ReplayOperator
+from tidemark_airflow.operators.verify_operators import PlanVerifyOperator, ReportVerifyOperator
+from tidemark_airflow.operators.waiting_sensor import TRIGGERER_GRACE_S, ChangesWaitingSensor
 
 # A constant, as parsing must give the same DAG each time; without catchup nothing before now is run.
 PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"

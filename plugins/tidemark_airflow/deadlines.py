@@ -47,7 +47,7 @@ def after(config: PipelineConfig, seconds: float) -> DeadlineAlert:
 
 async def look(path: str, context: Any = None) -> list[str]:
     """Tell of the pipeline what is red and was not told; the messages. Raises what the notifier raises."""
-    from tidemark.config_file import load
+    from tidemark.config.file_reader import load
     from tidemark.run import Run
 
     config = await asyncio.to_thread(guarded(load), path)
@@ -58,7 +58,7 @@ async def look(path: str, context: Any = None) -> list[str]:
 
 
 def _tell(run: Any, context: Any) -> list[str]:
-    from tidemark.capture.examining import examine
+    from tidemark.observe.run_verdict import examine
 
     told: list[str] = []
 

@@ -17,7 +17,7 @@ from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException
 
 from tidemark.errors import Move, TidemarkError
-from tidemark.unexpected import quotes_nothing
+from tidemark.unexpected_errors import quotes_nothing
 
 ACTIONS: dict[Move, RetryAction] = {
     Move.RETRY: RetryAction.RETRY,

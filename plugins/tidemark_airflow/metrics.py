@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk.observability import stats
 
 if TYPE_CHECKING:
-    from tidemark.capture.examining import Examined
+    from tidemark.observe.run_verdict import Examined
 
 GAUGES: Final = {
     "health": "0 where every table is exact, 1 where it is a warning, 2 where it is red",

@@ -14,7 +14,7 @@ from tests.support import delta_files, judge
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
 from tests.support.pipeline import Pipeline
 from tidemark.config import PipelineConfig
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.formats import layout
 from tidemark.names import TableName
 

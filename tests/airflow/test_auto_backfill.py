@@ -12,16 +12,16 @@ from airflow.sdk.exceptions import DagRunTriggerException
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
-from tidemark.backfill import wanted
-from tidemark.backfill.wanted import Wanted
+from tidemark.backfill import backfill_requests
+from tidemark.backfill.backfill_requests import Wanted
 from tidemark.capture import confirm
 from tidemark.capture.confirm import ConfirmResult
 from tidemark.config import PipelineConfig
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark_airflow.dag_factory import capture_dag
-from tidemark_airflow.operators import ConfirmOperator
+from tidemark_airflow.operators.capture_operators import ConfirmOperator
 
 CONFIRMED = ConfirmResult(Lsn(1), Lsn(2), Lsn(2), ())
 
@@ -60,7 +60,7 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
     file.write_text(SHOP + "auto_backfill: true\n")
     capture_dag = Capture(load(file))
     monkeypatch.setattr(confirm, "confirm", lambda *_, **__: CONFIRMED)
-    monkeypatch.setattr(wanted, "wanted", lambda *_, **__: capture_dag.found)
+    monkeypatch.setattr(backfill_requests, "wanted", lambda *_, **__: capture_dag.found)
     return capture_dag
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_airflow.class_archive import FOLDER_VARIABLE, class_archive
+from tidemark_airflow.driver.class_archive import FOLDER_VARIABLE, class_archive
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_a_verify_has_a_backfills_tasks_and_runs_every_night(sound: dict[str, An
 
 def test_parsing_imports_nothing_heavy(sound: dict[str, Any]) -> None:
     assert not HEAVY & {module.partition(".")[0] for module in sound["imported_by_dags"]}
-    assert "tidemark.config_file" in sound["imported_by_dags"], "the list of modules says nothing"
+    assert "tidemark.config.file_reader" in sound["imported_by_dags"], "the list of modules says nothing"
 
 
 @pytest.mark.thorough

@@ -16,11 +16,11 @@ from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import SLOW_S, Shop, open_shop
 from tests.support.airflow_home import AirflowHome, postgres_connection
 from tests.support.pipeline import Pipeline
-from tidemark.capture.by_hand import unpark
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.observe.table_commands import unpark
 from tidemark_airflow import deadlines
 from tidemark_airflow.dag_factory import backfill_dag, capture_dag
 
@@ -40,7 +40,7 @@ class Writing(BaseNotifier):
             file.write(self.message + "\\n\\n")
 """
 DAG_FILE = """
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark_airflow import deadlines
 from tidemark_airflow.dag_factory import capture_dag
 deadlines.of_capture = lambda config: deadlines.after(config, 1)

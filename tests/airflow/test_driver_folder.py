@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_airflow.driver_folder import driver_folder
+from tidemark_airflow.driver.driver_folder import driver_folder
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 A_TASK = """
 import sys
-from tidemark_airflow.driver_folder import driver_folder
+from tidemark_airflow.driver.driver_folder import driver_folder
 
 with driver_folder() as folder:
     (folder / "lake-key.json").write_text("a key")

@@ -14,7 +14,7 @@ import pytest
 from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 

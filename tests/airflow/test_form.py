@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from tests.airflow.conftest import SHOP
 from tidemark.config import PipelineConfig
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.errors import BackfillFormInvalid
-from tidemark_airflow import form
+from tidemark_airflow.forms import backfill_form
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def config(tmp_path: Path) -> PipelineConfig:
 
 def filled(config: PipelineConfig, **conf: Any) -> dict[str, Any]:
     """What Airflow makes of a conf: the form's defaults under it, all of it checked."""
-    params = ParamsDict(form.form(config))
+    params = ParamsDict(backfill_form.form(config))
     params.update(conf)
     return params.validate()
 
 
 def test_the_multi_select_offers_what_the_file_names(config: PipelineConfig) -> None:
-    tables = form.form(config)["tables"]
+    tables = backfill_form.form(config)["tables"]
     assert tables.schema["examples"] == ["shop.orders", "stock.*"]
     assert tables.schema["values_display"] == {
         "shop.orders": "shop.orders",
@@ -42,12 +42,12 @@ def test_the_multi_select_offers_what_the_file_names(config: PipelineConfig) -> 
 
 def test_every_field_has_a_title_and_a_default_that_is_valid(config: PipelineConfig) -> None:
     assert filled(config)["chunk_rows"] == config.bounds.chunk_rows
-    assert all(isinstance(field, Param) and field.schema["title"] for field in form.form(config).values())
+    assert all(isinstance(field, Param) and field.schema["title"] for field in backfill_form.form(config).values())
 
 
 def test_a_form_without_tables_asks_for_all_that_are_wanted(config: PipelineConfig) -> None:
     for tables in ([], None):
-        request = form.request(config, filled(config, tables=tables), ["tables"])
+        request = backfill_form.request(config, filled(config, tables=tables), ["tables"])
         assert (request.tables, request.mode, request.row_filter, request.keys, request.replace) == (
             (),
             "chunks",
@@ -65,14 +65,14 @@ def test_what_is_typed_reaches_the_library(config: PipelineConfig) -> None:
         "chunk_rows": 10,
         "replace": True,
     }
-    request = form.request(config, filled(config, **conf), conf)
+    request = backfill_form.request(config, filled(config, **conf), conf)
     assert request.tables == ("shop.orders", "stock.items")
     assert (request.row_filter, request.chunk_rows, request.replace, request.readers) == ("total > 5", 10, True, 2)
 
 
 def test_keys_reach_the_library(config: PipelineConfig) -> None:
     conf = {"tables": ["shop.orders"], "mode": "keys", "keys": [{"id": 7, "line": "a"}]}
-    request = form.request(config, filled(config, **conf), conf)
+    request = backfill_form.request(config, filled(config, **conf), conf)
     assert request.mode == "keys"
     assert list(request.keys) == [{"id": 7, "line": "a"}]
 
@@ -99,16 +99,16 @@ def test_airflow_refuses_what_the_schema_excludes(config: PipelineConfig, conf: 
 
 def test_a_key_that_is_no_field_is_refused_rather_than_ignored(config: PipelineConfig) -> None:
     with pytest.raises(BackfillFormInvalid, match=r"'table' is no field \(did you mean 'tables'\?\)"):
-        form.request(config, filled(config, table=["shop.orders"]), ["table"])
+        backfill_form.request(config, filled(config, table=["shop.orders"]), ["table"])
     with pytest.raises(BackfillFormInvalid, match=r"'table' is no field\.") as refused:
-        form.request(config, filled(config, table=[], tables=["shop.orders"]), ["table", "tables"])
+        backfill_form.request(config, filled(config, table=[], tables=["shop.orders"]), ["table", "tables"])
     assert "did you mean" not in str(refused.value)
 
 
 def test_what_airflow_adds_to_a_conf_by_itself_is_no_mistake(config: PipelineConfig) -> None:
-    assert form.request(config, filled(config), ["openlineage"]).tables == ()
+    assert backfill_form.request(config, filled(config), ["openlineage"]).tables == ()
 
 
 def test_a_snapshot_is_exported_by_one_task(config: PipelineConfig) -> None:
-    assert form.readers(filled(config, readers=3)) == [1, 2, 3]
-    assert form.readers(filled(config, readers=3, mode="exported_snapshot")) == [1]
+    assert backfill_form.readers(filled(config, readers=3)) == [1, 2, 3]
+    assert backfill_form.readers(filled(config, readers=3, mode="exported_snapshot")) == [1]

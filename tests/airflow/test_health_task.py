@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,20 +11,22 @@ import psycopg
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from msgspec.structs import replace
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
 from tests.support.backfills import open_backfill
 from tests.support.runs import a_run
-from tidemark.capture.preflight import preflight
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import Alerts, PipelineConfig
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.errors import UnexpectedError
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import runs, tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.observations import runs
 from tidemark_airflow import offered_tables
-from tidemark_airflow.health_operator import HealthOperator
+from tidemark_airflow.operators.health_operator import HealthOperator
 
 ERROR = ErrorRecord("TargetDiffers", "FIX_TARGET", "The Delta table has other columns. Undo that.")
 told: list[str] = []

@@ -24,21 +24,21 @@ from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import REPOSITORY, postgres_connection
 from tests.support.remedies import Told
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
-from tidemark.capture import advanced, merging
-from tidemark.capture.advanced import AdvancedTable
-from tidemark.capture.merging import Ingested, IngestedTable, Wanted
-from tidemark.config_file import load
+from tidemark.capture import merge_planning, table_progress
+from tidemark.capture.merge_planning import Ingested, IngestedTable, Wanted
+from tidemark.capture.table_progress import AdvancedTable
+from tidemark.config.file_reader import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Claim, StagedFile
-from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
+from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.run import Run
-from tidemark_airflow import submission
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.dag_factory import capture_dag
-from tidemark_airflow.operators import MergeOperator
+from tidemark_airflow.driver import submission
+from tidemark_airflow.operators.capture_operators import MergeOperator
 
 PLAN = "20250101T000000-attempt"
 SUBMIT = """#!/bin/sh
@@ -73,10 +73,10 @@ class Merge:
         self.ingested_by_another = False
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.operator = MergeOperator(task_id="merge", config=self.config)
-        monkeypatch.setattr(merging, "leased_plan", self._leased_plan)
-        monkeypatch.setattr(merging, "ingest", self._ingest)
-        monkeypatch.setattr(merging, "ingested_by_another", lambda *_: Ingested((PLAN,), tuple(self.tables)))
-        monkeypatch.setattr(advanced, "advanced", self._advanced)
+        monkeypatch.setattr(merge_planning, "leased_plan", self._leased_plan)
+        monkeypatch.setattr(merge_planning, "ingest", self._ingest)
+        monkeypatch.setattr(merge_planning, "ingested_by_another", lambda *_: Ingested((PLAN,), tuple(self.tables)))
+        monkeypatch.setattr(table_progress, "advanced", self._advanced)
 
     def ends_with(self, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
         script = self.folder / "spark-submit"
@@ -111,7 +111,7 @@ class Merge:
         if self.held_by is not None:
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
         assert (run.holder, run.run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
-        files = (PlannedFile("changes.parquet", *self.of_changes, "", 1),)
+        files = (StagedFile("changes.parquet", *self.of_changes, "", 1),)
         chunk = (StagedFile("chunk.parquet", *self.of_chunks, "", 1),)
         claim = Claim("b1", "1", "1", Lsn(150), "", Lsn(140), "10:10:", None, self.of_chunks[0], chunk)
         batch = PlannedBatch(Lsn(100), Lsn(200), files, unchanged=0, moved=0, truncates=0, claims=(claim,))
@@ -363,7 +363,7 @@ def test_an_application_of_several_merges_its_share(merge: Merge, monkeypatch: p
 
 
 def test_airflow_makes_an_operator_of_a_mapped_merge(merge: Merge) -> None:
-    several = dataclasses.replace(merge.config, merge=dataclasses.replace(merge.config.merge, applications=2))
+    several = dataclasses.replace(merge.config, merge=merge.config.merge.model_copy(update={"applications": 2}))
     mapped = capture_dag(several).get_task("merge")
     task = mapped.unmap({"tables": ["shop.orders"]})
     assert isinstance(task, MergeOperator)
@@ -386,7 +386,7 @@ def test_after_a_driver_that_ended_early_the_retry_applies_the_rest(
     merge.ends_with("no result", monkeypatch)
     with told(SparkApplicationFailed, "the next run applies the rest"):
         merge.execute()
-    limited = dataclasses.replace(merge.config.merge, timeout_s=1)
+    limited = merge.config.merge.model_copy(update={"timeout_s": 1})
     merge.operator.config = dataclasses.replace(merge.config, merge=limited)
     merge.ends_with("never", monkeypatch)
     with told(SparkApplicationTooLong, "the retry applies the rest"):
@@ -400,7 +400,7 @@ def test_an_application_that_runs_too_long_is_ended_with_what_it_started(
 ) -> None:
     merge.ends_with("never, with a child", monkeypatch)
     merge.operator.config = dataclasses.replace(
-        merge.config, merge=dataclasses.replace(merge.config.merge, timeout_s=2)
+        merge.config, merge=merge.config.merge.model_copy(update={"timeout_s": 2})
     )
     with pytest.raises(SparkApplicationTooLong, match=r"was ended after 2 s .* merge.timeout_s allows 2 s"):
         merge.execute()
@@ -415,7 +415,7 @@ def test_what_a_result_says_counts_though_the_application_did_not_end(
     merge.ends_with("result, then never", monkeypatch)
     merge.tables = [table("orders")]
     merge.operator.config = dataclasses.replace(
-        merge.config, merge=dataclasses.replace(merge.config.merge, timeout_s=1)
+        merge.config, merge=merge.config.merge.model_copy(update={"timeout_s": 1})
     )
     assert merge.execute()["advanced"] == 1
 

@@ -10,11 +10,11 @@ import pytest
 from airflow.sdk.observability import stats
 
 from tests.support.airflow_home import REPOSITORY
-from tidemark.capture.examining import Examined
-from tidemark.capture.health import Health
 from tidemark.config import PipelineConfig
-from tidemark.ledger.runs import Figures
+from tidemark.ledger.observations.runs import Figures
 from tidemark.names import TableName
+from tidemark.observe.health import Health
+from tidemark.observe.run_verdict import Examined
 from tidemark_airflow import metrics
 from tidemark_airflow.lineage import lineage_of
 

@@ -16,9 +16,9 @@ from sandbox.services.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, Shop, open_shop
 from tests.support.airflow_home import REPOSITORY
 from tests.support.remedies import Told
-from tidemark.capture.health import LINE_CHARACTERS
 from tidemark.formats import layout
 from tidemark.names import TableName
+from tidemark.observe.health import LINE_CHARACTERS
 
 pytestmark = pytest.mark.thorough
 

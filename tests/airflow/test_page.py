@@ -17,7 +17,7 @@ from sandbox.services.postgres import PostgresServer
 from tests.conftest import create_database, drop_database
 from tests.support import many_tables
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -156,6 +156,16 @@ def test_who_may_trigger_the_capture_acts_and_stands_in_the_audit_log(site: Site
         ("admin", "tidemark_resume", "shop.carts"),
         ("admin", "tidemark_unpark", "shop.orders"),
     ]
+
+
+def test_the_word_that_pg_upgrade_ran_is_checked_and_takes_the_right_to_trigger_the_capture(site: Site) -> None:
+    path = "/tidemark/api/dags/shop_capture/upgraded"
+    assert site.ask(path, "vera", {})[0] == 403
+    assert site.ask(path, "uma", {}, cookie=True, Sec_Fetch_Site="cross-site")[0] == 403
+    status, refused = site.ask(path, "uma", {})
+    assert (status, "lacks staging/g1/generation.json" in refused["detail"]) == (503, True), "nothing is in this lake"
+    entries = [entry["owner"] for entry in audited(site) if entry["event"] == "tidemark_upgraded"]
+    assert entries == ["uma"]
 
 
 def test_what_another_site_sends_with_the_users_cookie_does_nothing(site: Site) -> None:

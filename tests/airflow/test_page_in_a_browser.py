@@ -19,7 +19,7 @@ from tests.conftest import create_database
 from tests.support import many_tables
 from tests.support.airflow_home import FOREIGN_DAG, AirflowHome, postgres_connection, spark_connection
 from tests.support.chromium import Browser, browser
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 
 pytestmark = pytest.mark.thorough

@@ -14,13 +14,13 @@ import pytest
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
-from tidemark.backfill import exported, ranges, reporting
+from tidemark.backfill import backfill_report, exported_snapshot, ranges
 from tidemark.backfill.ranges import ReadResult
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.errors import DatabaseUnreachable
 from tidemark.run import Run
-from tidemark_airflow import backfill_operators
-from tidemark_airflow.backfill_operators import ReadChunksOperator
+from tidemark_airflow.operators import backfill_operators
+from tidemark_airflow.operators.backfill_operators import ReadChunksOperator
 
 CONTEXT: dict[str, Any] = {
     "ti": SimpleNamespace(dag_id="shop_backfill", run_id="manual__1", task_id="read_chunks", map_index=1),
@@ -43,7 +43,7 @@ def test_a_reader_names_its_run_and_itself(reader: ReadChunksOperator, monkeypat
         return ReadResult(2, 30, 1)
 
     monkeypatch.setattr(ranges, "read_chunks", read)
-    monkeypatch.setattr(exported, "read_exported", None)
+    monkeypatch.setattr(exported_snapshot, "read_exported", None)
     assert reader.execute(CONTEXT) == {"chunks": 2, "rows": 30}
 
 
@@ -51,7 +51,7 @@ def test_beside_an_exported_snapshot_chunks_are_read_too(
     reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "read_chunks", lambda *_, **__: ReadResult(1, 5, 1))
-    monkeypatch.setattr(exported, "read_exported", lambda *_, readers, **__: ReadResult(readers, 100, 1))
+    monkeypatch.setattr(exported_snapshot, "read_exported", lambda *_, readers, **__: ReadResult(readers, 100, 1))
     context = {**CONTEXT, "params": {"mode": "exported_snapshot", "readers": 3}}
     assert reader.execute(context) == {"chunks": 4, "rows": 105}
 
@@ -69,7 +69,7 @@ def told_to_end(monkeypatch: pytest.MonkeyPatch, reader: ReadChunksOperator) -> 
         return ReadResult(1, 1, 1)
 
     monkeypatch.setattr(ranges, "read_chunks", read)
-    monkeypatch.setattr(reporting, "how_far", lambda *_, **__: [])
+    monkeypatch.setattr(backfill_report, "how_far", lambda *_, **__: [])
     # What Airflow's task runner does before it calls execute.
     before = signal.signal(signal.SIGTERM, lambda *_: reader.on_kill())
     yield cleaned
@@ -92,7 +92,7 @@ def test_a_reader_that_is_told_to_end_says_what_is_filled(
         run_ids.append(run.run_id)
         return ["shop.orders: 5 rows; filled of 2 ranges: range 1 as a whole"]
 
-    monkeypatch.setattr(reporting, "how_far", how_far)
+    monkeypatch.setattr(backfill_report, "how_far", how_far)
     lines = logged(reader, monkeypatch)
     with pytest.raises(SystemExit):
         reader.execute(CONTEXT)
@@ -106,7 +106,7 @@ def test_a_ledger_that_does_not_answer_delays_no_end(
     reader: ReadChunksOperator, told_to_end: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = Event()
-    monkeypatch.setattr(reporting, "how_far", lambda *_, **__: answers.wait(60))
+    monkeypatch.setattr(backfill_report, "how_far", lambda *_, **__: answers.wait(60))
     monkeypatch.setattr(backfill_operators, "TOLD_WITHIN_S", 0.05)
     lines = logged(reader, monkeypatch)
     began = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_ledger_that_fails_changes_no_end(
     def how_far(*_: Any, **__: Any) -> list[str]:
         raise DatabaseUnreachable(database="ledger", detail="it is down")
 
-    monkeypatch.setattr(reporting, "how_far", how_far)
+    monkeypatch.setattr(backfill_report, "how_far", how_far)
     lines = logged(reader, monkeypatch)
     with pytest.raises(SystemExit, match="goes on at its cursor"):
         reader.execute(CONTEXT)

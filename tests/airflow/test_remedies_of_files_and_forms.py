@@ -12,7 +12,7 @@ from tests.airflow.conftest import SHOP
 from tests.support.remedies import Told
 from tidemark import connections
 from tidemark.command_line.invocation import find_file
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.errors import (
     BackfillFormInvalid,
     ConnectionInvalid,
@@ -22,8 +22,8 @@ from tidemark.errors import (
     PipelineUnknown,
     VerifyFormInvalid,
 )
-from tidemark_airflow import form, verify_form
 from tidemark_airflow.dag_factory import pipeline_dags
+from tidemark_airflow.forms import backfill_form, verify_form
 
 ANSWERS: dict[str, Any] = {
     "tables": ["shop.orders"],
@@ -59,8 +59,8 @@ def test_files_and_forms_are_corrected(tmp_path: Path, told: Told, monkeypatch: 
     assert find_file("shop") == file
 
     with told(BackfillFormInvalid, "Trigger the DAG again with the fields tables, other_tables", "'tables'"):
-        form.request(config, ANSWERS, ["table"])
-    assert form.request(config, ANSWERS, ["tables"]).tables == ("shop.orders",)
+        backfill_form.request(config, ANSWERS, ["table"])
+    assert backfill_form.request(config, ANSWERS, ["tables"]).tables == ("shop.orders",)
     with told(VerifyFormInvalid, "Trigger the DAG again with the fields tables, other_tables"):
         verify_form.request(config, ANSWERS, ["tables", "shar"])
     assert verify_form.request(config, ANSWERS, ["tables", "share"]).tables == ("shop.orders",)

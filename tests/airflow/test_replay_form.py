@@ -11,10 +11,10 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from tests.airflow.conftest import SHOP
 from tidemark.config import PipelineConfig
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.errors import ReplayRefused
-from tidemark.maintenance.replaying import ReplayRequest
-from tidemark_airflow import replay_form
+from tidemark.maintenance.replay_runs import ReplayRequest
+from tidemark_airflow.forms import replay_form
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from tests.airflow.conftest import SHOP
 from tidemark.config import PipelineConfig
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.errors import VerifyFormInvalid
-from tidemark_airflow import verify_form
+from tidemark_airflow.forms import verify_form
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from tests.support.airflow_home import postgres_connection
 from tidemark.capture import waiting
 from tidemark.capture.waiting import Waiting
 from tidemark.config import PipelineConfig
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.errors import UnexpectedError
-from tidemark_airflow import triggers
-from tidemark_airflow.sensors import ChangesWaitingSensor
+from tidemark_airflow.operators import waiting_trigger
+from tidemark_airflow.operators.waiting_sensor import ChangesWaitingSensor
 
 Answers = Callable[..., list[Any]]
 AT = "2026-11-22T10:00:00+00:00"
@@ -56,7 +56,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 
 def sensor(config: PipelineConfig, wait_s: int = 0) -> ChangesWaitingSensor:
-    bounds = dataclasses.replace(config.bounds, wait_s=wait_s)
+    bounds = config.bounds.model_copy(update={"wait_s": wait_s})
     return ChangesWaitingSensor(task_id="changes_waiting", config=dataclasses.replace(config, bounds=bounds))
 
 
@@ -112,7 +112,7 @@ def test_an_event_it_does_not_know_is_an_error(config: PipelineConfig, event: An
 
 def fire(config: PipelineConfig, wait_s: float) -> Any:
     async def first() -> Any:
-        async for event in triggers.ChangesTrigger(path=config.path, wait_s=wait_s).run():
+        async for event in waiting_trigger.ChangesTrigger(path=config.path, wait_s=wait_s).run():
             looked_at = datetime.fromisoformat(event.payload.pop("looked_at"))
             assert abs(datetime.now(UTC) - looked_at) < timedelta(minutes=10)
             return event.payload
@@ -124,7 +124,7 @@ def fire(config: PipelineConfig, wait_s: float) -> Any:
 def test_the_trigger_fires_as_soon_as_something_waits(
     config: PipelineConfig, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triggers, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(waiting_trigger, "LOOK_EVERY_S", 0.01)
     calls = answers(False, False, True)
     assert fire(config, wait_s=30) == {"waiting": True, "reason": "look 3"}
     assert calls[-1].ledger.endswith("dbname=tidemark_ledger")

@@ -31,7 +31,7 @@ def another_worker(captured: Pipeline, *rules: TableRule) -> Iterator[None]:
 def two_tables(captured: Pipeline) -> Pipeline:
     """A pipeline that captures public.a and has not heard of public.b."""
     captured.execute("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE b (id int PRIMARY KEY, note text)")
-    bounds = replace(captured.config.bounds, file_settle_s=SETTLE_S)
+    bounds = captured.config.bounds.model_copy(update={"file_settle_s": SETTLE_S})
     captured.config = replace(captured.config, tables=(TableRule("public.a"),), bounds=bounds)
     captured.capture()
     captured.drain()

@@ -21,7 +21,7 @@ from tests.conftest import create_database
 from tests.support.pipeline import Pipeline
 from tidemark.backfill import ranges
 from tidemark.lsn import Lsn
-from tidemark.source.wal_messages import make_durable
+from tidemark.source.wal.wal_messages import make_durable
 
 
 @pytest.fixture

@@ -15,16 +15,16 @@ from psycopg import sql
 
 from sandbox.services.postgres import wait_for
 from tests.support.pipeline import Pipeline
-from tidemark.backfill import keyless
+from tidemark.backfill import keyless_tables
 from tidemark.errors import DatabaseUnreachable, SourceLocked
-from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.reading.backfills import Backfill
 from tidemark.staging.chunk_writer import ChunkWriter
 
 
 @pytest.fixture
 def backfill(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Backfill:
     """Of a table of some fifteen stretches, which two sessions read."""
-    monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
+    monkeypatch.setattr(keyless_tables, "STRETCH_PAGES", 1)
     captured.execute(
         "CREATE TABLE t (n int, v text)",
         "ALTER TABLE t REPLICA IDENTITY FULL",
@@ -71,7 +71,7 @@ def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
         began.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    monkeypatch.setattr(keyless.keyset, "stretch_query", slow)
+    monkeypatch.setattr(keyless_tables.keyset, "stretch_query", slow)
     ending = threading.Thread(target=end_it)
     ending.start()
     with pytest.raises(SystemExit, match="told to end"):
@@ -109,7 +109,7 @@ def test_the_files_of_sessions_that_had_ended_are_let_go(
 def test_a_session_that_cannot_begin_ends_the_others(
     captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = keyless.sessions.connect
+    connect = keyless_tables.sessions.connect
     queries, began = [], []
 
     def refused(*arguments: Any) -> Any:
@@ -123,8 +123,8 @@ def test_a_session_that_cannot_begin_ends_the_others(
         queries.append(stretch)
         return one_row_after(30)
 
-    monkeypatch.setattr(keyless.sessions, "connect", refused)
-    monkeypatch.setattr(keyless.keyset, "stretch_query", slow)
+    monkeypatch.setattr(keyless_tables.sessions, "connect", refused)
+    monkeypatch.setattr(keyless_tables.keyset, "stretch_query", slow)
     with pytest.raises(DatabaseUnreachable, match="no more connections"):
         captured.read()
     assert time.monotonic() - began[0] < 20
@@ -136,7 +136,7 @@ def test_an_alter_between_the_chunks_lock_and_a_sessions_ends_in_a_retry(
 ) -> None:
     """The session waits for the ALTER, the ALTER for the chunk, the chunk for the session: the bound ends it."""
     captured.with_bounds(lock_timeout_s=1)
-    real, queued = keyless._stretches, threading.Event()
+    real, queued = keyless_tables._stretches, threading.Event()
 
     def alter() -> None:
         with psycopg.connect(captured.source, autocommit=True) as connection:
@@ -152,7 +152,7 @@ def test_an_alter_between_the_chunks_lock_and_a_sessions_ends_in_a_retry(
             queued.set()
         return stretches_now
 
-    monkeypatch.setattr(keyless, "_stretches", stretches)
+    monkeypatch.setattr(keyless_tables, "_stretches", stretches)
     with pytest.raises(SourceLocked):
         captured.read()
     altering.join()

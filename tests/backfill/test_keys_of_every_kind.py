@@ -8,11 +8,12 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.backfill import sessions
+from tidemark.backfill import read_sessions
 from tidemark.backfill.chunk_reading import exactly
 from tidemark.names import TableName
-from tidemark.source import catalog, keyset
-from tidemark.source.keyset import TableToRead
+from tidemark.source.catalogue import catalog
+from tidemark.source.rows import key_ranges
+from tidemark.source.rows.key_ranges import TableToRead
 
 ROWS = 2000
 
@@ -127,20 +128,20 @@ def to_read(captured: Pipeline, connection: psycopg.Connection[object], name: st
     config = exactly(captured.config, TableName("public", name))
     assert config is not None
     (table,) = catalog.captured_tables(connection, config)
-    return keyset.table_to_read(connection, table, None)
+    return key_ranges.table_to_read(connection, table)
 
 
 @pytest.mark.parametrize("kind", KEYS)
 def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, kind: str) -> None:
     fill(captured, kind, 20_000)
-    with sessions.connect(captured.source, captured.config) as connection, connection.transaction():
-        for setting in sessions.INDEX_ALONE:
+    with read_sessions.connect(captured.source, captured.config) as connection, connection.transaction():
+        for setting in read_sessions.INDEX_ALONE:
             connection.execute(setting)
         table = to_read(captured, connection)
-        first, second, upper = keyset.sampled_bounds(connection, table, 4)
+        first, second, upper = key_ranges.sampled_bounds(connection, table, 4)
         for position, bound in ((first, second), (first, upper), (first, None), (None, upper), (None, None)):
-            for equal in keyset.steps_behind(table, position):
-                query = keyset.chunk_query(table, position, bound, equal=equal, limit=500)
+            for equal in key_ranges.steps_behind(table, position):
+                query = key_ranges.chunk_query(table, position, bound, equal=equal, limit=500)
                 plan = "\n".join(
                     line for (line,) in connection.execute(psycopg.sql.SQL("EXPLAIN {}").format(query)).fetchall()
                 )

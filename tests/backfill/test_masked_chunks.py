@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.backfill.sessions import ImportedSnapshot
+from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.config import TableRule
 from tidemark.lsn import Lsn
 

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark import postgres_session
-from tidemark.capture.status import read_status
 from tidemark.capture.waiting import changes_waiting
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.postgres_session import with_settings
+from tidemark.observe.status import read_status
+from tidemark.postgres import postgres_session
+from tidemark.postgres.postgres_session import with_settings
 
 # Every operator below on every two of these types of which PostgreSQL has none by itself.
 PLANT = r"""

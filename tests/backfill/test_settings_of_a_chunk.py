@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.backfill import keyless, sessions
+from tidemark.backfill import keyless_tables, read_sessions
 from tidemark.errors import SettingsChanged
 
 # An operator class for the key whose "greater" changes a setting, as any function of another's may.
@@ -77,14 +77,14 @@ def test_a_session_whose_options_were_dropped_on_the_way_reads_no_chunk_that_cou
     )
     captured.capture()
     (backfill,) = captured.plan(tables=["public.measured"])
-    connect = sessions.connect
+    connect = read_sessions.connect
 
     def without_options(*arguments: Any) -> psycopg.Connection[Any]:
         conn = connect(*arguments)
         conn.execute("RESET extra_float_digits; SET extra_float_digits = 0")  # as behind a pooler that ignores them
         return conn
 
-    monkeypatch.setattr(sessions, "connect", without_options)
+    monkeypatch.setattr(read_sessions, "connect", without_options)
     with pytest.raises(SettingsChanged, match="extra_float_digits"):
         captured.read()
     assert captured.chunks(backfill) == []
@@ -93,7 +93,7 @@ def test_a_session_whose_options_were_dropped_on_the_way_reads_no_chunk_that_cou
 def test_every_session_that_reads_a_table_without_key_is_looked_at(
     captured: Pipeline, monkeypatch: pytest.MonkeyPatch, all_sessions_read: None
 ) -> None:
-    monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
+    monkeypatch.setattr(keyless_tables, "STRETCH_PAGES", 1)
     captured.execute(
         "CREATE TABLE public.notes (v text)",
         "ALTER TABLE notes REPLICA IDENTITY FULL",
@@ -101,7 +101,7 @@ def test_every_session_that_reads_a_table_without_key_is_looked_at(
     )
     captured.capture()
     (backfill,) = captured.plan(tables=["public.notes"])
-    connect, opened = sessions.connect, []
+    connect, opened = read_sessions.connect, []
 
     def second_has_another_style(*arguments: Any) -> psycopg.Connection[Any]:
         conn = connect(*arguments)
@@ -110,7 +110,7 @@ def test_every_session_that_reads_a_table_without_key_is_looked_at(
             conn.execute("SET bytea_output = 'escape'")
         return conn
 
-    monkeypatch.setattr(sessions, "connect", second_has_another_style)
+    monkeypatch.setattr(read_sessions, "connect", second_has_another_style)
     with pytest.raises(SettingsChanged, match="bytea_output"):
         captured.read()
     assert captured.chunks(backfill) == []

@@ -15,10 +15,11 @@ from tidemark.backfill.verifying import VerifyRequest, neighbours_joined, plan_v
 from tidemark.config import TableRule
 from tidemark.errors import BackfillTablesUnknown, CaptureNotBegun, RowFilterInvalid, VerifyRefused
 from tidemark.formats.manifest import KeyPart
-from tidemark.ledger import backfills, joins, proofs
-from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.captured import joins
 from tidemark.ledger.connection import open_ledger
-from tidemark.ledger.proofs import Part
+from tidemark.ledger.reading import backfills, proofs
+from tidemark.ledger.reading.backfills import Backfill
+from tidemark.ledger.reading.proofs import Part
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HALF = Fraction(1, 2)
@@ -27,7 +28,7 @@ HALF = Fraction(1, 2)
 def many_parts(captured: Pipeline, *statements: str) -> None:
     """A table of 100 rows that was seen empty, and that is cut into parts of about 10 rows."""
     captured.config = dataclasses.replace(
-        captured.config, bounds=dataclasses.replace(captured.config.bounds, chunk_rows=10)
+        captured.config, bounds=captured.config.bounds.model_copy(update={"chunk_rows": 10})
     )
     captured.execute("CREATE TABLE orders (id int PRIMARY KEY, v text)", *statements)
     captured.capture()

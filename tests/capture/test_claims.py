@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox.services.postgres import wait_for
 from tests.support.backfills import HALVES, chunk_of, open_backfill, record
 from tests.support.manifests import plan_of
 from tests.support.pipeline import Pipeline
-from tidemark import postgres_session
 from tidemark.capture import drain as drain_module
-from tidemark.capture.generation import settle
-from tidemark.capture.recovery import look_into_staging
+from tidemark.capture.continuity.generation import settle
+from tidemark.capture.continuity.recovery import look_into_staging
 from tidemark.capture.waiting import changes_waiting
 from tidemark.errors import ClaimRefused, SchemaVersionTaken
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, Claim, Sweep
 from tidemark.formats.watermark import Watermark
-from tidemark.ledger import backfills, chunks, leases, schema_versions, tables
-from tidemark.ledger.backfills import Range
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger import leases
+from tidemark.ledger.captured import schema_versions, tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Range
+from tidemark.ledger.reading.chunks import ReadChunk
 from tidemark.lsn import Lsn
+from tidemark.postgres import postgres_session
 from tidemark.schema.table import Column
-from tidemark.source import catalog
-from tidemark.source.wal_messages import emit
+from tidemark.source.catalogue import catalog
+from tidemark.source.wal.wal_messages import emit
 
 TABLE = "public.orders"
 

@@ -16,10 +16,11 @@ from tidemark.capture import confirm as confirm_module
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import leases, tables
+from tidemark.ledger import leases
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import SLOT
-from tidemark.postgres_session import with_settings
+from tidemark.postgres.postgres_session import with_settings
 
 OTHER = "public.other"
 

@@ -17,13 +17,13 @@ from sandbox.services.postgres import PostgresServer, wait_for
 from tests.conftest import drop_database
 from tests.support.pipeline import Pipeline
 from tidemark.capture import drain as drain_module
-from tidemark.capture import generation
+from tidemark.capture.continuity import generation
 from tidemark.config import TableRule
 from tidemark.errors import DrainStalled, GenerationStale, LeaseTaken, ReplicationFailed, SlotBusy
 from tidemark.formats import layout
 from tidemark.ledger import leases
 from tidemark.lsn import Lsn
-from tidemark.source.replication import ReplicationStream
+from tidemark.source.wal.replication import ReplicationStream
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note text)"
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from benchmarks.growth import AgeingPipeline, StageMeter
-from tidemark.waits import Wait
+from tidemark.wait_log import Wait
 
 BATCHES = 3_000
 # Of a table of the ledger so many rows more: a small table is read as a whole where it has statistics.

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tidemark.errors import DatabaseUnreachable
-from tidemark.postgres_session import connect, outages
+from tidemark.postgres.postgres_session import connect, outages
 
 Connection = psycopg.Connection[Any]
 Work = Callable[[Connection, Callable[[], object]], None]

@@ -17,7 +17,7 @@ from tests.conftest import drop_database
 from tests.support.pipeline import Pipeline
 from tests.unit.test_architecture import REPOSITORY
 from tidemark.__main__ import main
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.connections import Connection, look_up
 
 PAGE = (REPOSITORY / "docs" / "own-database.md").read_text()

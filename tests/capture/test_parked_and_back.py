@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.capture import drain as drain_module
-from tidemark.capture.merging import leased_plan
+from tidemark.capture.merge_planning import leased_plan
 from tidemark.config import TableRule
-from tidemark.ledger import positions
+from tidemark.ledger.staged import positions
 
 ORDERS = "public.orders"
 AMOUNT = "ALTER TABLE orders ALTER amount TYPE {} USING amount::{}"

@@ -18,8 +18,8 @@ from psycopg import sql
 from sandbox.services.postgres import PostgresServer
 from tests.support.pipeline import Pipeline
 from tidemark.errors import DatabaseRefused, DatabaseUnreachable, ReplicationFailed
-from tidemark.postgres_session import connect, connect_walsender, open_session, unreachable
-from tidemark.source.copying import copy_rows
+from tidemark.postgres.postgres_session import connect, connect_walsender, open_session, unreachable
+from tidemark.source.rows.copying import copy_rows
 
 MARKER = "hunter2"
 NUMBER = "73556087355608"

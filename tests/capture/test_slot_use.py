@@ -7,9 +7,9 @@ import pytest
 
 from tests.capture.test_confirm import reading
 from tests.support.hand_staged import HandStaged
-from tidemark import postgres_session
 from tidemark.errors import LeaseLost, SlotBusy
-from tidemark.source.slot_use import take_when_free
+from tidemark.postgres import postgres_session
+from tidemark.source.wal.slot_use import take_when_free
 
 
 def test_whoever_lost_the_lease_ends_no_backend(capture: HandStaged) -> None:

@@ -13,7 +13,7 @@ from tidemark.capture import waiting
 from tidemark.capture.confirm import confirm
 from tidemark.capture.waiting import Waiting, changes_waiting
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 
 
@@ -56,6 +56,19 @@ def test_one_change_is_work_and_looking_does_not_consume_it(idle: HandStaged) ->
     assert "changed" in look(idle).reason
     assert look(idle).waiting
     assert idle.confirmed_lsn() == before
+
+
+def test_a_column_that_was_added_is_work_and_other_tables_columns_are_not(idle: HandStaged) -> None:
+    """ADD COLUMN is in no change; with a default it is one of every row."""
+    ((oid,),) = idle.sql("SELECT 'public.item'::regclass::oid")
+    look_had = f"jsonb_build_object('relation_oid', {oid}, 'last_attnum', 2)"
+    idle.ledger_query(f"UPDATE tidemark.tables SET captured = true, fingerprint = {look_had}")
+    idle.sql("CREATE TABLE public.neighbour (n int)")
+    idle.sql("ALTER TABLE public.neighbour ADD COLUMN state text DEFAULT 'open'")
+    assert look(idle).waiting is False
+    idle.sql("ALTER TABLE public.item ADD COLUMN state text DEFAULT 'open'")
+    assert look(idle).reason == "public.item has columns that no run saw"
+    assert look(idle).waiting
 
 
 def test_much_wal_is_work_without_reading_it(idle: HandStaged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,8 @@ from tests.support import judge
 from tests.support.airflow_home import REPOSITORY, delta_jars
 from tests.support.capture import Environment
 from tests.support.on_cluster import OnCluster, command_of
-from tidemark import failpoints, spark_jars
+from tidemark import failpoints
+from tidemark.spark_submit import spark_jars
 
 pytestmark = pytest.mark.thorough
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from tests.support import judge
 from tests.support.capture import Environment
-from tidemark.ledger import backfills, chunks
-from tidemark.ledger.backfills import Backfill
-from tidemark.ledger.chunks import ReadChunk
-from tidemark.ledger.tables import HOLES
+from tidemark.ledger.captured.tables import HOLES
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill
+from tidemark.ledger.reading.chunks import ReadChunk
 
 _numbers: Iterator[int] = itertools.count(1)
 

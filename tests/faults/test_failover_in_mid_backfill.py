@@ -20,7 +20,7 @@ from tests.support.remedies import Told
 from tests.support.standby import Standby, standby_of
 from tidemark.config import TableRule
 from tidemark.errors import SourceForked
-from tidemark.ledger import backfills
+from tidemark.ledger.reading import backfills
 
 BURNT = 200  # transaction ids that the standby never hears of
 

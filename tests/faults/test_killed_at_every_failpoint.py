@@ -15,7 +15,7 @@ from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import REPOSITORY, Environment
 from tidemark import failpoints
-from tidemark.target import few_changes
+from tidemark.target.driver import row_merge
 
 STAGES = ("drain", "merge", "confirm")
 
@@ -41,7 +41,7 @@ def test_a_run_killed_here_is_finished_by_its_retry(
     """Few changes are folded by the driver, and all failpoints lie on that way; those of the merge on Spark's too."""
     if way == "spark":
         monkeypatch.setenv(stages.FOLD_VARIABLE, way)
-        monkeypatch.setattr(few_changes, "MAX_ROWS", -1)
+        monkeypatch.setattr(row_merge, "MAX_ROWS", -1)
     workload.change(shop)
     _run_until(shop, name)
     for stage in STAGES[STAGES.index(_stage(name)) :]:

@@ -22,10 +22,10 @@ from tests.support.thorough import thorough
 from tidemark.config import TableRule
 from tidemark.errors import PlanMissing, StagingMissing
 from tidemark.formats import layout
-from tidemark.maintenance import replaying, upkeep
-from tidemark.maintenance.replaying import ReplayRequest
+from tidemark.maintenance import compaction_runs, replay_runs
+from tidemark.maintenance.replay_runs import ReplayRequest
 from tidemark.target import merge
-from tidemark.target.few_changes import FewChanges
+from tidemark.target.driver.row_merge import FewChanges
 
 ITEM, NEW = "shop.item", "shop.new"
 _numbers = itertools.count(1)
@@ -183,8 +183,8 @@ def test_no_table_is_parked_for_a_lake_that_went_between_plan_and_driver(
 
 
 def test_a_maintenance_or_a_replay_whose_lake_went_leaves_no_result(shop: Environment, lake: Lake) -> None:
-    plan = upkeep.plan_look(shop.task("compact"))
-    with replaying.leased_replay(shop.task("replay"), ReplayRequest("rebuild", (ITEM,))) as replay:
+    plan = compaction_runs.plan_look(shop.task("compact"))
+    with replay_runs.leased_replay(shop.task("replay"), ReplayRequest("rebuild", (ITEM,))) as replay:
         uris = [
             f"{shop.config.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}",
             f"{shop.config.lake}/{layout.replay_file(replay.pipeline, replay.plan)}",

@@ -26,7 +26,7 @@ from tests.support.azure_server import KEY, Azure
 from tests.support.capture import REPOSITORY, Environment
 from tests.support.remedies import Told, ends_equal
 from tidemark.errors import LakeRefused, LakeUnreachable
-from tidemark.target.failures import as_refusal
+from tidemark.target.merge_failures import as_refusal
 
 pytestmark = pytest.mark.thorough
 

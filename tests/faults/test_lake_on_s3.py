@@ -32,17 +32,20 @@ from tests.support.remedies import Told, ends_equal
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, by_lot, from_the, in_front_of, one_in
 from tests.support.s3_server import SECRET, S3Server, access, let_in, put_lake
 from tests.support.thorough import thorough
-from tidemark import failpoints, log_stores
+from tidemark import failpoints
 from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.formats import layout
-from tidemark.formats.upkeep import UpkeepPlan, Upkept
-from tidemark.maintenance import upkeep
-from tidemark.maintenance.retiring import retire
+from tidemark.formats.upkeep_plan import UpkeepPlan, Upkept
+from tidemark.maintenance import compaction_runs
+from tidemark.maintenance.staging_cleanup import retire
 from tidemark.names import TableName
-from tidemark.target import delta_tables, few_changes, merge
-from tidemark.target import upkeep as upkeep_of_tables
-from tidemark.target.failures import as_refusal
-from tidemark.target.session import table_session
+from tidemark.storage import commit_safety
+from tidemark.target import merge
+from tidemark.target import table_compaction as upkeep_of_tables
+from tidemark.target.delta import delta_tables
+from tidemark.target.delta.session import table_session
+from tidemark.target.driver import row_merge
+from tidemark.target.merge_failures import as_refusal
 
 STAGES = ("drain", "merge", "confirm")
 
@@ -458,7 +461,7 @@ def test_what_lies_in_a_bucket_is_compacted_retired_and_proven(
         workload.change(shop)
         shop.run()
     with monkeypatch.context() as many:
-        many.setattr(few_changes, "MAX_ROWS", -1)
+        many.setattr(row_merge, "MAX_ROWS", -1)
         for number in range(2):
             shop.execute(f"INSERT INTO shop.item SELECT i, 'many' FROM generate_series({90_000 + number}, 90_100, 2) i")
             shop.run()
@@ -536,12 +539,12 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
         said.append(driver.stdout + driver.stderr)
 
     proxy.forget()
-    settings[log_stores.OF_S3] = "io.delta.storage.S3SingleDriverLogStore"
+    settings[commit_safety.OF_S3] = "io.delta.storage.S3SingleDriverLogStore"
     stages.merge(shop.stage_input(), submit)
-    told.read("LogStoreUnfenced", said[0], f"{log_stores.OF_S3} is io.delta.storage.S3SingleDriverLogStore")
+    told.read("LogStoreUnfenced", said[0], f"{commit_safety.OF_S3} is io.delta.storage.S3SingleDriverLogStore")
     assert [r.target for r in proxy.requests if r.method == "PUT" and "/plans/" not in r.target] == []
 
-    del settings[log_stores.OF_S3]
+    del settings[commit_safety.OF_S3]
     stages.merge(shop.stage_input(), submit)
     shop.confirm()
     assert shop.confirmed_lsn() == shop.staged_lsn(), said[1][-3000:]
@@ -554,10 +557,10 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
 def _keep_up(shop: Environment) -> list[Upkept]:
     """Both steps of the maintenance DAG, each an application; what they say of each Delta table."""
     task = shop.task("maintenance")
-    plan = upkeep.plan_look(task)
+    plan = compaction_runs.plan_look(task)
     assert plan is not None
     kept = _applied(shop, plan)
-    with upkeep.plan_current(task, plan.tables) as taken:
+    with compaction_runs.plan_current(task, plan.tables) as taken:
         assert taken is not None
         return kept + _applied(shop, taken)
 
@@ -565,5 +568,5 @@ def _keep_up(shop: Environment) -> list[Upkept]:
 def _applied(shop: Environment, plan: UpkeepPlan) -> list[Upkept]:
     with suppress(Py4JJavaError):  # of the result's file
         compact_tables.run(shop.spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
-    result = upkeep.take_result(shop.config, plan)
+    result = compaction_runs.take_result(shop.config, plan)
     return [] if result is None else list(result.tables)

@@ -12,7 +12,7 @@ from tests.support.capture import Environment
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.formats import layout
-from tidemark.staging.abandoned import read_name
+from tidemark.staging.abandoned_folders import read_name
 
 OF_STAGING = [name for name in failpoints.OF_MAINTENANCE if "optimize" not in name and "result" not in name]
 OF_DELTA = ("maintain.after_optimize", "maintain.before_result")

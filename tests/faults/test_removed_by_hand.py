@@ -17,15 +17,15 @@ from spark_apps import replay_tables
 from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.remedies import Told, ends_equal
-from tidemark.capture import by_hand
-from tidemark.capture.preflight import preflight
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import TableRule
 from tidemark.errors import StagingMissing
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.maintenance import replaying
-from tidemark.maintenance.replaying import ReplayRequest
-from tidemark.spark_connection import SparkConnection
+from tidemark.maintenance import replay_runs
+from tidemark.maintenance.replay_runs import ReplayRequest
+from tidemark.observe import table_commands
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 pytestmark = pytest.mark.thorough
 
@@ -78,16 +78,16 @@ def manifest_of(shop: Environment, number: int) -> Path:
 def rebuild(shop: Environment) -> None:
     """What `<pipeline>_replay` does with `rebuild`."""
     task = shop.task("replay")
-    with replaying.leased_replay(task, ReplayRequest("rebuild", (ITEM,))) as plan:
+    with replay_runs.leased_replay(task, ReplayRequest("rebuild", (ITEM,))) as plan:
         replay_tables.run(shop.spark(), f"{plan.lake}/{layout.replay_file(plan.pipeline, plan.plan)}")
-        result = replaying.take_result(task, plan)
+        result = replay_runs.take_result(task, plan)
     assert result is not None
     assert [table.error for table in result.tables] == [None]
 
 
 def pass_over_and_backfill(shop: Environment) -> None:
     """The remedy's words, one after the other."""
-    sentence, done = by_hand.pass_over(shop.config, ITEM, ledger=shop.ledger)
+    sentence, done = table_commands.pass_over(shop.config, ITEM, ledger=shop.ledger)
     assert done, sentence
     change(shop, 4)
     shop.run()
@@ -250,7 +250,7 @@ def test_a_current_that_is_gone_or_older_is_rebuilt_from_history(what: str, shop
     shop.run()
     told.parked(error_of(shop), "PositionBelowPlan", "`rebuild`", "unpark the table")
     rebuild(shop)
-    assert by_hand.unpark(shop.config, ITEM, ledger=shop.ledger)[1]
+    assert table_commands.unpark(shop.config, ITEM, ledger=shop.ledger)[1]
     ends_equal(shop)
 
 
@@ -283,7 +283,7 @@ def test_a_history_whose_newest_commit_is_gone_is_put_back(shop: Environment) ->
     assert error.kind == "PositionBelowPlan"
     assert "Put its newest files back and unpark the table" in error.message
     commit.write_bytes(kept)
-    assert by_hand.unpark(shop.config, ITEM, ledger=shop.ledger)[1]
+    assert table_commands.unpark(shop.config, ITEM, ledger=shop.ledger)[1]
     ends_equal(shop)
 
 

@@ -13,9 +13,9 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.remedies import ends_equal
 from tidemark.config import TableRule
-from tidemark.lake.reading import Lake
-from tidemark.ledger import put_aside, shapes
-from tidemark.maintenance.replaying import ReplayRequest, begin_replay
+from tidemark.lake.lake_tables import Lake
+from tidemark.ledger.captured import put_aside, successors
+from tidemark.maintenance.replay_runs import ReplayRequest, begin_replay
 
 pytestmark = pytest.mark.thorough
 
@@ -72,7 +72,7 @@ def dies(shop: Environment, failpoint: str) -> None:
 
 def built(shop: Environment) -> dict[str, Any]:
     with shop.ledger_connection() as book:
-        return shapes.all_of(book)
+        return successors.all_of(book)
 
 
 def test_what_was_spoiled_is_built_anew_by_drivers_that_die(shop: Environment) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import Environment, go_on
 from tests.support.thorough import thorough
-from tidemark.capture.merging import ingest, make_plan
+from tidemark.capture.merge_planning import ingest, make_plan
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan
-from tidemark.formats.result import PlanResult
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.formats.merge_result import PlanResult
 
 
 def test_a_second_drain_waits_for_the_first_one_to_end(shop: Environment) -> None:
@@ -95,10 +94,8 @@ def test_a_batch_merged_before_the_one_ahead_of_it_is_an_error_that_changes_noth
 
 
 def _without_its_first_batches(plan: MergePlan) -> MergePlan:
-    tables = tuple(
-        dataclasses.replace(table, after=table.batches[0].end_lsn, batches=table.batches[1:]) for table in plan.tables
-    )
-    return dataclasses.replace(plan, tables=tables)
+    tables = tuple(replace(table, after=table.batches[0].end_lsn, batches=table.batches[1:]) for table in plan.tables)
+    return replace(plan, tables=tables)
 
 
 def _rewrite(environment: Environment, plan: MergePlan) -> None:

@@ -18,7 +18,7 @@ from psycopg import sql
 from sandbox.services.postgres import running
 from tests.support import servers
 from tidemark.pgoutput.messages import parse_relation
-from tidemark.source.catalog import read_types
+from tidemark.source.catalogue.catalog import read_types
 
 HERE = Path(__file__).parent
 SETTINGS = {

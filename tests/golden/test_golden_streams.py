@@ -21,7 +21,7 @@ from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage, parse_relation
-from tidemark.schema.mapping import PgType, target_type, type_name
+from tidemark.schema.delta_types import PgType, target_type, type_name
 from tidemark.schema.table import Column, TableSchema
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.json"))

@@ -22,9 +22,9 @@ from tests.conftest import create_database, drop_database
 from tests.golden.record import SETTINGS
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage
-from tidemark.schema.mapping import target_type, type_name
+from tidemark.schema.delta_types import target_type, type_name
 from tidemark.schema.table import Column, TableSchema
-from tidemark.source.catalog import read_types
+from tidemark.source.catalogue.catalog import read_types
 
 # Type -> Delta type, and values as SQL text; NULL is added to each.
 CASES: dict[str, tuple[str, list[str]]] = {

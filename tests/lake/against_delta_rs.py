@@ -1,6 +1,6 @@
 """Random histories, written by delta-rs and asked for by `tidemark.lake` without Spark, against the twenty lines.
 
-Runs in an environment that has delta-rs; tests/spark/test_other_readers.py makes it.
+Runs in an environment that has delta-rs; tests/target/test_other_readers.py makes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from tests.lake.told import NOON, Told, state_at
 from tidemark.errors import MomentBeforeHistory, MomentNotApplied, TidemarkError
 from tidemark.lake import Lake, Past, Position, TableInLake
-from tidemark.lake.positions import Moment
+from tidemark.lake.moments import Moment
 from tidemark.lsn import Lsn
 
 TYPES = {

@@ -1,7 +1,7 @@
 """A list of what happened to a table -> what it was at every moment: the judge of `tidemark.lake`, in twenty lines.
 
 `Told` also gives the rows of `history` that a merge writes for it, so that random lists need no Spark; that the merge
-writes such rows is what tests/spark and every scenario hold.
+writes such rows is what tests/target and every scenario hold.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ from tests.support.manifests import SOURCE
 from tidemark.errors import TidemarkError
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger import generations, leases
+from tidemark.ledger import leases
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.migrations import migrate
+from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 START = Lsn(100)
 

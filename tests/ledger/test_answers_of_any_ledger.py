@@ -11,9 +11,11 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.support.manifests import schema_of
-from tidemark.ledger import batches, overview, positions, schema_versions
+from tidemark.ledger.captured import schema_versions
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.unseen import Unseen
+from tidemark.ledger.observations import overview
+from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged.snapshot_evidence import Unseen
 from tidemark.lsn import Lsn
 
 TABLES = ("s.a", "s.b", "s.c", "s.d")

@@ -6,18 +6,22 @@ import threading
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from sandbox.services.postgres import wait_for
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, WAITING, backfill_of, chunk_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import LeaseLost
-from tidemark.ledger import backfill_progress, backfills, batches, chunks, leases, schema_versions, tables
-from tidemark.ledger.backfill_progress import Filled
-from tidemark.ledger.backfills import Range
+from tidemark.ledger import leases
+from tidemark.ledger.captured import schema_versions, tables
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.reading import backfill_progress, backfills, chunks
+from tidemark.ledger.reading.backfill_progress import Filled
+from tidemark.ledger.reading.backfills import Range
+from tidemark.ledger.staged import batches
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 
 Book = Ledger
@@ -280,8 +284,8 @@ def test_filled_are_the_stretches_whose_chunks_were_claimed(ledger: str, book: B
 def test_a_reader_gets_the_latest_version_or_the_next_number(book: Book, lease: Lease, generation: Generation) -> None:
     manifest = manifest_of(100, 200, "s.a")
     batches.register(book, lease, manifest, path_of(manifest))
-    same = replace(schema_of("s.a"), version=0, relation_oid=99)
-    assert schema_versions.adopt(book, same) == replace(same, version=1)
+    same = structs.replace(schema_of("s.a"), version=0, relation_oid=99)
+    assert schema_versions.adopt(book, same) == structs.replace(same, version=1)
     wider = schema_of("s.a", 0, ("id", "added"))
     assert schema_versions.adopt(book, wider).version == 2
     assert schema_versions.adopt(book, wider).version == 2

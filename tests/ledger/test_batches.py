@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from sandbox.services.postgres import wait_for
 from tests.ledger.conftest import open_at
@@ -13,12 +14,18 @@ from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import ClaimRefused, DrainOvertaken, LeaseLost, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest, Sweep, TableMark
-from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, schema_versions, tables
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger import leases
+from tidemark.ledger.captured import schema_versions, tables
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.staged import batches, generations, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
+from tidemark.schema.fingerprint import Fingerprint
+
+LOOKED = Fingerprint(1, 1, 1, "default", ("id",), (), (), (), None, ())
 
 Book = Ledger
 
@@ -129,24 +136,24 @@ def test_a_heartbeat_is_remembered_over_batches_without_one(book: Book, lease: L
 def test_schema_versions_and_fingerprints_are_kept_with_the_batch(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
-    register(book, lease, manifest_of(100, 200, "s.a", fingerprints={"s.a": {"relfilenode": 1}}))
-    second = schema_of("s.a", 2, ("id", "added"))
+    register(book, lease, manifest_of(100, 200, "s.a", fingerprints={"s.a": LOOKED}))
+    second, rewritten = schema_of("s.a", 2, ("id", "added")), structs.replace(LOOKED, relfilenode=2)
     register(
         book,
         lease,
-        manifest_of(200, 300, "s.a", schemas=(schema_of("s.a"), second), fingerprints={"s.a": {"relfilenode": 2}}),
+        manifest_of(200, 300, "s.a", schemas=(schema_of("s.a"), second), fingerprints={"s.a": rewritten}),
     )
     assert tables.versions(book, "s.a") == [schema_of("s.a"), second]
     row = tables.one(book, "s.a")
     assert row is not None
-    assert row.fingerprint == {"relfilenode": 2}
+    assert Fingerprint.from_json(row.fingerprint) == rewritten
 
 
 def test_a_recreated_table_of_the_same_shape_goes_on_under_its_version(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
     register(book, lease, manifest_of(100, 200, "s.a"))
-    register(book, lease, manifest_of(200, 300, "s.a", schemas=(replace(schema_of("s.a"), relation_oid=99),)))
+    register(book, lease, manifest_of(200, 300, "s.a", schemas=(structs.replace(schema_of("s.a"), relation_oid=99),)))
     assert len(tables.versions(book, "s.a")) == 1
 
 
@@ -350,8 +357,8 @@ def test_a_version_that_a_reader_knew_first_is_streamed_once_a_batch_has_changes
     assert schema_versions.ahead(book, "s.a") == [wider]
     manifest = manifest_of(300, 400, "s.a", schemas=(wider,))
     (table,) = manifest.tables
-    files = (replace(table.files[0], schema_version=2),)
-    register(book, lease, replace(manifest, tables=(replace(table, files=files),)))
+    files = (structs.replace(table.files[0], schema_version=2),)
+    register(book, lease, structs.replace(manifest, tables=(structs.replace(table, files=files),)))
     assert [v.version for v in schema_versions.streamed(book, "s.a")] == [1, 2]
     assert schema_versions.ahead(book, "s.a") == []
 
@@ -376,7 +383,10 @@ def test_the_shape_that_the_target_has_is_that_of_the_last_changes_applied(
     register(
         book,
         lease,
-        replace(manifest, tables=(replace(table, files=(replace(table.files[0], schema_version=2),)),)),
+        structs.replace(
+            manifest,
+            tables=(structs.replace(table, files=(structs.replace(table.files[0], schema_version=2),)),),
+        ),
     )
     for end, version in ((200, 1), (300, 2)):
         positions.rise(book, 1, {"s.a": (Lsn(end), Lsn(end))})

@@ -4,16 +4,16 @@ import pytest
 
 from tests.ledger.conftest import open_at
 from tidemark.errors import ChangesGone, GenerationMissing, LeaseLost
-from tidemark.ledger import generations, joins, leases, tables
+from tidemark.ledger import leases
+from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.staged import generations
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn, WalPoint
 
 Book = Ledger
-GONE = ChangesGone(
-    slot="shop", confirmed_lsn=Lsn(500), staged_lsn=Lsn(100), generation=1, marked="Start a backfill of them"
-)
+GONE = ChangesGone(slot="shop", confirmed_lsn=Lsn(500), staged_lsn=Lsn(100), generation=1)
 
 
 def test_before_the_first_run_there_is_none(book: Book) -> None:

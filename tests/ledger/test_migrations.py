@@ -12,12 +12,13 @@ from psycopg.conninfo import make_conninfo
 
 from sandbox.services.postgres import PostgresServer
 from tests.ledger.conftest import open_at
+from tests.support.migrations import NEWER, newer_version
 from tests.support.remedies import Told
-from tests.upgrade.older_version import migrations_up_to
 from tidemark.errors import LedgerIsNewer, LedgerMigrationRefused, LedgerMigrationWaits, LedgerNotReady
-from tidemark.ledger import connection, generations, leases, migrations
+from tidemark.ledger import connection, leases
 from tidemark.ledger.connection import connect, open_ledger
 from tidemark.ledger.migrations import Migration, migrate, require, version
+from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,30 +28,38 @@ def test_a_second_migration_changes_nothing(empty_ledger_database: str) -> None:
     first = migrate(empty_ledger_database)
     assert (first.before, first.origin, first.is_needed) == (None, "nothing", True)
     with connect(empty_ledger_database) as book:
-        before = book.execute("SELECT number, applied_at FROM tidemark.schema_migrations").fetchall()
+        before = book.execute("SELECT number, applied_at FROM tidemark.migrations").fetchall()
         assert migrate(empty_ledger_database) == Migration(first.after, first.after)
-        assert book.execute("SELECT number, applied_at FROM tidemark.schema_migrations").fetchall() == before
+        assert book.execute("SELECT number, applied_at FROM tidemark.migrations").fetchall() == before
         require(book)
 
 
-def test_a_ledger_of_every_older_version_becomes_what_a_new_one_is(
-    empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_ledger_with_rows_becomes_what_a_new_one_is(empty_ledger_database: str) -> None:
     query = """SELECT table_name, column_name, data_type, column_default FROM information_schema.columns
                 WHERE table_schema = 'tidemark' ORDER BY table_name, ordinal_position"""
-    scripts = migrations._scripts()
-    schemas = []
-    for number in range(len(scripts)):
-        with monkeypatch.context() as older:
-            older.setattr(migrations, "_scripts", lambda number=number: scripts[:number])
+    older = migrate(empty_ledger_database).after
+    with connect(empty_ledger_database) as book, newer_version():
+        book.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES ('shop')")
+        book.execute("INSERT INTO tidemark.tables (pipeline, \"table\") VALUES ('shop', 's.a')")
+        assert migrate(empty_ledger_database) == Migration(older, NEWER)
+        require(book)
+        migrated = book.execute(query).fetchall()
+        assert book.execute("SELECT pipeline FROM tidemark.made_up").fetchall() == [("shop",)]
+        assert book.execute("SELECT pipeline, made_up FROM tidemark.tables").fetchall() == [("shop", "from before")]
+
+        book.execute("DROP SCHEMA tidemark CASCADE")
+        assert migrate(empty_ledger_database) == Migration(None, NEWER)
+        assert book.execute(query).fetchall() == migrated
+
+
+def test_a_migration_that_fails_leaves_the_older_version(empty_ledger_database: str) -> None:
+    older = migrate(empty_ledger_database).after
+    with connect(empty_ledger_database) as book:
+        with newer_version("CREATE TABLE tidemark.made_up (); SELECT 1 / 0"), pytest.raises(psycopg.DataError):
             migrate(empty_ledger_database)
-        assert migrate(empty_ledger_database) == Migration(number, scripts[-1][0])
-        with connect(empty_ledger_database) as book:
-            require(book)
-            schemas.append(book.execute(query).fetchall())
-            book.execute("DROP SCHEMA tidemark CASCADE")
-    assert all(columns == schemas[0] for columns in schemas)
-    assert ("positions", "begun_lsn") in {column[:2] for column in schemas[0]}
+        assert version(book) == older
+        assert book.execute("SELECT to_regclass('tidemark.made_up')").fetchone() == (None,)
+        require(book)
 
 
 def test_two_migrations_at_once_apply_every_file_once(empty_ledger_database: str) -> None:
@@ -78,11 +87,11 @@ def test_a_missing_schema_is_named_with_its_remedy(empty_ledger_database: str) -
 
 
 def test_an_older_schema_is_named_with_its_remedy(empty_ledger_database: str) -> None:
-    with migrations_up_to(11):
-        migrate(empty_ledger_database)
+    older = migrate(empty_ledger_database).after
     with (
+        newer_version(),
         connect(empty_ledger_database) as book,
-        pytest.raises(LedgerNotReady, match=r"at version 11, .* migrate"),
+        pytest.raises(LedgerNotReady, match=rf"at version {older}, .* migrate"),
     ):
         require(book)
 
@@ -90,7 +99,7 @@ def test_an_older_schema_is_named_with_its_remedy(empty_ledger_database: str) ->
 def test_a_newer_schema_is_refused_and_left_as_it_is(empty_ledger_database: str) -> None:
     newest = migrate(empty_ledger_database).after
     with connect(empty_ledger_database) as book:
-        book.execute("INSERT INTO tidemark.schema_migrations (number) VALUES (999)")
+        book.execute("INSERT INTO tidemark.migrations (number) VALUES (999)")
         said = f"at version 999, and this version of Tidemark knows it up to {newest}: a newer"
         with pytest.raises(LedgerIsNewer, match=said):
             require(book)
@@ -103,16 +112,17 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(empty_ledger_database: str)
 def test_a_migration_that_waits_for_a_lock_changes_nothing_and_says_so(
     empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
-    with migrations_up_to(11):
-        migrate(empty_ledger_database)
-    with psycopg.connect(empty_ledger_database) as dump:
-        dump.execute("SELECT * FROM tidemark.tables")
-        monkeypatch.setattr(connection, "LOCK_TIMEOUT_S", 1)
-        with told(LedgerMigrationWaits, "from version 11 to version", "lock timeout", "once that has ended"):
-            migrate(empty_ledger_database)
-    with connect(empty_ledger_database) as book:
-        assert version(book) == 11
-    assert migrate(empty_ledger_database).before == 11
+    older = migrate(empty_ledger_database).after
+    with newer_version():
+        with psycopg.connect(empty_ledger_database) as dump:
+            dump.execute("SELECT * FROM tidemark.tables")
+            monkeypatch.setattr(connection, "LOCK_TIMEOUT_S", 1)
+            said = (f"from version {older} to version {NEWER}", "lock timeout", "once that has ended")
+            with told(LedgerMigrationWaits, *said):
+                migrate(empty_ledger_database)
+        with connect(empty_ledger_database) as book:
+            assert version(book) == older
+        assert migrate(empty_ledger_database) == Migration(older, NEWER)
 
 
 class TestARoleThatDoesNotOwnTheSchema:

@@ -3,10 +3,12 @@ from __future__ import annotations
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import batches, overview, positions, tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.observations import overview
+from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 
 Book = Ledger

@@ -4,10 +4,11 @@ import pytest
 
 from tests.support.manifests import manifest_of, plan_of
 from tidemark.errors import LeaseLost
-from tidemark.formats.result import PlanResult
-from tidemark.ledger import leases, plans
+from tidemark.formats.merge_result import PlanResult
+from tidemark.ledger import leases
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
+from tidemark.ledger.staged import plans
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 
 Book = Ledger

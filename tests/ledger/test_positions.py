@@ -8,10 +8,11 @@ from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import GenerationMissing
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import batches, positions, tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 
 Book = Ledger

@@ -11,10 +11,13 @@ from sandbox.services.postgres import wait_for
 from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import LeaseLost
-from tidemark.ledger import backfills, batches, chunks, generations, joins, leases, tables
+from tidemark.ledger import leases
+from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Followed, Generation
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.staged import batches, generations
+from tidemark.ledger.staged.generations import Followed, Generation
 from tidemark.lsn import Lsn, WalPoint
 
 Book = Ledger

@@ -11,16 +11,18 @@ from tests.ledger.conftest import START, open_at
 from tests.support.backfills import HALVES, open_backfill
 from tests.support.hand_merged import HandMerged
 from tests.support.pipeline import pipeline_config
-from tidemark.backfill.proving import outcome_of, report
+from tidemark.backfill.verify_report import outcome_of, report
 from tidemark.errors import BackfillNotApplied, DifferencesFound, DifferencesRepaired, NothingProven
 from tidemark.formats.manifest import KeyPart, Purpose, Sweep
-from tidemark.formats.result import ChunkResult, Holes
-from tidemark.ledger import backfills, overview, proofs, tables
-from tidemark.ledger.backfills import Backfill
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.formats.merge_result import ChunkResult, Holes
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.observations import overview
+from tidemark.ledger.reading import backfills, proofs
+from tidemark.ledger.reading.backfills import Backfill
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.staged.generations import Generation
 
 PARTS = tuple(KeyPart(half.lower, half.upper) for half in HALVES)
 

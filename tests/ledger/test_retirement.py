@@ -1,4 +1,4 @@
-"""What may go of staging: each clause of `ledger.retirement` alone."""
+"""What may go of staging: each clause of `ledger.retention.retirement` alone."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from tidemark.errors import Move, SnapshotBeforeCleanUp
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Sweep
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.ledger import backfills, batches, chunks, positions, relearning, retirement, schema_versions, tables
+from tidemark.ledger.captured import schema_versions, tables
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
-from tidemark.ledger.retirement import Marked
-from tidemark.ledger.unseen import Unseen
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.retention import restored_retirement, retirement
+from tidemark.ledger.retention.retirement import Marked
+from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged.generations import Generation
+from tidemark.ledger.staged.snapshot_evidence import Unseen
 from tidemark.lsn import Lsn
 
 BROKEN = ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it")
@@ -289,7 +292,9 @@ def test_an_ended_backfill_leaves_what_says_that_rows_were_read(staging: Staging
 
 def learned(staging: Staging, removed_paths: Iterable[str] = (), keeping: tuple[str, ...] = ()) -> bool:
     file = RetiredFile("shop", 1, Lsn(300), 700, keeping)
-    return relearning.learn(staging.book, staging.lease, file, lambda paths: bool(set(paths) & set(removed_paths)))
+    return restored_retirement.learn(
+        staging.book, staging.lease, file, lambda paths: bool(set(paths) & set(removed_paths))
+    )
 
 
 def test_a_restored_ledger_learns_what_was_applied_and_closes_what_rests_on_it(staging: Staging) -> None:
@@ -303,7 +308,7 @@ def test_a_restored_ledger_learns_what_was_applied_and_closes_what_rests_on_it(s
     assert staging.retired() == {(A, 200), (A, 300)}
     closed = backfills.one(staging.book, "b1")
     assert closed is not None
-    assert (closed.state, closed.state_reason) == ("closed", relearning.RESTORED)
+    assert (closed.state, closed.state_reason) == ("closed", restored_retirement.RESTORED)
     with pytest.raises(SnapshotBeforeCleanUp):
         open_backfill(staging.book, A, "b2", snapshot="700:700:")
     assert not learned(staging)

@@ -3,11 +3,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from tests.support.manifests import manifest_of, path_of
-from tidemark.ledger import batches, overview, runs
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
-from tidemark.ledger.runs import KEPT_DAYS, Figures, Stage
+from tidemark.ledger.observations import overview, runs
+from tidemark.ledger.observations.runs import KEPT_DAYS, Figures, Stage
+from tidemark.ledger.staged import batches
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 
 NOW = datetime.now(UTC)

@@ -8,11 +8,11 @@ import pytest
 
 from tidemark.errors import TableLifeBroken
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.result import Holes
-from tidemark.ledger import joins, tables
+from tidemark.formats.merge_result import Holes
+from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured.table_lives import step
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
-from tidemark.ledger.table_lives import step
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn, WalPoint
 from tidemark.schema import table_life
 from tidemark.schema.table_life import STATES, TRANSITIONS, Machine

@@ -6,11 +6,12 @@ import pytest
 
 from tests.support.backfills import open_backfill
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.result import Holes
-from tidemark.ledger import backfills, tables
+from tidemark.formats.merge_result import Holes
+from tidemark.ledger.captured import tables
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.reading import backfills
+from tidemark.ledger.staged.generations import Generation
 
 Book = Ledger
 RETRY = ErrorRecord("Conflict", "RETRY", "a conflict")

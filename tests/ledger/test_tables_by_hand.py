@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipeline import pipeline_config
-from tidemark.capture.by_hand import named
-from tidemark.capture.health import readable
 from tidemark.errors import TableUnknown
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
+from tidemark.ledger.staged.generations import Generation
+from tidemark.observe.health import readable
+from tidemark.observe.table_commands import named
 
 # The last two look alike.
 TABLES = ("s.orders", "s.gr%C3%B6%C3%9Fe", "s.a%2Ab", "a%2Eb.c", "a.b%2Ec")

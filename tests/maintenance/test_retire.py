@@ -14,18 +14,20 @@ from tests.support.backfills import chunk_of, open_backfill, record
 from tests.support.pipeline import Pipeline
 from tests.support.runs import a_run
 from tidemark.capture.confirm import confirm
-from tidemark.capture.status import read_status
-from tidemark.capture.status_text import text
 from tidemark.config import Maintenance
 from tidemark.errors import LedgerBehindStaging, Move, ParkedKeepsStaging
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.upkeep import Kind, UpkeepResult, Upkept
-from tidemark.ledger import batches, chunks, positions, tables
+from tidemark.formats.upkeep_plan import Kind, UpkeepResult, Upkept
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.reading import chunks
+from tidemark.ledger.staged import batches, positions
 from tidemark.lsn import Lsn
-from tidemark.maintenance.retiring import Retired, retire
-from tidemark.maintenance.upkeep import note
+from tidemark.maintenance.compaction_runs import note
+from tidemark.maintenance.staging_cleanup import Retired, retire
+from tidemark.observe.status import read_status
+from tidemark.observe.status_text import text
 from tidemark.run import Run
 
 A, B = "public.a", "public.b"

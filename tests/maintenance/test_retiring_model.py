@@ -11,8 +11,8 @@ import pytest
 
 from tests.maintenance.world import World, world_of
 from tidemark import failpoints
-from tidemark.capture import merging
-from tidemark.maintenance import retiring
+from tidemark.capture import merge_planning
+from tidemark.maintenance import staging_cleanup
 
 STEPS = 90
 
@@ -37,7 +37,7 @@ class Deaths:
 @pytest.fixture
 def deaths(monkeypatch: pytest.MonkeyPatch) -> Deaths:
     made = Deaths()
-    monkeypatch.setattr(retiring, "reach", made)
+    monkeypatch.setattr(staging_cleanup, "reach", made)
     return made
 
 
@@ -48,7 +48,7 @@ def test_a_merge_finds_all_that_it_needs_whatever_was_cleaned_up(
     world = world_of(ledger_database, str(tmp_path / "lake"), seed)
     for _ in range(STEPS):
         if not step(world, deaths):
-            return  # its ledger ended below what was cleaned up: a gap, which `capture.generation` states
+            return  # its ledger ended below what was cleaned up: a gap, which `capture.continuity.generation` states
     finish(world)
 
 
@@ -108,7 +108,7 @@ def finish(world: World) -> None:
             break
     else:
         raise AssertionError("it does not come to rest")
-    merging.ingest(world.task("merge"))  # gives up the plans of those who died
+    merge_planning.ingest(world.task("merge"))  # gives up the plans of those who died
     world.open.clear()
     world.show()
     world.clean()

@@ -4,36 +4,41 @@ of the plan that the ledger makes. No Spark: a table's position is a number that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
 
+from msgspec.structs import replace
 from psycopg import sql
 
 from tests.support.backfills import backfill_of, chunk_of
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place, pipeline_config
-from tidemark.capture import merging
-from tidemark.capture.recovery import look_into_staging, register_again
+from tidemark.capture import merge_planning
+from tidemark.capture.continuity.recovery import look_into_staging, register_again
 from tidemark.errors import ClaimRefused, LedgerBehindStaging, Move, SnapshotBeforeCleanUp
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.manifest import BatchManifest, Claim, Sweep, TableChanges
-from tidemark.formats.plan import MergePlan, PlannedTable
-from tidemark.formats.result import PlanResult, TableResult
+from tidemark.formats.merge_plan import MergePlan, PlannedTable
+from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, retirement, tables
-from tidemark.ledger.backfills import Backfill, Range
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger import leases
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill, Range
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.retention import retirement
+from tidemark.ledger.staged import batches, generations, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
-from tidemark.maintenance import retiring
+from tidemark.maintenance import staging_cleanup
 
 TABLES = ("public.a", "public.b", "public.c")
 START = 100
@@ -253,7 +258,7 @@ class World(Place):
             marked = {
                 row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
             }
-        plan = merging.make_plan(self.task(f"merge/{self.runs}"))
+        plan = merge_planning.make_plan(self.task(f"merge/{self.runs}"))
         if plan is None:
             return
         results = []
@@ -266,7 +271,7 @@ class World(Place):
             results.append(TableResult(table.table, lsn, lsn))
         if self.random.random() < 0.8:
             self._result(plan, results)
-            merging.ingest(self.task("merge"))
+            merge_planning.ingest(self.task("merge"))
 
     def _result(self, plan: MergePlan, results: list[TableResult]) -> None:
         result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(results))
@@ -328,11 +333,11 @@ class World(Place):
     # --- maintenance ------------------------------------------------------------------------------------------------
 
     def clean(self, cutoff: datetime | None = None) -> None:
-        def look(_: Generation) -> retiring.Seen:
-            return retiring.Seen(Lsn(self.confirmed), self.snapshot().xmin)
+        def look(_: Generation) -> staging_cleanup.Seen:
+            return staging_cleanup.Seen(Lsn(self.confirmed), self.snapshot().xmin)
 
         in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
-        retiring.clean(self.task("clean/1"), cutoff=cutoff or in_future, look=look)
+        staging_cleanup.clean(self.task("clean/1"), cutoff=cutoff or in_future, look=look)
 
     def a_day_passes(self) -> None:
         """What is there becomes a day older."""
@@ -423,7 +428,7 @@ def _tables(book: Ledger) -> list[str]:
         SELECT c.relname, ARRAY(SELECT r.relname FROM pg_constraint k JOIN pg_class r ON r.oid = k.confrelid
                                  WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.confrelid <> c.oid)
           FROM pg_class c WHERE c.relnamespace = 'tidemark'::regnamespace AND c.relkind = 'r'
-           AND c.relname <> 'schema_migrations' ORDER BY 1
+           AND c.relname <> 'migrations' ORDER BY 1
         """
     ).fetchall()
     behind = {str(name): set(others) for name, others in rows}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.s3_proxy import Proxy
 from tests.support.s3_server import S3Server, access, running
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 
 @pytest.fixture(scope="session")

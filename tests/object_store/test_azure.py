@@ -16,9 +16,9 @@ from tests.support import azure_server
 from tests.support.azure_front import ACCOUNT
 from tests.support.azure_server import Azure
 from tests.support.pipeline import pipeline_config
-from tidemark.capture.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import look_at_bucket
 from tidemark.errors import LakeRefused
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 pytestmark = pytest.mark.thorough
 

@@ -16,7 +16,7 @@ from tests.support import azure_server, s3_server
 from tests.support.azure_server import Azure
 from tests.support.google_server import Google
 from tests.support.s3_server import S3Server
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 NewStore = Callable[[], Store]
 

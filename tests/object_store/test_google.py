@@ -11,7 +11,7 @@ from tests.support.s3_proxy import PASSING, Fault, Proxy, Request
 from tests.support.s3_server import S3Server
 from tests.support.thorough import thorough
 from tidemark.errors import LakeRefused
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest
 from tests.support.pipeline import pipeline_config
 from tests.support.s3_proxy import Fault, Proxy, Request, from_the
 from tests.support.s3_server import S3Server, access
-from tidemark.capture.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import look_at_bucket
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeRefused
-from tidemark.staging import objects
-from tidemark.staging.store import Store
+from tidemark.storage import object_store
+from tidemark.storage.store import Store
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_store_that_does_not_know_a_header_is_refused(
     s3_proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its client takes any 5xx for a fault that passes."""
-    monkeypatch.setattr(objects, "RETRIES_S", 1)
+    monkeypatch.setattr(object_store, "RETRIES_S", 1)
     s3_proxy.fault = lambda request: "unknown header" if request.method == "PUT" else None
     with pytest.raises(LakeRefused, match="501 Not Implemented, NotImplemented"):
         Store(f"s3a://{bucket}/lake", access(s3_proxy.url)).write_new("p/new", b"")

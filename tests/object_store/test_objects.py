@@ -13,8 +13,8 @@ import pytest
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, one_in
 from tests.support.s3_server import S3Server, access
 from tidemark.errors import LakeRefused, LakeUnreachable
-from tidemark.staging import objects
-from tidemark.staging.store import Store
+from tidemark.storage import object_store
+from tidemark.storage.store import Store
 
 
 def test_what_was_written_is_read_listed_and_deleted(store: Store) -> None:
@@ -111,11 +111,11 @@ def test_a_put_whose_request_fails_is_made_once_and_is_known_for_ones_own(
 def test_a_put_that_is_always_in_conflict_with_another_one_is_not_taken_for_a_lost_race(
     store: Store, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "PAUSE_S", 0)
+    monkeypatch.setattr(object_store, "PAUSE_S", 0)
     s3_proxy.fault = lambda request: "conflict" if request.method == "PUT" else None
     with pytest.raises(LakeUnreachable, match="409 Conflict"):
         store.write_new("p/manifest.json", b"{}")
-    assert len(s3_proxy.broken) == objects.PUTS
+    assert len(s3_proxy.broken) == object_store.PUTS
 
 
 def test_a_put_that_arrives_when_it_was_given_up_replaces_nothing(store: Store, s3_proxy: Proxy) -> None:
@@ -199,7 +199,7 @@ def test_a_folder_is_deleted_by_its_manifest_first(store: Store, s3_proxy: Proxy
 def test_an_answer_that_does_not_come_is_waited_for_so_long_and_no_longer(
     s3_proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "REQUEST_S", 1)
+    monkeypatch.setattr(object_store, "REQUEST_S", 1)
     store = Store(f"s3a://{bucket}/lake", access(s3_proxy.url))
     s3_proxy.fault = lambda request: "silent" if request.method == "PUT" and not s3_proxy.broken else None
     store.write_new("p/manifest.json", b"{}")

@@ -14,11 +14,11 @@ import pytest
 from tests.support.pipeline import Pipeline
 from tests.support.s3_proxy import Proxy
 from tests.support.s3_server import access
-from tidemark.capture.merging import ingest, make_plan
+from tidemark.capture.merge_planning import ingest, make_plan
 from tidemark.capture.waiting import changes_waiting
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan
-from tidemark.formats.result import Holes, PlanResult, TableResult
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.formats.merge_result import Holes, PlanResult, TableResult
 
 pytestmark = pytest.mark.thorough
 

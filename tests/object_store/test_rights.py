@@ -13,10 +13,10 @@ import pytest
 from tests.support.pipeline import pipeline_config
 from tests.support.s3_proxy import Fault, Proxy, from_the, in_front_of
 from tests.support.s3_server import S3Server, access
-from tidemark.capture.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import look_at_bucket
 from tidemark.errors import LakeRefused
-from tidemark.lake_access import LakeAccess
-from tidemark.staging.store import Store
+from tidemark.storage.lake_access import LakeAccess
+from tidemark.storage.store import Store
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
 OF_BUCKET = ("s3:ListBucket",)

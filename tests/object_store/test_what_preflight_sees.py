@@ -8,10 +8,10 @@ from tests.support.pipeline import pipeline_config
 from tests.support.remedies import Told
 from tests.support.s3_proxy import Proxy
 from tests.support.s3_server import S3Server
-from tidemark.capture.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import look_at_bucket
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeRefused, LakeUnfit
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 RULE = (("x-amz-expiration", 'expiry-date="Fri, 23 Dec 2026 00:00:00 GMT", rule-id="tidy%20up"'),)
 

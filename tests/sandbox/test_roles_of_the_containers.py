@@ -16,8 +16,8 @@ import yaml
 from sandbox.checkout import this_checkout
 from sandbox.demo import shop
 from sandbox.services.postgres import PostgresServer, running
-from tidemark.capture.preflight import preflight
-from tidemark.config_file import load
+from tidemark.capture.preflight.preflight_report import preflight
+from tidemark.config.file_reader import load
 from tidemark.run import Run
 
 ROOT = this_checkout().root

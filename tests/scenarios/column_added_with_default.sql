@@ -35,7 +35,9 @@ INSERT INTO fresh VALUES (2, '2026-01-01Z');
 -- step: run
 -- expect: merging item
 -- expect: merging bag
--- expect: not yet in current quiet (flag)
+-- expect: current quiet (id, flag)
+--   1 | True
+--   2 | True
 -- expect: needs backfill rewritten (rewritten and "size")
 -- expect: needs backfill fresh (rewritten and)
 -- expect: current item (id, name, state, n)
@@ -63,8 +65,9 @@ UPDATE item SET name = 'after the drop' WHERE id = 1;
 -- step: run
 -- expect: merging bag
 -- expect: needs backfill item (n2.*default)
--- expect: not yet in current quiet (flag)
--- expect: not yet in current quiet (more)
+-- expect: current quiet (id, flag, more)
+--   1 | True | 12345678901
+--   2 | True | 12345678901
 UPDATE quiet SET id = 3 WHERE id = 2;
 -- step: run
 -- expect: merging quiet

@@ -56,7 +56,7 @@ def test_readers_see_the_old_table_whole_and_then_the_new_one(new_environment: C
     assert lake.table("shop.item").newest().is_exact
     assert {row["id"] for row in lake.table("shop.item~1").rows().collect()} == set(as_it_ended)
     shop.run()
-    shop.config = replace(shop.config, maintenance=replace(shop.config.maintenance, put_aside_days=0))
+    shop.config = replace(shop.config, maintenance=shop.config.maintenance.model_copy(update={"put_aside_days": 0}))
     shop.maintain()
     assert not lake_folder.has_delta_table(shop.store, f"{shop.config.pipeline}/history/shop/item")
     left = shop.store.list(f"{shop.config.pipeline}/history/shop/item")

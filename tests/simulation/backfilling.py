@@ -27,14 +27,14 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.hung_commit import HungCommit
 from tidemark import failpoints
+from tidemark.backfill.backfill_requests import wanted
 from tidemark.backfill.ranges import read_chunks
-from tidemark.backfill.wanted import wanted
-from tidemark.capture.by_hand import unpark
 from tidemark.config import Merge
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, LeaseTaken, RetryError
-from tidemark.ledger import batches
 from tidemark.ledger.leases import hold, of_table
+from tidemark.ledger.staged import batches
 from tidemark.names import TableName
+from tidemark.observe.table_commands import unpark
 
 # What an act may end with: to try again, or with other fields in the form.
 TOLD = (RetryError, BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun)
@@ -50,8 +50,6 @@ _ROWS = (
     "INSERT INTO moment SELECT '2024-01-01'::timestamptz + i * '1 us'::interval, '2024-01-02', '{}', '{1}', '\\x00' "
     "FROM generate_series(1, 9) i",
 )
-
-_NOT_IN_THIS_LIFE_S = 10_000 * 86_400
 
 # A transaction that changed nothing does not wait for a standby.
 _CERTAINLY_A_CHANGE = "SELECT pg_logical_emit_message(true, 'simulation', '')"
@@ -298,7 +296,7 @@ class Play:
     def _defer(self) -> str:
         """The file says otherwise from now on when a table is merged. What waits for the clock waits to the end."""
         rows = self.random.choice([3, 20])
-        merge = self.random.choice([Merge(), Merge(every_s=_NOT_IN_THIS_LIFE_S), Merge(_NOT_IN_THIS_LIFE_S, rows)])
+        merge = self.random.choice([Merge(), Merge(every="1d"), Merge(every="1d", rows=rows)])
         self.environment.config = dataclasses.replace(self.environment.config, merge=merge)
         return f"defer {merge}"
 

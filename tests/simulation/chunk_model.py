@@ -31,15 +31,16 @@ from tidemark import failpoints
 from tidemark.formats import layout
 from tidemark.formats.columns import staged_schema
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.formats.plan import MergePlan, PlannedTable
-from tidemark.formats.result import ChunkResult, Holes, PlanResult, TableResult
+from tidemark.formats.merge_plan import MergePlan, PlannedTable
+from tidemark.formats.merge_result import ChunkResult, Holes, PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger import batches, generations, tables
+from tidemark.ledger.captured import tables
+from tidemark.ledger.staged import batches, generations
 from tidemark.lsn import Lsn
 from tidemark.schema.evolution import numbered_by_names, with_numbers
 from tidemark.schema.table import TableSchema
-from tidemark.staging.store import Store
-from tidemark.staging.writer import read_table
+from tidemark.staging.batch_writer import read_table
+from tidemark.storage.store import Store
 
 HOLE = "a value whose base is known nowhere"
 

@@ -31,10 +31,10 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.standby import Standby, standby_of
 from tidemark import failpoints
-from tidemark.capture import generation
+from tidemark.capture.continuity import generation
 from tidemark.config import Merge, TableRule
 from tidemark.errors import BackfillError, ChangesGone, SlotMissing, SourceForked, SourceReplaced
-from tidemark.ledger import generations
+from tidemark.ledger.staged import generations
 
 CARRIED_OVER_S = 60
 AT_FIRST_S = 300

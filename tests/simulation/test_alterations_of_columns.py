@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.schema.evolution import with_numbers
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "4"))  # of the first ones the one that catches most

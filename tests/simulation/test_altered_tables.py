@@ -26,17 +26,17 @@ from tests.simulation.altering import HEAP, ITEM, Altered
 from tests.simulation.workload import TABLES, Workload, create_tables
 from tests.support import judge
 from tests.support.pipeline import Pipeline
-from tidemark.capture.by_hand import unpark
-from tidemark.capture.merging import ingest, make_plan
+from tidemark.capture.merge_planning import ingest, make_plan
 from tidemark.errors import TidemarkError
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan, PlannedTable
-from tidemark.formats.result import PlanResult, TableResult
+from tidemark.formats.merge_plan import MergePlan, PlannedTable
+from tidemark.formats.merge_result import PlanResult, TableResult
+from tidemark.observe.table_commands import unpark
 from tidemark.schema.table import TableSchema
 from tidemark.schema.values import convert
-from tidemark.target import table_columns
-from tidemark.target.delta_tables import PinnedTable
-from tidemark.target.table_shape import TableShape
+from tidemark.target.delta.delta_tables import PinnedTable
+from tidemark.target.spark import table_columns
+from tidemark.target.spark.table_shape import TableShape
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "5"))  # with a key that is renamed beside what cannot be told
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))

@@ -18,7 +18,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tidemark import failpoints
 from tidemark.config import TableRule
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 
 ITEM = "shop.item"
 NUMBERS = itertools.count(1)  # of pipelines: a slot's name is the server's

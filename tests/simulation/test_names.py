@@ -16,7 +16,7 @@ from tests.simulation import names
 from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.config import TableRule
-from tidemark.ledger import table_errors
+from tidemark.ledger.captured import table_errors
 from tidemark.names import TableName
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))

@@ -20,17 +20,17 @@ import pyarrow as pa
 import pytest
 
 from tests.simulation import chunk_model
-from tests.spark.lake import StagedTable
-from tests.spark.model import Change, Key, Row, apply
-from tests.spark.source import KEYS, TOASTED, Source, Transaction
 from tests.support import pgoutput as wire
+from tests.target.lake import StagedTable
+from tests.target.model import Change, Key, Row, apply
+from tests.target.source import KEYS, TOASTED, Source, Transaction
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.table import TableSchema
-from tidemark.target import arrow_fold
+from tidemark.target.driver import arrow_fold
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "100")))

@@ -31,9 +31,9 @@ from tests.simulation.workload import Workload, create_tables
 from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
-from tidemark.backfill.wanted import wanted
-from tidemark.capture.by_hand import unpark
+from tidemark.backfill.backfill_requests import wanted
 from tidemark.config import TableRule
+from tidemark.observe.table_commands import unpark
 
 MINUTES = float(os.environ.get("TIDEMARK_SOAK_MINUTES", "20"))
 SEED = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))

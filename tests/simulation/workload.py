@@ -126,7 +126,7 @@ class Workload:
                 yield self.random.choice(self._changes(is_below))()
 
     def _changes(self, is_below: bool = False) -> list[Callable[[], str]]:
-        """`is_below` a savepoint: a root that is truncated there is marked (`capture.truncates`)."""
+        """`is_below` a savepoint: a root that is truncated there is marked (`capture.definitions.truncates`)."""
         weighted = [
             (self._insert, 8),
             (self._update, 8),

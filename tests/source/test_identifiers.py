@@ -8,7 +8,7 @@ import pytest
 from sandbox.services.postgres import PostgresServer
 from tests.support import servers
 from tidemark.names import TableName
-from tidemark.source.identifiers import qualified, quoted
+from tidemark.source.catalogue.identifiers import qualified, quoted
 
 
 @pytest.mark.parametrize("version", servers.EACH)

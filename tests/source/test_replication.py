@@ -11,7 +11,7 @@ from sandbox.services.postgres import wait_for
 from tests.support.pipeline import Pipeline
 from tidemark.errors import DatabaseRefused, ReplicationFailed
 from tidemark.lsn import Lsn
-from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, SlotInUse
+from tidemark.source.wal.replication import XLOG_HEADER_BYTES, ReplicationStream, SlotInUse
 
 
 def open_stream(pipeline: Pipeline, reply_s: float = 10.0, confirmed: Lsn | None = None) -> ReplicationStream:

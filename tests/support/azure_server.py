@@ -29,7 +29,7 @@ from tests.support import certificates
 from tests.support.azure_dfs import Namespace
 from tests.support.azure_front import ACCOUNT, Front, in_front_of, without_namespace
 from tidemark.connections import Connection
-from tidemark.lake_access import AZURE_SECRET, LakeAccess
+from tidemark.storage.lake_access import AZURE_SECRET, LakeAccess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

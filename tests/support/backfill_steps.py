@@ -17,12 +17,12 @@ from unittest.mock import patch
 from tests.support import judge
 from tests.support.capture import Environment, RunReport
 from tests.support.scenario import Scenario
-from tidemark.backfill import exported, planning
+from tidemark.backfill import exported_snapshot, planning
 from tidemark.backfill.planning import BackfillRequest
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats.watermark import Watermark
 from tidemark.names import TableName
-from tidemark.source import wal_messages
+from tidemark.source.wal import wal_messages
 
 # From "low", "high", "horizon" or "export" and a table, None where the point is none of one table.
 Fire = Callable[[str, TableName | None], None]
@@ -115,7 +115,7 @@ def backfilled(environment: Environment, again: bool = False) -> list[str]:
 
 @contextmanager
 def watching(fire: Fire) -> Iterator[None]:
-    emit, in_flight, start = wal_messages.emit, planning.transactions_in_flight, exported._start
+    emit, in_flight, start = wal_messages.emit, planning.transactions_in_flight, exported_snapshot._start
 
     def emit_and_fire(connection: Any, mark: Watermark) -> Any:
         table = TableName.parse(mark.table)
@@ -137,6 +137,6 @@ def watching(fire: Fire) -> Iterator[None]:
     with (
         patch.object(wal_messages, "emit", emit_and_fire),
         patch.object(planning, "transactions_in_flight", fire_and_look),
-        patch.object(exported, "_start", fire_and_start),
+        patch.object(exported_snapshot, "_start", fire_and_start),
     ):
         yield

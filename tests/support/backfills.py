@@ -8,10 +8,11 @@ from uuid import NAMESPACE_OID, uuid5
 
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, StagedFile
-from tidemark.ledger import backfills, chunks, leases
-from tidemark.ledger.backfills import Backfill, Key, Range
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger import leases
 from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill, Key, Range
+from tidemark.ledger.reading.chunks import ReadChunk
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 

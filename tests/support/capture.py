@@ -29,9 +29,9 @@ from tests.support.pipeline import SALT, Place
 from tests.support.s3_server import S3Server
 from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
-from tidemark.backfill.proving import TableProof, VerifyReport
+from tidemark.backfill.verify_report import TableProof, VerifyReport
 from tidemark.backfill.verifying import VerifyRequest
-from tidemark.capture.merging import Wanted
+from tidemark.capture.merge_planning import Wanted
 from tidemark.ledger import leases
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.pipeline import Pipeline
-from tidemark.capture.marks import SOURCE_CHANGED
+from tidemark.capture.definitions.marks import SOURCE_CHANGED
 
 
 def state(pipeline: Pipeline, table: str = "public.orders") -> tuple[str, str | None]:

@@ -33,7 +33,7 @@ from tests.support.http_front import FrontHandler, in_front
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.config import PipelineConfig
 from tidemark.connections import Connection
-from tidemark.lake_access import GOOGLE_KEY_FILE, LakeAccess
+from tidemark.storage.lake_access import GOOGLE_KEY_FILE, LakeAccess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,18 +8,20 @@ from typing import Any
 from tests.support.backfills import chunk_of, claim_of, record
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place
-from tidemark.backfill.wanted import Wanted, wanted
-from tidemark.capture.merging import Ingested, ingest, make_plan
+from tidemark.backfill.backfill_requests import Wanted, wanted
+from tidemark.capture.merge_planning import Ingested, ingest, make_plan
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, Sweep
-from tidemark.formats.plan import MergePlan, PlannedTable
-from tidemark.formats.result import ChunkResult, Holes, PlanResult, TableResult
-from tidemark.ledger import backfills, batches, joins, tables
-from tidemark.ledger.backfills import Backfill
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.formats.merge_plan import MergePlan, PlannedTable
+from tidemark.formats.merge_result import ChunkResult, Holes, PlanResult, TableResult
+from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.reading import backfills
+from tidemark.ledger.reading.backfills import Backfill
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.staged import batches
 from tidemark.lsn import Lsn, WalPoint
 
 

@@ -11,13 +11,14 @@ import psycopg
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place, pipeline_config
 from tidemark.formats.manifest import BatchManifest, SourceIdentity
-from tidemark.ledger import batches, leases, positions
-from tidemark.ledger.generations import Generation
+from tidemark.ledger import leases
 from tidemark.ledger.leases import SLOT
 from tidemark.ledger.migrations import migrate
+from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
-from tidemark.source.slot import read_server
-from tidemark.source.wal_messages import emit_heartbeat
+from tidemark.source.wal.slot import read_server
+from tidemark.source.wal.wal_messages import emit_heartbeat
 
 TABLE = "public.item"
 

@@ -25,9 +25,9 @@ from tests.support import delta_files
 from tests.support.capture import Environment, go_on
 from tests.support.delta_files import DeltaFiles, Row
 from tidemark.formats import layout
-from tidemark.ledger import relations
-from tidemark.ledger import tables as ledger_tables
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.captured import relation_ids
+from tidemark.ledger.captured import tables as ledger_tables
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.names import METADATA_COLUMNS, TableName
 from tidemark.schema.table import TableSchema
 
@@ -45,7 +45,7 @@ def captured(environment: Environment) -> dict[str, TableRow]:
 def called(environment: Environment, table: str) -> TableName:
     """What the source calls the table that has this id."""
     with environment.ledger_connection() as connection:
-        return relations.name_of(connection, table)
+        return relation_ids.name_of(connection, table)
 
 
 def schema_of(environment: Environment, table: str) -> TableSchema | None:
@@ -69,11 +69,9 @@ def wrongs(
     environment: Environment,
     tables: Iterable[str] | None = None,
     excused: Iterable[str] = (),
-    lacking: Mapping[str, Collection[str]] | None = None,
 ) -> list[str]:
     """Everything that is wrong with the tables (default: all captured) now. `excused` are those that the test marks
-    itself; `lacking` maps a table to columns that its current shall not have yet.
-    """
+    itself."""
     rows = captured(environment)
     excused = set(excused)
     sentences: list[str] = []
@@ -86,12 +84,12 @@ def wrongs(
         elif (why := marked(row)) is not None:
             sentences.append(f"{table}: {why}")
         else:
-            sentences += current_equals_source(environment, table, (lacking or {}).get(table, ()))
+            sentences += current_equals_source(environment, table)
             sentences += history_leads_to_current(environment, table)
     return sentences
 
 
-def current_equals_source(environment: Environment, table: str, lacking: Collection[str] = ()) -> list[str]:
+def current_equals_source(environment: Environment, table: str) -> list[str]:
     schema = schema_of(environment, table)
     if schema is not None and not schema.key and schema.identity != "full":
         return []  # history only
@@ -99,7 +97,7 @@ def current_equals_source(environment: Environment, table: str, lacking: Collect
     rule = environment.config.rule(name)
     assert rule is not None, f"the file does not name {name}"
     current = read(environment, "current", table)
-    compared = compare(environment.source, current, str(name), (*rule.leave_out, *lacking), tuple(rule.mask))
+    compared = compare(environment.source, current, str(name), rule.leave_out, tuple(rule.mask))
     if compared.equal:
         return []
     examples = "; ".join(str(example) for example in compared.examples)

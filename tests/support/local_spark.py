@@ -13,7 +13,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from sandbox.setup.log_store import JAR
-from tidemark.target import session
+from tidemark.target.delta import session
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

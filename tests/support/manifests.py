@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemark.formats.manifest import BatchManifest, Claim, SourceIdentity, StagedFile, Sweep, TableChanges, TableMark
-from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
+from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import Column, TableSchema
 
 SOURCE = SourceIdentity(system_identifier="7000000000000000001", timeline=1, slot="shop", server_version=180000)
@@ -37,7 +38,7 @@ def manifest_of(
     heartbeat: bool = False,
     marks: tuple[TableMark, ...] = (),
     schemas: tuple[TableSchema, ...] | None = None,
-    fingerprints: dict[str, dict[str, object]] | None = None,
+    fingerprints: dict[str, Fingerprint] | None = None,
     max_xid: int | None = None,
     claims: Mapping[str, tuple[Claim, ...]] | None = None,
     sweeps: Mapping[str, tuple[Sweep, ...]] | None = None,
@@ -104,7 +105,7 @@ def plan_of(name: str, *manifests: BatchManifest) -> MergePlan:
                     PlannedBatch(
                         start_lsn=m.start_lsn,
                         end_lsn=m.end_lsn,
-                        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in t.files),
+                        files=t.files,
                         unchanged=0,
                         moved=0,
                         truncates=0,

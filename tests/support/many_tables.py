@@ -14,13 +14,14 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from tests.support.manifests import SOURCE, schema_of
+from tests.support.manifests import schema_of
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import joins, put_aside, tables
+from tidemark.ledger.captured import joins, put_aside, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn, WalPoint
 from tidemark.names import TableName
+from tidemark.source.wal.slot_server import system_identifier
 
 SCHEMAS = ("shop", "stock", "billing", "people", "shipping")
 NOUNS = (
@@ -69,13 +70,15 @@ class World:
     now: datetime
     start: Lsn
     staged: Lsn
+    system_identifier: str
 
 
 def make(source: str, ledger: str, pipeline: str = "shop", count: int = 500) -> World:
     """Fill a source and a ledger, both empty databases, with the pipeline."""
     start, staged = _slot(source, f"tidemark_{pipeline}")
     migrate(ledger)
-    world = World(datetime.now(UTC), start, staged)
+    with psycopg.connect(source) as connection:
+        world = World(datetime.now(UTC), start, staged, system_identifier(connection))
     with open_ledger(ledger, pipeline) as book, book.transaction():
         _generation(book, world)
         _tables(book, world, names(count))
@@ -124,7 +127,7 @@ def _generation(book: Ledger, world: World) -> None:
         VALUES (%s, 1, %s, 1, %s, %s, %s, %s, %s, %s, 'preflight', 'the slot was created', 3, %s, %s)
         """,
         (
-            *(book.pipeline, SOURCE.system_identifier, f"tidemark_{book.pipeline}"),
+            *(book.pipeline, world.system_identifier, f"tidemark_{book.pipeline}"),
             *(world.start, world.staged, world.start, world.staged),
             *(world.now - timedelta(seconds=70), world.now, world.now),
         ),
@@ -146,14 +149,14 @@ def _tables(book: Ledger, world: World, every: list[str]) -> None:
         (book.pipeline, world.staged, world.staged, world.now, every),
     )
     for version, columns in ((1, ("id", "total")), (2, ("id", "total", "currency"))):
-        definition = json.dumps(schema_of("shop.orders", version, columns).to_json())
+        definitions = [json.dumps(schema_of(table, version, columns).to_json()) for table in every]
         book.execute(
             """
             INSERT INTO tidemark.schema_versions
                    (pipeline, "table", version, definition, generation, start_lsn, streamed)
-            SELECT %s, t, %s, jsonb_set(%s::jsonb, '{table}', to_jsonb(t)), 1, %s, true FROM unnest(%s::text[]) t
+            SELECT %s, t, %s, definition::jsonb, 1, %s, true FROM unnest(%s::text[], %s::text[]) AS u (t, definition)
             """,
-            (book.pipeline, version, definition, world.start, every),
+            (book.pipeline, version, world.start, every, definitions),
         )
 
 

@@ -30,7 +30,7 @@ from tests.support.airflow_home import delta_jars, postgres_connection
 from tests.support.capture import Environment
 from tests.support.machines import Machine, network
 from tests.support.s3_server import KEY, REGION, SECRET, access
-from tidemark.spark_connection import PROGRAMS
+from tidemark.spark_submit.spark_connection import PROGRAMS
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -231,13 +231,13 @@ class OnCluster(Environment):
 
     def merge(self, *, by_hand: bool = False) -> None:
         assert not by_hand, "the context says of no run that it is"
-        from tidemark_airflow.operators import MergeOperator
+        from tidemark_airflow.operators.capture_operators import MergeOperator
 
         with self.as_a_task():
             MergeOperator(task_id="merge", config=self.config).execute(self.context("merge"))
 
     def preflight(self) -> None:
-        from tidemark_airflow.operators import PreflightOperator
+        from tidemark_airflow.operators.capture_operators import PreflightOperator
 
         with self.as_a_task():
             PreflightOperator(task_id="preflight", config=self.config).execute(self.context("preflight"))

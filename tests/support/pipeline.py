@@ -20,30 +20,33 @@ from psycopg import sql
 
 from sandbox.services.postgres import wait_for
 from tests.support import own_slot
-from tidemark import postgres_session
-from tidemark.backfill.exported import read_exported
+from tidemark.backfill.exported_snapshot import read_exported
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.ranges import ReadResult, read_chunks
 from tidemark.capture.confirm import ConfirmResult, confirm
+from tidemark.capture.continuity.generation import settle
+from tidemark.capture.continuity.recovery import look_into_staging
 from tidemark.capture.drain import DrainResult, drain
-from tidemark.capture.generation import settle
-from tidemark.capture.preflight import preflight
-from tidemark.capture.recovery import look_into_staging
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.findings import Report
 from tidemark.formats.manifest import BatchManifest
-from tidemark.ledger import backfills, batches, chunks, generations, leases, tables
-from tidemark.ledger.backfills import Backfill, Range
-from tidemark.ledger.batches import Batch
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger import leases
+from tidemark.ledger.captured import tables
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Generation
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill, Range
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.staged import batches, generations
+from tidemark.ledger.staged.batches import Batch
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
+from tidemark.postgres import postgres_session
 from tidemark.run import Run
-from tidemark.source import slot as slots
-from tidemark.staging.store import Store
-from tidemark.staging.writer import read_table
+from tidemark.source.wal import slot as slots
+from tidemark.staging.batch_writer import read_table
+from tidemark.storage.store import Store
 
 SALT = b"the salt of the tests"
 
@@ -67,7 +70,7 @@ def pipeline_config(
         lake=str(lake),
         ledger_connection="ledger",
         mask_salt_connection="salt",
-        bounds=replace(Bounds(drain_stall_s=30, file_settle_s=0), **(bounds or {})),
+        bounds=Bounds(**{"drain_stall_s": 30, "file_settle_s": 0, **(bounds or {})}),
     )
     return replace(config, **options)
 
@@ -127,7 +130,7 @@ class Place:
     # --- what the file says -------------------------------------------------------------------------------------------
 
     def with_bounds(self, **bounds: int) -> None:
-        self.config = replace(self.config, bounds=replace(self.config.bounds, **bounds))
+        self.config = replace(self.config, bounds=self.config.bounds.model_copy(update=bounds))
 
     def with_tables(self, *rules: TableRule | str) -> None:
         entries = tuple(rule if isinstance(rule, TableRule) else TableRule(rule, line=3) for rule in rules)

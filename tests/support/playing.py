@@ -166,7 +166,6 @@ class Play:
     step: Step | None = None
     failed: BaseException | None = None
     excused: set[str] = field(default_factory=set)
-    lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
     filtered: set[str] = field(default_factory=set)
     differing: set[str] = field(default_factory=set)
     staged_before: Lsn = field(default_factory=lambda: Lsn(0))
@@ -256,7 +255,6 @@ class Play:
             self.fire("horizon")  # if the plan waited for nothing, then while it was read
             for point in self.within:
                 raise Unexpected(f"{self.scenario.name}.sql:{step.line}: nothing came to the point {point!r}")
-        self.lacking = {}
         while self.at < len(self.scenario.acts) and isinstance(act := self.scenario.acts[self.at], Expectation):
             self.at += 1
             try:
@@ -270,7 +268,7 @@ class Play:
         judged = step.name in JUDGED or (step.name == "retry" and step.crash_at.startswith(("merge.", "confirm.")))
         if judged and step.refused is None and self.filled and not self.hung:
             compared = sorted(set(self._captured()) - self.filtered)
-            wrongs = judge.wrongs(self.environment, compared, self.excused, self.lacking)
+            wrongs = judge.wrongs(self.environment, compared, self.excused)
             for table in self.filtered:
                 wrongs += judge.history_leads_to_current(self.environment, table)
             if wrongs:
@@ -309,14 +307,6 @@ class Play:
         match expected.kind:
             case "history" | "current":
                 self._rows(expected, table)
-            case "not yet in current":
-                current = judge.read(self.environment, "current", table)
-                assert current is not None, "there is no current table"
-                assert expected.detail not in {f.name for f in current.fields}, "it is there"
-                self.lacking[table] = (
-                    *self.lacking.get(table, ()),
-                    expected.detail,
-                )
             case "no current":
                 assert judge.read(self.environment, "current", table) is None, "there is one"
             case "columns":

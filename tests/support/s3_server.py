@@ -25,7 +25,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sandbox.services.postgres import free_port, wait_for
-from tidemark.lake_access import LakeAccess
+from tidemark.storage.lake_access import LakeAccess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

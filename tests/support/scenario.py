@@ -31,7 +31,6 @@ EXPECTATIONS = (
     "history",
     "current",
     "no current",
-    "not yet in current",
     "columns",
     "tables",
     "parked",

@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark.backfill.planning import BackfillRequest
-from tidemark.backfill.proving import VerifyReport
+from tidemark.backfill.verify_report import VerifyReport
 from tidemark.backfill.verifying import VerifyRequest
 from tidemark.config import PipelineConfig
-from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.reading.backfills import Backfill
+from tidemark.pandas_import import spare_pandas
 from tidemark.run import Run
-from tidemark.spark_connection import SparkConnection
-from tidemark.startup import spare_pandas
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"  # "spark": few changes too go through Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.capture.merging import Wanted
+    from tidemark.capture.merge_planning import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class StageInput:
 
 
 def preflight(stage_input: StageInput) -> Any:
-    from tidemark.capture.preflight import preflight
+    from tidemark.capture.preflight.preflight_report import preflight
 
     report = preflight(stage_input.run("preflight"), spark=SparkConnection("local[2]"))
     report.raise_for_errors()
@@ -71,7 +71,7 @@ def plan(stage_input: StageInput) -> list[Backfill]:
 
 def read(stage_input: StageInput) -> Any:
     """Under an exported snapshot what was planned so, then all that is left."""
-    from tidemark.backfill.exported import read_exported
+    from tidemark.backfill.exported_snapshot import read_exported
     from tidemark.backfill.ranges import read_chunks
 
     reader = stage_input.run("read", salt=stage_input.salt)
@@ -79,7 +79,7 @@ def read(stage_input: StageInput) -> Any:
 
 
 def report(stage_input: StageInput) -> Any:
-    from tidemark.backfill.reporting import report
+    from tidemark.backfill.backfill_report import report
 
     return report(stage_input.run("report"))
 
@@ -92,7 +92,7 @@ def plan_verify(stage_input: StageInput) -> list[Backfill]:
 
 
 def verified(stage_input: StageInput) -> VerifyReport:
-    from tidemark.backfill.proving import outcome_of
+    from tidemark.backfill.verify_report import outcome_of
 
     return outcome_of(stage_input.run("report"))
 
@@ -107,7 +107,7 @@ def merge(
     stage_input: StageInput, apply: Callable[[str], None], wanted: Wanted | None = None, task_name: str = "merge"
 ) -> bool:
     """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False if there was nothing to plan."""
-    from tidemark.capture.merging import Wanted, ingest, leased_plan
+    from tidemark.capture.merge_planning import Wanted, ingest, leased_plan
     from tidemark.formats import layout
 
     task = stage_input.run(task_name)
@@ -137,10 +137,10 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
     """Both tasks of the maintenance DAG, a month from now, with thresholds for tables of a few files."""
     from spark_apps import compact_tables
     from tidemark.formats import layout
-    from tidemark.formats.upkeep import UpkeepPlan, UpkeepResult
-    from tidemark.maintenance import upkeep
-    from tidemark.maintenance.retiring import retire
-    from tidemark.target.upkeep import MANY_SMALL
+    from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult
+    from tidemark.maintenance import compaction_runs
+    from tidemark.maintenance.staging_cleanup import retire
+    from tidemark.target.table_compaction import MANY_SMALL
 
     MANY_SMALL.update(history=2, current=2)  # type: ignore[attr-defined]
 
@@ -149,28 +149,28 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
 
     def apply(plan: UpkeepPlan) -> UpkeepResult:
         compact_tables.run(spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
-        result = upkeep.take_result(stage_input.config, plan)
+        result = compaction_runs.take_result(stage_input.config, plan)
         assert result is not None
         return result
 
     retired = retire(replace(stage_input.run("retire"), now=later))
     compacting = stage_input.run("compact")
-    plan = upkeep.plan_look(compacting)
+    plan = compaction_runs.plan_look(compacting)
     assert plan is not None
     results = [apply(plan)]
-    for group in upkeep.groups(compacting.config, results[0]):
-        with upkeep.plan_current(compacting, group) as leased_plan:
+    for group in compaction_runs.groups(compacting.config, results[0]):
+        with compaction_runs.plan_current(compacting, group) as leased_plan:
             if leased_plan is not None:
                 results.append(apply(leased_plan))
-    return retired, upkeep.note(compacting, results)
+    return retired, compaction_runs.note(compacting, results)
 
 
 def main(stage: str, path: str) -> None:
     spare_pandas()
     if os.environ.get(FOLD_VARIABLE) == "spark":
-        from tidemark.target import few_changes
+        from tidemark.target.driver import row_merge
 
-        few_changes.MAX_ROWS = -1  # type: ignore[misc]
+        row_merge.MAX_ROWS = -1  # type: ignore[misc]
     stage_input: StageInput = pickle.loads(Path(path).read_bytes())
     match stage:
         case "plan":

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import psycopg
 
@@ -81,7 +82,7 @@ def standby_of(
 ) -> Iterator[Standby]:
     """`slots`: failover slots are carried over. `name` is that of its own slot."""
     # Its roles are the primary's.
-    options = {"password": primary.password, "contrib": primary.contrib}
+    options: dict[str, Any] = {"password": primary.password}
     options["settings"] = {**_following(primary, database, name, slots=slots), **settings}
     standby = Standby(folder, version=primary.version, primary=primary, database=database, name=name, **options)
     try:
@@ -100,7 +101,7 @@ def rejoined(
     with psycopg.connect(primary.conninfo(), autocommit=True) as connection:
         connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", (name,))
         connection.execute("CHECKPOINT")  # pg_rewind asks the control file which timeline it is
-    options = {"password": old.password, "contrib": old.contrib, "port": old.port}
+    options: dict[str, Any] = {"password": old.password, "port": old.port}
     options["settings"] = {**old.settings, **_following(primary, database, name, slots=True)}
     standby = Standby(old.folder, version=old.version, primary=primary, database=database, name=name, **options)
     if rewinds:

@@ -15,7 +15,7 @@ from sandbox.services.postgres import PostgresServer, free_port
 @contextmanager
 def upgraded(old: PostgresServer, folder: Path) -> Iterator[PostgresServer]:
     """The new cluster, which runs; the old one is stopped, and stays as it is."""
-    new = PostgresServer(folder, settings=old.settings, password=old.password, contrib=old.contrib)
+    new = PostgresServer(folder, settings=old.settings, password=old.password)
     new.remove()
     try:
         new.start()  # makes the cluster

@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.connections import look_up, parse
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
-from tidemark.spark_connection import SparkConnection
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 JSON = (
     '{"conn_type": "postgres", "host": "db", "login": "u", "password": "p@ :/", "port": 5433, "schema": "shop", '

@@ -46,6 +46,12 @@ def test_every_page_can_be_reached_from_the_navigation() -> None:
     assert named == {page.name for page in DOCS.glob("*.md")}
 
 
+def test_the_index_of_decisions_lists_each_record_once() -> None:
+    records = sorted(page.name for page in (DOCS / "decisions").glob("2*.md"))
+    assert len(records) > 20, "the rule finds no records"
+    assert sorted(LINK.findall((DOCS / "decisions" / "index.md").read_text())) == records
+
+
 def test_every_table_and_view_of_the_ledger_has_one_row_in_formats() -> None:
     migrations = (REPOSITORY / "include" / "tidemark" / "ledger" / "migrations").glob("*.sql")
     made = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tidemark import lake_access
 from tidemark.errors import ConnectionInvalid
-from tidemark.lake_access import LakeAccess
+from tidemark.storage import lake_access
+from tidemark.storage.lake_access import LakeAccess
 
 LAKE = "s3a://bucket/lake"
 GOOGLE: dict[str, Any] = {"lake": "gs://bucket/lake", "conn_type": "google_cloud_platform"}

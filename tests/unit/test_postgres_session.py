@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.postgres_session import unverified
+from tidemark.postgres.postgres_session import unverified
 
 
 @pytest.mark.parametrize("host", ["", "/var/run/postgresql", "@abstract", "localhost", "127.0.0.1", "127.8.0.3", "::1"])

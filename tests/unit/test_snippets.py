@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from tests.unit.test_architecture import REPOSITORY
-from tidemark import config_file
 from tidemark.__main__ import _parser
+from tidemark.config import file_reader
 from tidemark.connections import look_up
 from tidemark.errors import leaves
 
@@ -29,10 +29,10 @@ ELSEWHERE = {
     ("docs/operations.md", "sql"): "tests/capture/test_least_privilege.py",
     ("docs/own-database.md", "sql"): "tests/capture/test_own_database.py",
     ("docs/own-database.md", "yaml"): "tests/capture/test_own_database.py",
-    ("docs/reading-the-tables.md", "sql"): "tests/spark/test_other_readers.py",
-    ("docs/reading-the-tables.md", "python"): "tests/spark/test_other_readers.py",
-    ("docs/time-travel.md", "sql"): "tests/spark/test_any_moment.py",
-    ("docs/time-travel.md", "python"): "tests/spark/test_any_moment.py",
+    ("docs/reading-the-tables.md", "sql"): "tests/target/test_other_readers.py",
+    ("docs/reading-the-tables.md", "python"): "tests/target/test_other_readers.py",
+    ("docs/time-travel.md", "sql"): "tests/target/test_any_moment.py",
+    ("docs/time-travel.md", "python"): "tests/target/test_any_moment.py",
     ("docs/table-life.md", "mermaid"): "tests/unit/schema/test_table_life.py",
 }
 # Of these languages nothing is shown that is neither run here nor there.
@@ -78,7 +78,7 @@ def test_a_pipeline_file_is_one_that_is_read(shown: Snippet, tmp_path: Path) -> 
     said = yaml.safe_load(text)
     rest = {key: value for key, value in yaml.safe_load(WHOLE_FILE).items() if key not in said}
     file.write_text(yaml.safe_dump(rest) * bool(rest) + text)
-    config, problems = config_file.read(file)
+    config, problems = file_reader.read(file)
     assert [str(problem) for problem in problems] == []
     assert config is not None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark import spark_jars
+from tidemark.spark_submit import spark_jars
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ def lint(checkout: Checkout) -> int:
 # Two processes with a Spark of their own, and about as much to do; all other tests are a third one, which waits for
 # PostgreSQL and for Airflow's clock.
 _MERGES_ELSEWHERE: Final = (
-    "tests/spark/test_any_moment.py",
-    "tests/spark/test_whole_chunks.py",
-    "tests/spark/test_wide_tables.py",
+    "tests/target/test_any_moment.py",
+    "tests/target/test_whole_chunks.py",
+    "tests/target/test_wide_tables.py",
 )
 WITH_SPARK: Final = {
-    "tests of merges": ("tests/spark", *(f"--ignore={file}" for file in _MERGES_ELSEWHERE)),
+    "tests of merges": ("tests/target", *(f"--ignore={file}" for file in _MERGES_ELSEWHERE)),
     "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation", *_MERGES_ELSEWHERE),
 }
 # Three JVMs and an Airflow take six gigabytes, and what tests write about one.
@@ -128,7 +128,8 @@ FAULTS: Final = (
     "tests/scenarios/backfill",
     _ALTERATIONS,
     "tests/scenarios/test_another_shape.py",
-    "tests/spark",
+    "tests/scenarios/test_on_the_oldest_server.py",
+    "tests/target",
 )
 THOROUGH: Final = tuple(
     f"tests/{folder}"
@@ -141,7 +142,6 @@ THOROUGH: Final = tuple(
         "object_store",
         "source",
         "unit",
-        "upgrade",
     )
 )
 
@@ -166,7 +166,7 @@ def faults(checkout: Checkout) -> int:
         },
     )
     os.environ["TIDEMARK_TEST_LAKE"] = "s3"
-    merges = [f"tests/spark/test_{name}.py" for name in ("rivals", "merge_equals_the_model", "both_ways_in_turns")]
+    merges = [f"tests/target/test_{name}.py" for name in ("rivals", "merge_equals_the_model", "both_ways_in_turns")]
     # What takes files of the lake away by hand, as some remedies do, finds them on a disk.
     by_hand = ("tests/faults/test_removed_by_hand.py", "tests/faults/remedies")
     not_there = ("tests/faults/test_lake_on_s3.py", *by_hand, _ALTERATIONS)

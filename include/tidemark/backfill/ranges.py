@@ -23,44 +23,42 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
+from msgspec import structs
 
-from tidemark import postgres_session
-from tidemark.backfill import sessions
+from tidemark.backfill import read_sessions
 from tidemark.backfill.chunk_reading import ChunkReader, TableLost
 from tidemark.backfill.chunk_size import next_chunk_rows
-from tidemark.backfill.sessions import ImportedSnapshot, SnapshotUnfit
+from tidemark.backfill.read_sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.capture import lake_folder
 from tidemark.errors import (
     JoinHorizonAhead,
     KeyValueUnfit,
     LeaseTaken,
+    ReadFailed,
     ReadInterrupted,
     ReadRefused,
+    RowFilterInvalid,
     SchemaNotFollowed,
+    SettingsChanged,
     SourceLocked,
     TidemarkError,
     TimelineNotFollowed,
 )
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
-from tidemark.ledger import (
-    backfill_progress,
-    backfills,
-    chunks,
-    generations,
-    leases,
-    migrations,
-    pipeline_files,
-    tables,
-)
-from tidemark.ledger.backfills import Backfill, Key, Range
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger import leases, migrations, pipeline_files
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.reading import backfill_progress, backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill, Key, Range
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.staged import generations
+from tidemark.postgres import postgres_session
 from tidemark.run import Run
-from tidemark.source import wal_messages
-from tidemark.source.slot import read_server
-from tidemark.staging.store import Store
+from tidemark.source.wal import wal_messages
+from tidemark.source.wal.slot import read_server
+from tidemark.storage.store import Store
 from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
@@ -139,7 +137,7 @@ class _RangeReader:
         return False
 
     def _range(self, backfill: Backfill, key_range: Range, lease: Lease) -> None:
-        with sessions.connect(self._run.source, self._config) as conn, postgres_session.outages():
+        with read_sessions.connect(self._run.source, self._config) as conn, postgres_session.outages():
             server = read_server(conn)  # refuses a standby, before anything is written
             if server.timeline != backfill.timeline:
                 raise TimelineNotFollowed(
@@ -162,7 +160,9 @@ class _RangeReader:
                 self._without_snapshot.add(backfill.backfill)
             except TableLost as lost:
                 self._close(backfill, f"{backfill.table} cannot be read: {lost}")
-            except (ReadRefused, ReadInterrupted, SourceLocked, JoinHorizonAhead) as refused:
+            except (ReadFailed, ReadRefused, RowFilterInvalid, SettingsChanged) as wrong:
+                self._close(backfill, str(wrong), unreadable=True)
+            except (ReadInterrupted, SourceLocked, JoinHorizonAhead) as refused:
                 log.error("%s", refused)
                 self.failed[backfill.backfill] = refused
             except (KeyValueUnfit, SchemaNotFollowed) as wrong:
@@ -200,7 +200,7 @@ class _RangeReader:
                 self._store.delete(chunk.folder)
                 return
             reach("read.after_chunk")
-            wal_messages.emit(conn, replace(mark, side="high"))
+            wal_messages.emit(conn, structs.replace(mark, side="high"))
             reach("read.after_high")
             self.result += ReadResult(1, chunk.rows, int(ended))
             self._note(backfill, chunk, limit)
@@ -230,6 +230,6 @@ class _RangeReader:
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)
 
-    def _close(self, backfill: Backfill, reason: str) -> None:
+    def _close(self, backfill: Backfill, reason: str, *, unreadable: bool = False) -> None:
         log.error("The backfill %s ends: %s", backfill.backfill, reason)
-        backfills.close(self._ledger, backfill.backfill, reason)
+        backfills.close(self._ledger, backfill.backfill, reason, unreadable=unreadable)

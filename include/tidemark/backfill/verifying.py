@@ -6,9 +6,9 @@
              tables, by rows; nothing that was proven within one round of shares, unless somebody named it
     open     per table one backfill, whose ranges are the parts
 
-A part of a table can be proven only if Spark orders the stored keys as the index does (`source.keyset`): else rows
-that are in no chunk cannot be told from those of other parts. Any other table is one part, and so is a table without
-key. What another run has left open is closed: its parts have the oldest proofs, and are taken again.
+A part of a table can be proven only if Spark orders the stored keys as the index does (`source.rows.key_ranges`): else
+rows that are in no chunk cannot be told from those of other parts. Any other table is one part, and so is a table
+without key. What another run has left open is closed: its parts have the oldest proofs, and are taken again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark import postgres_session
-from tidemark.backfill import looking, sessions
+from tidemark.backfill import backfill_checks, read_sessions
 from tidemark.backfill.chunk_reading import shape
 from tidemark.backfill.planning import RANGES_PER_READER, meant_by, readable
 from tidemark.errors import (
@@ -36,17 +35,20 @@ from tidemark.errors import (
 )
 from tidemark.failpoints import reach
 from tidemark.formats.manifest import KeyPart, Purpose
-from tidemark.ledger import backfills, migrations, pipeline_files, proofs, tables
-from tidemark.ledger.backfills import Backfill, Range
+from tidemark.ledger import migrations, pipeline_files
+from tidemark.ledger.captured import tables
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Generation
-from tidemark.ledger.proofs import Cut, Part
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.reading import backfills, proofs
+from tidemark.ledger.reading.backfills import Backfill, Range
+from tidemark.ledger.reading.proofs import Cut, Part
+from tidemark.ledger.staged.generations import Generation
+from tidemark.postgres import postgres_session
 from tidemark.run import Run
-from tidemark.source import keyset
-from tidemark.source.catalog import CapturedTable
-from tidemark.source.keyset import TableToRead
-from tidemark.source.wal_messages import make_durable
+from tidemark.source.catalogue.catalog import CapturedTable
+from tidemark.source.rows import key_ranges
+from tidemark.source.rows.key_ranges import TableToRead
+from tidemark.source.wal.wal_messages import make_durable
 from tidemark.wording import TABLE_CUTOFF, closest, counted
 
 log = logging.getLogger(__name__)
@@ -100,7 +102,7 @@ def plan_verify(
     config = run.config
     with (
         open_ledger(run.ledger, config.pipeline, config.application_name) as book,
-        sessions.connect(run.source, config) as conn,
+        read_sessions.connect(run.source, config) as conn,
         postgres_session.outages(),
     ):
         migrations.require(book.connection)
@@ -141,7 +143,7 @@ class _Planner:
         self._token = token
 
     def plan(self) -> list[Backfill]:
-        opened = looking.settled(self._config, self._source, self._ledger, self._request.tables)
+        opened = backfill_checks.settled(self._config, self._source, self._ledger, self._request.tables)
         mine = {b.table for b in backfills.of_run(self._ledger, self._run_id) if b.state != "closed"}
         fit = self._fit_tables()
         if not mine:  # else an earlier try chose
@@ -154,7 +156,7 @@ class _Planner:
 
     def _fit_tables(self) -> dict[str, CapturedTable]:
         """The tables to look at, by id. Raises VerifyRefused if one that the form names cannot be proven."""
-        at_source = looking.published(self._config, self._source, self._ledger)
+        at_source = backfill_checks.published(self._config, self._source, self._ledger)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         named = self._named(at_source)
         chosen = {table: at_source[table] for table in (at_source if named is None else named)}
@@ -222,9 +224,9 @@ class _Planner:
 
     def _locked(self, captured: CapturedTable) -> _Look:
         row_filter = self._request.row_filter
-        with looking.locked(self._config, self._source, captured, row_filter, VerifyRefused) as locked:
+        with backfill_checks.locked(self._config, self._source, captured, row_filter, VerifyRefused) as locked:
             to_read = locked.to_read
-            rows = keyset.estimated_rows(self._source, to_read)
+            rows = key_ranges.estimated_rows(self._source, to_read)
             # What a filter finds is said of parts as well.
             parts = self._cut(captured, to_read, rows)
             cut = None if row_filter is not None else parts
@@ -237,9 +239,9 @@ class _Planner:
         fits = last_cut is not None and last_cut.key_order == to_read.key_order
         if last_cut is not None and fits and rows <= OUTGROWN * max(last_cut.estimated_rows, few):
             return last_cut
-        bounds: list[keyset.Key] = []
-        if to_read.key and keyset.is_ordered_as_stored(self._source, to_read.key, self._stored(captured)):
-            bounds = keyset.sampled_bounds(self._source, to_read, min(MOST_PARTS, rows // few))
+        bounds: list[key_ranges.Key] = []
+        if to_read.key and key_ranges.is_ordered_as_stored(self._source, to_read.key, self._stored(captured)):
+            bounds = key_ranges.sampled_bounds(self._source, to_read, min(MOST_PARTS, rows // few))
         parts = [KeyPart(lower, upper) for lower, upper in zip([None, *bounds], [*bounds, None], strict=True)]
         return proofs.cut(self._ledger, str(captured.table), to_read.key_order, parts, rows)
 
@@ -254,7 +256,7 @@ class _Planner:
         if not to_read.is_walked:
             return (Range(),)
         pieces = min(self._most_ranges(), rows // self._config.bounds.chunk_rows)
-        boundaries = keyset.sampled_bounds(self._source, to_read, pieces)
+        boundaries = key_ranges.sampled_bounds(self._source, to_read, pieces)
         return tuple(Range(lower, upper) for lower, upper in zip([None, *boundaries], [*boundaries, None], strict=True))
 
     def _most_ranges(self) -> int:

@@ -10,7 +10,7 @@ today's must be all but added columns. The run's own fingerprints may be older t
 the catalogue is asked once more, and that answer is younger. A high watermark without an unclaimed chunk is a dead
 attempt's, or one of two for the same chunk; it is counted and has no effect. Low ones only date the window.
 
-A watermark is any login's word (`source.wal_messages`). What makes it evidence is the chunk's row: the message must
+A watermark is any login's word (`source.wal.wal_messages`). What makes it evidence is the chunk's row: the message must
 have been committed at or above the LSN at which the chunk's snapshot had been taken. Everything the snapshot saw then
 lies below it, whoever wrote it, so a forged one that passes says what is true.
 """
@@ -18,26 +18,27 @@ lies below it, whoever wrote it, so a forged one that passes says what is true.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
 import psycopg
+from msgspec.structs import replace
 
 from tidemark.formats.manifest import Claim, Sweep, TableChanges
 from tidemark.formats.watermark import Watermark
-from tidemark.ledger import backfills, chunks
-from tidemark.ledger.backfills import Backfill
-from tidemark.ledger.chunks import ChunkId, ReadChunk
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill
+from tidemark.ledger.reading.chunks import ChunkId, ReadChunk
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.schema.evolution import Verdict, compare_fingerprints
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.source import wal_messages
-from tidemark.source.wal_messages import PREFIX
+from tidemark.source.wal import wal_messages
+from tidemark.source.wal.wal_messages import PREFIX
 
 # The commit of a high watermark's transaction: its LSN, and when it was, in ISO's form.
 Commit = tuple[Lsn, str]
@@ -143,7 +144,7 @@ def claims_of(
     look_again: Callable[[str], Fingerprint | None],
 ) -> Claims:
     """Which chunks the batch claims, of those whose `high` watermark it has; `look_again` reads one table's fingerprint
-    now. Nothing is written: registering verifies it (`ledger.batches`)."""
+    now. Nothing is written: registering verifies it (`ledger.staged.batches`)."""
     if not high:
         return Claims()
     ignored = 0

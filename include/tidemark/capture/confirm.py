@@ -16,21 +16,23 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark import failpoints, postgres_session
-from tidemark.capture.deferring import follow_the_file
-from tidemark.capture.generation import still_continues
+from tidemark import failpoints
+from tidemark.capture.continuity.generation import still_continues
+from tidemark.capture.deferral import follow_the_file
 from tidemark.config import PipelineConfig
 from tidemark.errors import ConfirmFailed, GenerationStale
-from tidemark.ledger import generations, leases, migrations, positions
+from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.staged import generations, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
+from tidemark.postgres import postgres_session
 from tidemark.run import Run
-from tidemark.source import slot as slots
-from tidemark.source.slot_server import at_slot
-from tidemark.source.slot_use import take_when_free
-from tidemark.waits import saying
+from tidemark.source.wal import slot as slots
+from tidemark.source.wal.slot_server import at_slot
+from tidemark.source.wal.slot_use import take_when_free
+from tidemark.wait_log import saying
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +110,7 @@ def _move(
                 raise ConfirmFailed(
                     slot=config.slot, position_lsn=position, confirmed_lsn=after, staged_lsn=generation.staged_lsn
                 )
-            restart = {} if slot.restart_lsn is None else {"restart_lsn": slot.restart_lsn}
-            generations.note_source(book, lease, generation.number, confirmed_lsn=position, **restart)
+            generations.note_source(book, lease, generation.number, confirmed_lsn=position)
     return before, after
 
 

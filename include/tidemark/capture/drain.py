@@ -23,30 +23,34 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark import postgres_session
-from tidemark.capture import confirm, generation, upgraded
+from tidemark.capture import confirm
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
-from tidemark.capture.looking import Looking
+from tidemark.capture.continuity import generation
+from tidemark.capture.continuity.recovery import look_into_staging
+from tidemark.capture.definitions.catalogue_comparison import Looking
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
-from tidemark.capture.recovery import look_into_staging
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled, ReplayRefused
 from tidemark.failpoints import reach
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, SourceIdentity
-from tidemark.ledger import batches, chunks, leases, migrations, pipeline_files, replays, tables
-from tidemark.ledger import generations as ledger_generations
+from tidemark.ledger import leases, migrations, pipeline_files
+from tidemark.ledger.captured import replays, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.reading import chunks
+from tidemark.ledger.staged import batches
+from tidemark.ledger.staged import generations as ledger_generations
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
-from tidemark.postgres_session import to_the_same_server
+from tidemark.postgres import postgres_session
+from tidemark.postgres.postgres_session import to_the_same_server
 from tidemark.run import Run
 from tidemark.schema.table import TableSchema
-from tidemark.source import slot
-from tidemark.source.replication import (
+from tidemark.source.wal import slot
+from tidemark.source.wal.replication import (
     LONGEST_WORK_S,
     XLOG_HEADER_BYTES,
     ReplicationStream,
@@ -54,14 +58,13 @@ from tidemark.source.replication import (
     sent_by,
     why_silent,
 )
-from tidemark.source.slot_server import at_slot
-from tidemark.source.slot_use import take_when_free
-from tidemark.source.upgrade_mark import Marking
-from tidemark.source.wal_messages import emit_heartbeat
-from tidemark.staging.abandoned import abandoned, read_name
+from tidemark.source.wal.slot_server import at_slot
+from tidemark.source.wal.slot_use import take_when_free
+from tidemark.source.wal.wal_messages import emit_heartbeat
+from tidemark.staging.abandoned_folders import abandoned, read_name
 from tidemark.staging.staged_folders import StagedFolders
-from tidemark.staging.store import Store
-from tidemark.waits import Wait
+from tidemark.storage.store import Store
+from tidemark.wait_log import Wait
 from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
@@ -91,8 +94,8 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0, replay: 
     """Stage everything up to this run's heartbeat, or as much as `run_s` (default: the pipeline's) allows.
 
     The lease `slot` is waited for up to `wait_s`: a drain of the pipeline's other DAG may hold it. The tables of
-    `replay`, by their ids, are built anew from the heartbeat on, of what staging has of them (`ledger.replays`); those
-    that are being so already, go on. Raises ReplayRefused if one of them cannot be.
+    `replay`, by their ids, are built anew from the heartbeat on, of what staging has of them
+    (`ledger.captured.replays`); those that are being so already, go on. Raises ReplayRefused if one of them cannot be.
 
     A run that has registered a heartbeat of its own is done: its
     batches are returned and nothing else happens, unless a chunk is unclaimed: then it goes on to a heartbeat of this
@@ -272,8 +275,6 @@ class _Draining:
         self._lease = lease
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
-        # Before the look: what is altered behind it must not be taken for seen.
-        marking = Marking.of_run(source_conn, config)
         self._looking = Looking(config, source_conn, ledger, store, self._server, open_generation)
         self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
         # The same names may be other columns by now, so it is asked about at every message.
@@ -287,13 +288,7 @@ class _Draining:
         )
         self._watermarks = Watermarks(ledger, open_generation.number)
         emit_again(source_conn, ledger, open_generation.number)
-        self._heartbeat = emit_heartbeat(
-            source_conn,
-            config,
-            open_generation.number,
-            lease.attempt,
-            lambda xid: upgraded.mark(source_conn, marking, lease.attempt, xid),
-        )
+        self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None
         self._silence: Wait | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
@@ -358,7 +353,8 @@ class _Draining:
         """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""
         batch = self._batch
         if heartbeat_lsn is not None:
-            self._looking.at_heartbeat()
+            for schema in self._looking.at_heartbeat():
+                batch.add_shape(schema)
         reach("drain.before_files")
         staged = batch.finish()
         reach("drain.after_files")
@@ -427,7 +423,7 @@ class _Draining:
             heartbeat_lsn=heartbeat_lsn,
             last_committed_at=staged.last_committed_at,
             skipped_messages=staged.skipped_messages + claims.ignored,
-            fingerprints={table: look.to_json() for table, look in said.fingerprints.items()},
+            fingerprints=said.fingerprints,
             marks=said.marks,
         )
 

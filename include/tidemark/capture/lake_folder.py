@@ -34,12 +34,12 @@ from tidemark.errors import LakeTaken, StagingMissing
 from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
-from tidemark.source.slot_server import system_identifier
-from tidemark.staging.store import Store
+from tidemark.ledger.staged.generations import Generation
+from tidemark.source.wal.slot_server import system_identifier
+from tidemark.storage.store import Store
 
 
 def opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
@@ -160,7 +160,8 @@ def has_delta_table(store: Store, folder: str) -> bool:
 
 
 def _read(store: Store, pipeline: str, number: int) -> GenerationFile:
-    return GenerationFile.from_json(store.read(layout.generation_file(pipeline, number)).decode())
+    path = layout.generation_file(pipeline, number)
+    return GenerationFile.from_json(store.read(path), path)
 
 
 def _missing(config: PipelineConfig, store: Store, generation: Generation) -> StagingMissing:

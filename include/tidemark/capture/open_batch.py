@@ -24,9 +24,9 @@ from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.messages import widen_xids
 from tidemark.schema.table import TableSchema
-from tidemark.staging.store import Store
-from tidemark.staging.transactions import TransactionIndex
-from tidemark.staging.writer import BatchWriter
+from tidemark.staging.batch_writer import BatchWriter
+from tidemark.staging.transactions_file import TransactionIndex
+from tidemark.storage.store import Store
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -97,6 +97,12 @@ class OpenBatch:
         if len(commits):
             self._end_lsn = Lsn(int(commits.end_lsn[-1]))
             self._last_committed_at = int(commits.committed_at[-1])
+
+    def add_shape(self, schema: TableSchema) -> None:
+        """Have the batch bring a table's definition behind its changes, or without one."""
+        self._writer.write_shape(schema)
+        self._schemas[schema.table, schema.version] = schema
+        self._tallies.setdefault(schema.table, _Tally())
 
     def count_skipped(self, messages: int) -> None:
         """Count logical messages that are not ours."""

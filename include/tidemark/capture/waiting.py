@@ -5,12 +5,14 @@ writes checkpoints and snapshots of its own, other pipelines their heartbeats an
 look busy, and the run that it starts would write what wakes the others. Nothing but the slot's own decoding proves
 that WAL holds nothing of ours, so the slot is asked for the first transaction above `staged` that the publication
 holds; nothing is consumed. Heartbeats and other messages are left out of that. If it is too much to ask, it is taken
-as work unread. Source: PostgreSQL documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
+as work unread. A column that was added to a table which nobody writes to is in no change: whether a table has more
+columns than the last run saw, the catalogue says. Source: PostgreSQL documentation, 9.28.6,
+pg_logical_slot_peek_binary_changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -18,21 +20,24 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tidemark import postgres_session
-from tidemark.capture import deferring, levelling
-from tidemark.capture.deferring import Due
-from tidemark.capture.generation import still_continues
+from tidemark.capture import deferral, level_tables
+from tidemark.capture.continuity.generation import still_continues
+from tidemark.capture.deferral import Due
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
 from tidemark.findings import listed
-from tidemark.ledger import batches, chunks, generations, migrations, positions
+from tidemark.ledger import migrations
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.generations import Generation
+from tidemark.ledger.reading import chunks
+from tidemark.ledger.staged import batches, generations, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
+from tidemark.postgres import postgres_session
 from tidemark.run import utc_now
-from tidemark.source import slot as slots
-from tidemark.source.slot import Server, SlotState
-from tidemark.source.slot_server import at_slot
+from tidemark.source.wal import slot as slots
+from tidemark.source.wal.slot import Server, SlotState
+from tidemark.source.wal.slot_server import at_slot
 from tidemark.wording import counted, duration, plural
 
 # WAL that a look may read: above `staged`, where a first transaction of ours would be put together, and in all from
@@ -66,9 +71,10 @@ def changes_waiting(
         generation = generations.current(book)
         if generation is None:
             return Waiting(True, "no generation is open yet")
-        due = deferring.look(book, config, now(), all_of_them=all_of_them)
+        due = deferral.look(book, config, now(), all_of_them=all_of_them)
         reason = _in_ledger(book, config, generation, due, now())
         confirmable = positions.confirmable(book)
+        looked_at = tables.last_columns(book)
     if reason is not None:
         return Waiting(True, reason)
     if config.slot != generation.slot:
@@ -86,7 +92,7 @@ def changes_waiting(
             return Waiting(True, f"the drain has something to say: {wrong}")
         if confirmable > confirmed_lsn:
             return Waiting(True, f"applied up to {confirmable}, confirmed up to {confirmed_lsn}")
-        reason = _at_source(connection, config, generation, server, slot)
+        reason = _at_source(connection, config, generation, server, slot) or _with_more_columns(connection, looked_at)
     if reason is not None:
         return Waiting(True, reason)
     return Waiting(False, f"nothing above {generation.staged_lsn}{due.said}")
@@ -98,7 +104,7 @@ def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, due
     if counts:
         number = sum(counts.values())
         return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"
-    if whole := levelling.to_name(book):
+    if whole := level_tables.to_name(book):
         return f"{listed(sorted(whole))} {plural(len(whole), 'is')} whole, and readers do not see it by its name yet"
     unclaimed = chunks.unclaimed_ids(book)
     if unclaimed:
@@ -152,3 +158,16 @@ def _at_source(
         # In use, too slow, or not decodable: whatever it is, the drain finds it out and says it.
         return unread
     return None if row is None else f"{unread}, and the publication's tables changed in it"
+
+
+def _with_more_columns(connection: psycopg.Connection[Any], looked_at: Mapping[int, int]) -> str | None:
+    """Which table got columns since the last look at it."""
+    rows = connection.execute(
+        """
+        SELECT c.oid::regclass::text FROM pg_class c
+          JOIN unnest(%s::oid[], %s::int[]) AS seen (oid, columns) ON seen.oid = c.oid
+         WHERE c.relnatts > seen.columns ORDER BY 1 LIMIT 1
+        """,
+        (list(looked_at), list(looked_at.values())),
+    ).fetchall()
+    return f"{rows[0][0]} has columns that no run saw" if rows else None

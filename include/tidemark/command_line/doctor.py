@@ -17,16 +17,19 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import psycopg
+from pydantic import BaseModel
 
-from tidemark import postgres_session
-from tidemark.capture import status_json
-from tidemark.capture.status import read_status
 from tidemark.command_line import screen
 from tidemark.command_line.invocation import Invocation
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
-from tidemark.ledger import migrations, plans, runs
+from tidemark.ledger import migrations
+from tidemark.ledger.observations import runs
+from tidemark.ledger.staged import plans
 from tidemark.lsn import Lsn
+from tidemark.observe import status_json
+from tidemark.observe.status import read_status
+from tidemark.postgres import postgres_session
 
 PACKAGES: Final = (
     *("tidemark", "apache-airflow", "apache-airflow-providers-apache-spark", "apache-airflow-providers-postgres"),
@@ -95,11 +98,7 @@ def _options(config: PipelineConfig) -> dict[str, Any]:
         if field.name not in ("lake", "lake_access", "tables", "path", "bounds", "spark_conf")
         and not field.name.startswith("_")
     }
-    changed = {
-        field.name: getattr(config.bounds, field.name)
-        for field in dataclasses.fields(config.bounds)
-        if getattr(config.bounds, field.name) != field.default
-    }
+    changed = config.bounds.model_dump(exclude_defaults=True)
     tables = [
         {
             "pattern": rule.pattern,
@@ -120,8 +119,8 @@ def _options(config: PipelineConfig) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 

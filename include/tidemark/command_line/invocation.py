@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark import config_file
-from tidemark.config import PipelineConfig
+from tidemark.config import PipelineConfig, file_reader
 from tidemark.connections import Connection
 from tidemark.errors import PipelineUnknown, TidemarkError
 from tidemark.ledger import migrations
@@ -82,8 +81,8 @@ def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Pat
     folder = Path(environment.get(PIPELINES_VARIABLE) or CHECKOUT)
     if not folder.is_dir():
         raise PipelineUnknown(pipeline=pipeline, known=f"there is no folder {folder}; give the path of its file")
-    files = {config.pipeline: Path(config.path) for config in config_file.read_all(folder)[0]}
-    files = {**{file.stem: file for file in config_file.files(folder)}, **files}
+    files = {config.pipeline: Path(config.path) for config in file_reader.read_all(folder)[0]}
+    files = {**{file.stem: file for file in file_reader.files(folder)}, **files}
     if pipeline in files:
         return files[pipeline]
     meant = closest(pipeline, files)

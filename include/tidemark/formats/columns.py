@@ -28,7 +28,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
-from tidemark.schema.mapping import arrow_type
+from tidemark.schema.delta_types import arrow_type
 from tidemark.schema.table import TableSchema
 
 OPERATIONS: Final = ("insert", "update", "delete", "truncate")

@@ -6,12 +6,10 @@ both of itself. Pure.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from tidemark.strict_json import JsonRecord
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRecord:
+class ErrorRecord(JsonRecord, frozen=True):
     """`kind` is the name of a leaf of `errors`, `move` the value of its `Move`, `message` its text, remedy included and
     no row's value."""
 
@@ -19,26 +17,9 @@ class ErrorRecord:
     move: str
     message: str
 
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, raw: dict[str, str]) -> ErrorRecord:
-        """Raises TypeError if it is none."""
-        return cls(**raw)
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorFacts:
+class ErrorFacts(JsonRecord, frozen=True):
     """An error that another process shall raise: `kind` as above, `facts` what its message names, as text."""
 
     kind: str
     facts: dict[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> ErrorFacts:
-        """Raises TypeError if it is none."""
-        return cls(**raw)

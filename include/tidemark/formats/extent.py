@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
+from tidemark import strict_json
 from tidemark.names import ORDER_COLUMNS
+from tidemark.strict_json import JsonRecord
 
 _KEY: Final = "tidemark.extent"
 
@@ -25,8 +27,7 @@ _REFERS_BACK: Final = ("_unchanged", "_old_key", "_old")
 OrderKey = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(JsonRecord, frozen=True):
     """The order keys (R1) of a file's first and last change, and whether each of its rows is what history has of it."""
 
     first: OrderKey
@@ -44,17 +45,14 @@ class Extent:
         return replace(self, last=other.last, is_self_contained=self.is_self_contained and other.is_self_contained)
 
     def to_metadata(self) -> dict[str, str]:
-        return {_KEY: json.dumps({"first": self.first, "last": self.last, "is_self_contained": self.is_self_contained})}
+        return {_KEY: json.dumps(self.to_json())}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> Extent | None:
         """None if the file says nothing of itself, or not in these words."""
         try:
-            said: dict[str, Any] = json.loads((metadata or {})[_KEY.encode()])
-            (first_lsn, first_ordinal), (last_lsn, last_ordinal) = said["first"], said["last"]
-            first, last = (int(first_lsn), int(first_ordinal)), (int(last_lsn), int(last_ordinal))
-            return cls(first, last, said["is_self_contained"] is True)
-        except (KeyError, TypeError, ValueError):
+            return cls.from_json(strict_json.parse((metadata or {})[_KEY.encode()]))
+        except (KeyError, ValueError):
             return None
 
 

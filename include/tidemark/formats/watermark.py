@@ -9,20 +9,17 @@ no content makes `parse` raise. Pure.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from uuid import UUID
 
-KIND: Final = "watermark"
+from tidemark import strict_json
+from tidemark.strict_json import JsonRecord
 
 # More than the longest of ours: names of 64 bytes each, every byte of which JSON may write as six.
 LONGEST_BYTES: Final = 4096
 
-_TEXTS: Final = ("kind", "side", "pipeline", "backfill", "table", "chunk", "attempt")
 
-
-@dataclass(frozen=True, slots=True)
-class Watermark:
+class Watermark(JsonRecord, frozen=True, tag_field="kind", tag="watermark"):
     side: Literal["low", "high"]
     pipeline: str
     generation: int
@@ -32,7 +29,7 @@ class Watermark:
     attempt: str
 
     def content(self) -> str:
-        return json.dumps({"kind": KIND, **asdict(self)})
+        return json.dumps(self.to_json())
 
     @classmethod
     def parse(cls, content: bytes) -> Watermark | None:
@@ -40,18 +37,13 @@ class Watermark:
         if len(content) > LONGEST_BYTES:
             return None
         try:
-            raw: Any = json.loads(content)
+            mark = cls.from_json(strict_json.parse(content))
+            texts = [value for value in mark.to_json().values() if isinstance(value, str)]
             # What only looks like text, half of a surrogate pair, is none for the ledger and the log.
-            json.dumps(raw, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
+            "".join(texts).encode()
+        except ValueError:
             return None
-        if not isinstance(raw, dict) or set(raw) != {*_TEXTS, "generation"} or type(raw["generation"]) is not int:
-            return None
-        if not all(isinstance(raw[name], str) and "\0" not in raw[name] for name in _TEXTS):
-            return None
-        if raw.pop("kind") != KIND or raw["side"] not in ("low", "high") or not _is_uuid(raw["attempt"]):
-            return None
-        return cls(**raw)
+        return None if any("\0" in text for text in texts) or not _is_uuid(mark.attempt) else mark
 
 
 def _is_uuid(text: str) -> bool:

@@ -8,7 +8,7 @@ moment come from `history`, in the SQL of an engine (`dialects`); `spark_engine`
 `reading` puts them together. docs/time-travel.md is the page for people.
 """
 
-from tidemark.lake.positions import Position
-from tidemark.lake.reading import Lake, Past, TableInLake, Together
+from tidemark.lake.lake_tables import Lake, Past, TableInLake, Together
+from tidemark.lake.moments import Position
 
 __all__ = ["Lake", "Past", "Position", "TableInLake", "Together"]

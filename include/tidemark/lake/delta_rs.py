@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.errors import DeltaRsMissing
+from tidemark.lake.delta_schemas import columns_of
 from tidemark.lake.dialects import DataFusionSql, Dialect
 from tidemark.lake.engine import OpenedTable
-from tidemark.lake.shapes import columns_of
 
 ALL_ROWS = "tidemark_rows"
 

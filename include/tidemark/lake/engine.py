@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidemark.lake.delta_schemas import LakeColumn
 from tidemark.lake.dialects import Dialect
-from tidemark.lake.shapes import LakeColumn
 
 
 @dataclass(frozen=True, slots=True)

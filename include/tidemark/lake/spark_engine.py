@@ -7,11 +7,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark.lake.delta_schemas import columns_of
 from tidemark.lake.dialects import Dialect, SparkSql
 from tidemark.lake.engine import OpenedTable
-from tidemark.lake.shapes import columns_of
 from tidemark.names import spark_identifier
-from tidemark.target import delta_tables
+from tidemark.target.delta import delta_tables
 
 
 class SparkEngine:

@@ -17,8 +17,8 @@ from psycopg.abc import Params, QueryNoTemplate
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
-from tidemark import postgres_session
 from tidemark.lsn import Lsn
+from tidemark.postgres import postgres_session
 
 PG_LSN_OID: Final = 3220
 LOCK_TIMEOUT_S: Final = 30

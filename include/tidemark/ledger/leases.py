@@ -26,7 +26,7 @@ import psycopg
 
 from tidemark.errors import LeaseLost, LeaseTaken, TidemarkError
 from tidemark.ledger.connection import Ledger, connect, open_ledger
-from tidemark.waits import Wait
+from tidemark.wait_log import Wait
 from tidemark.wording import moment
 
 SLOT = "slot"

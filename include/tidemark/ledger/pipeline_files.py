@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
-from tidemark.ledger import backfills
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.reading import backfills
 
 _CLOSED = "the pipeline file says something else of columns since; what is needed is read anew"
 

@@ -17,12 +17,14 @@ the stream may be older: so it never parks. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from msgspec.structs import replace
+
+from tidemark.schema.delta_types import widens
 from tidemark.schema.fingerprint import SPELLED_SINCE, ColumnPrint, Fingerprint, PartitionPrint
-from tidemark.schema.mapping import widens
 from tidemark.schema.postgres_types import are_alike
 from tidemark.schema.table import Column, TableSchema
 from tidemark.wording import counted, plural
@@ -118,8 +120,8 @@ def _in_another_order(old: TableSchema, new: TableSchema) -> bool:
 
 def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
     """Columns that the version before lacks and an older one had: the target still has what the older column held.
-    Where both are known by their numbers the new one is another column there (`schema.naming`), unless it is one of the
-    key, which is found by its name everywhere."""
+    Where both are known by their numbers the new one is another column there (`schema.renamed_columns`), unless it is
+    one of the key, which is found by its name everywhere."""
     if not older:
         return []
     differences = []
@@ -335,7 +337,7 @@ def _added(column: ColumnPrint, last_attnum: int) -> Difference:
         reason = f"the type of {about} was altered since it was added, and older rows may read as something else"
         return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     if column.default is not None:
-        # Whether the stream's shape can have it is found out by `capture.relations`.
+        # Whether the stream's shape can have it is found out by `capture.definitions.relation_versions`.
         return Difference(Verdict.FILLED, f"{about} was added with a default, which older rows get too")
     if column.missing is not None:
         reason = f"{about} was added with a default, which older rows have too"
@@ -347,66 +349,81 @@ def _added(column: ColumnPrint, last_attnum: int) -> Difference:
 
 
 def _key(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    """Under FULL the stream sends whole rows, and says nothing of the key; another one than before is told by what
-    compares shapes."""
-    if old.key != new.key or 0 in (old.key_made, new.key_made) or old.key_made == new.key_made:
+    """While the identity was FULL, which may have been between the looks alone, the stream sent whole rows and said
+    nothing of the key. Whether the key held all the time, its OID tells."""
+    if new.key_made in (0, old.key_made):
         return []
-    reason = "its primary key was dropped and made again: rows that shared a key in between were taken for one"
+    reason = "its key was made anew: rows that shared one before, under REPLICA IDENTITY FULL, were taken for one row"
     return [Difference(Verdict.NEEDS_BACKFILL, reason)]
 
 
 def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     """New storage alone is VACUUM FULL, CLUSTER or TRUNCATE; together with a new row in
     pg_attribute, ALTER TABLE rewrote it."""
-    nodes = {leaf.oid: leaf.relfilenode for leaf in old.partitions}
-    renewed = [leaf for leaf in new.partitions if nodes.get(leaf.oid, leaf.relfilenode) != leaf.relfilenode]
-    rewritten = old.relfilenode != new.relfilenode or bool(renewed)
-    if not rewritten:
+    renewed = _renewed(old, new)
+    if old.relfilenode == new.relfilenode and not renewed:
         return []
     xmins = {column.attnum: column.xmin for column in old.columns}
     altered = [column.name for column in new.columns if xmins.get(column.attnum) != column.xmin]
-    if not altered and renewed and not _by_one_command(renewed, sum(leaf.oid in nodes for leaf in new.partitions)):
+    if not altered and renewed and not _by_one_command(old, new):
         itself = "itself" if len(renewed) == 1 else "themselves"
         renewal = f"{counted(len(renewed), 'partition')} got new storage by {itself}"
-        reason = f"{renewal}, as TRUNCATE of a partition gives it"
-        return [Difference(Verdict.NEEDS_BACKFILL, reason)]
-    if not altered and _may_have_been_unlogged(old, new):
+        was_logged = all(_has_its_toast_table(was, leaf) for was, leaf in renewed)
+        cause = "TRUNCATE of a partition gives it" if was_logged else "SET UNLOGGED and SET LOGGED give it"
+        return [Difference(Verdict.NEEDS_BACKFILL, f"{renewal}, as {cause}")]
+    can_be_unlogged = bool(renewed) or not _is_listed(old, new)
+    if not altered and can_be_unlogged and not _has_its_toast_table(old, new):
         reason = "ALTER TABLE rewrote the table and no column: what it got while it was UNLOGGED is in no stream"
         return [Difference(Verdict.NEEDS_BACKFILL, reason)]
     if not altered:
         return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
-    # A rewrite that altered no column from before gave new ones their values, a volatile default's, and no other any.
+    # A rewrite that altered no column from before gave new ones their values, a volatile default's, and no other any:
+    # unless the same interval had another rewrite, behind which rows changed without WAL.
     new_columns = tuple(column.attnum for column in new.columns if column.attnum > old.last_attnum)
     are_new = all(column.attnum in new_columns for column in new.columns if xmins.get(column.attnum) != column.xmin)
     reason = f"the table was rewritten and {_names(altered)} {'added' if are_new else 'altered'}"
-    return [Difference(Verdict.NEEDS_BACKFILL, reason, new_columns if are_new else ())]
+    return [Difference(Verdict.NEEDS_BACKFILL, reason, new_columns if are_new and not can_be_unlogged else ())]
 
 
-def _may_have_been_unlogged(old: Fingerprint, new: Fingerprint) -> bool:
-    """Whether ALTER TABLE gave it new storage, as SET UNLOGGED and SET LOGGED do: with another TOAST table, while
-    VACUUM FULL, CLUSTER and TRUNCATE keep it. A table that a publication lists cannot be made UNLOGGED; one that is in
-    it with all tables, or its schema's, can."""
-    is_listed = any(one.startswith("table ") for one in {*old.membership} & {*new.membership})
-    return not is_listed and old.toast != new.toast and 0 not in (old.toast, new.toast)
+def _is_listed(old: Fingerprint, new: Fingerprint) -> bool:
+    """Whether a publication lists the table by itself: then it cannot be made UNLOGGED. One that is in it with all
+    tables, or its schema's, can, and so can a leaf of any root."""
+    return any(one.startswith("table ") for one in {*old.membership} & {*new.membership})
 
 
-# Said by `capture.truncates`, since the catalogue alone cannot tell it from TRUNCATE of the root.
+def _has_its_toast_table(old: Fingerprint | PartitionPrint, new: Fingerprint | PartitionPrint) -> bool:
+    """Whether new storage left it its TOAST table, as VACUUM FULL, CLUSTER and TRUNCATE do; ALTER TABLE gives it
+    another one, so SET UNLOGGED and SET LOGGED do."""
+    return old.toast == new.toast or 0 in (old.toast, new.toast)
+
+
+def _renewed(old: Fingerprint, new: Fingerprint) -> list[tuple[PartitionPrint, PartitionPrint]]:
+    """The leaves that got new storage, each as it was and as it is."""
+    before = {leaf.oid: leaf for leaf in old.partitions}
+    staying = [(before[leaf.oid], leaf) for leaf in new.partitions if leaf.oid in before]
+    return [(was, leaf) for was, leaf in staying if was.relfilenode != leaf.relfilenode]
+
+
+# Said by `capture.definitions.truncates`, since the catalogue alone cannot tell it from TRUNCATE of the root.
 PARTITIONS_EMPTIED: Final = "all partitions got new storage in one transaction, as TRUNCATE of a partition gives it"
 
 
 def emptied_by(old: Fingerprint, new: Fingerprint) -> int | None:
     """The transaction, by its 32 bits, that gave all leaves new storage, as TRUNCATE of the root or of all of them by
     name does; None if none did."""
-    nodes = {leaf.oid: leaf.relfilenode for leaf in old.partitions}
-    renewed = [leaf for leaf in new.partitions if nodes.get(leaf.oid, leaf.relfilenode) != leaf.relfilenode]
-    is_one = _by_one_command(renewed, sum(leaf.oid in nodes for leaf in new.partitions))
-    return renewed[0].xmin if old.relation_oid == new.relation_oid and is_one else None
+    if old.relation_oid != new.relation_oid or not _by_one_command(old, new):
+        return None
+    return _renewed(old, new)[0][1].xmin
 
 
-def _by_one_command(renewed: list[PartitionPrint], leaves: int) -> bool:
+def _by_one_command(old: Fingerprint, new: Fingerprint) -> bool:
     """TRUNCATE of the root renews all leaves in one transaction, and is in the stream; that of a partition is not. With
-    one leaf they cannot be told apart. That of all leaves by their names looks the same: see `emptied_by`."""
-    return len(renewed) == leaves > 1 and len({leaf.xmin for leaf in renewed}) == 1
+    one leaf they cannot be told apart. That of all leaves by their names looks the same: see `emptied_by`. Leaves with
+    other TOAST tables were rewritten as well."""
+    renewed = _renewed(old, new)
+    staying = {leaf.oid for leaf in old.partitions} & {leaf.oid for leaf in new.partitions}
+    by_one = len(renewed) == len(staying) > 1 and len({leaf.xmin for _, leaf in renewed}) == 1
+    return by_one and all(_has_its_toast_table(was, leaf) for was, leaf in renewed)
 
 
 def _partitions_that(partitions: Sized, noun: str = "partition") -> str:

@@ -1,23 +1,26 @@
 """What the source's catalogue says of one table, as evidence of changes that the stream does not show (R11).
 
-`source.catalog` reads a fingerprint per table and run, manifest and ledger keep it as JSON, `schema.evolution` compares
-two of them. A column's `xmin` is that of its pg_attribute row: with a new relfilenode it tells a rewriting ALTER, whose
-column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows of pg_attribute alone. Pure.
+`source.catalogue.catalog` reads a fingerprint per table and run, manifest and ledger keep it as JSON,
+`schema.evolution` compares two of them. A column's `xmin` is that of its pg_attribute row: with a new relfilenode it
+tells a rewriting ALTER, whose column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows of
+pg_attribute alone. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, cast
+from typing import Final
+
+from msgspec import field
+from msgspec.structs import replace
 
 from tidemark.schema.table import Identity
+from tidemark.strict_json import JsonRecord
 
 # In a column's `spelling`: some label or column of its type was written after the column's own row in pg_attribute.
 SPELLED_SINCE: Final = "altered since"
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnPrint:
+class ColumnPrint(JsonRecord, frozen=True):
     """One captured column. `missing` is a hash of its attmissingval ("masked" for a masked column),
     `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
     an enum and the columns of a composite type, by their OIDs. `default` is PostgreSQL's text of its attmissingval,
@@ -37,18 +40,18 @@ class ColumnPrint:
     comment: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionPrint:
+class PartitionPrint(JsonRecord, frozen=True):
     """One leaf of a partitioned table; `born_empty`: every link up to the root was made
     by CREATE TABLE … PARTITION OF. `links` are the transactions that made the links: those of a leaf that
     left and came back are others. `xmin` is the transaction that last wrote the leaf's row in pg_class, as one that
-    gave it new storage does."""
+    gave it new storage does. `toast` is the OID of its TOAST table, 0 if it has none."""
 
     oid: int
     relfilenode: int
     born_empty: bool
     links: str = ""
     xmin: int = 0
+    toast: int = 0
 
     @property
     def is_as_created(self) -> bool:
@@ -57,8 +60,7 @@ class PartitionPrint:
         return self.born_empty and self.relfilenode in (self.oid, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(JsonRecord, frozen=True):
     """`membership` names the catalogue rows that put the table into the publication, by OID: a table that was removed
     and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
     dropped ones included. `published_columns` are those of the publication, in order, `publication_xmin` is the
@@ -66,9 +68,10 @@ class Fingerprint:
     last seen with, "" if it was never seen (`carried`). `gone` are the partitions that a look before this one had,
     while changes of theirs may be not staged yet: their OIDs, each with the transaction id below which every
     transaction had ended when it was first missed. `comment` is the table's, as those of its columns are. `toast` is
-    the OID of its TOAST table, 0 if it has none or no look has asked. `key_made` is the OID of the primary key where
-    the identity is FULL, else 0: one that was dropped and made again has another. `called` is the table's name, and
-    `called_xmin` the transaction that last gave it a name, schema or owner; "" and 0 if no look has asked."""
+    the OID of its TOAST table, 0 if it has none or no look has asked. `key_made` is the OID of the constraint or index
+    that the key belongs to, 0 without a key: one that was dropped and made again has another. `called` is the table's
+    name, and `called_xmin` the transaction that last gave it a name, schema or owner; "" and 0 if no look has
+    asked."""
 
     relation_oid: int
     relfilenode: int
@@ -93,10 +96,6 @@ class Fingerprint:
         """The OIDs of what its rows lie in."""
         return tuple(leaf.oid for leaf in self.partitions) or (self.relation_oid,)
 
-    def files(self) -> frozenset[int]:
-        """The relfilenodes of what its rows lie in."""
-        return frozenset([self.relfilenode, *(leaf.relfilenode for leaf in self.partitions)]) - {0}
-
     def comments(self) -> dict[int, str]:
         """The comments by the numbers of the columns, the table's under 0; without those that are empty."""
         by_number = {0: self.comment, **{column.attnum: column.comment for column in self.columns}}
@@ -120,39 +119,3 @@ class Fingerprint:
         gone |= {leaf.oid: seen_below for leaf in before.partitions}
         there = {leaf.oid for leaf in self.partitions}
         return replace(self, gone=tuple(sorted((oid, below) for oid, below in gone.items() if oid not in there)))
-
-    def to_json(self) -> dict[str, Any]:
-        raw = asdict(self)
-        return {
-            **raw,
-            "key": list(self.key),
-            "columns": list(raw["columns"]),
-            "partitions": list(raw["partitions"]),
-            "membership": list(self.membership),
-            "published_columns": list(self.published_columns),
-            "dropped": [list(column) for column in self.dropped],
-            "gone": [list(partition) for partition in self.gone],
-        }
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Fingerprint:
-        return cls(
-            relation_oid=raw["relation_oid"],
-            relfilenode=raw["relfilenode"],
-            last_attnum=raw["last_attnum"],
-            identity=cast(Identity, raw["identity"]),
-            key=tuple(raw["key"]),
-            columns=tuple(ColumnPrint(**c) for c in raw["columns"]),
-            partitions=tuple(PartitionPrint(**p) for p in raw["partitions"]),
-            membership=tuple(raw["membership"]),
-            row_filter=raw["row_filter"],
-            published_columns=tuple(raw["published_columns"]),
-            publication_xmin=raw["publication_xmin"],
-            dropped=tuple((attnum, name) for attnum, name in raw.get("dropped", ())),
-            gone=tuple((oid, below) for oid, below in raw.get("gone", ())),
-            comment=raw.get("comment", ""),
-            toast=raw.get("toast", 0),
-            key_made=raw.get("key_made", 0),
-            called=raw.get("called", ""),
-            called_xmin=raw.get("called_xmin", 0),
-        )

@@ -3,7 +3,7 @@
 A row says what PostgreSQL calls the type and which Delta type holds its values. What follows from the Delta type stands
 once, in its own row: how Arrow holds it, which codec reads PostgreSQL's text, what becomes of a value that does not
 fit, when two values are equal, whether a key may have it. Everything else is derived: `mapping` names and maps columns,
-`values` converts them, `evolution` and `source.keyset` ask which types are alike, and the table of types in
+`values` converts them, `evolution` and `source.rows.key_ranges` ask which types are alike, and the table of types in
 docs/formats.md is what `PYTHONPATH=include python -m tidemark.schema.postgres_types` prints.
 
 A new type that is stored as its text, or that PostgreSQL writes like one of these, is one line here. A type that is in

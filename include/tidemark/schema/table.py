@@ -7,17 +7,18 @@ are numbered per table by the ledger; staged files carry the version they follow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Literal
+
+from msgspec.structs import replace
 
 from tidemark.names import TableName
-from tidemark.schema.mapping import widens
+from tidemark.schema.delta_types import widens
+from tidemark.strict_json import JsonRecord
 
 Identity = Literal["default", "full", "index", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(JsonRecord, frozen=True, eq=False):
     """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta
     type as DDL ("decimal(10,2)"). `attnum` is its number at the source, 0 if it is not known for certain. `missing`
     is PostgreSQL's text of what a row has that was written before the column was added: the constant default of its
@@ -30,12 +31,21 @@ class Column:
     typmod: int
     target: str
     mask: Literal["null", "sha256"] | None = None
-    attnum: int = field(default=0, compare=False)
-    missing: str | None = field(default=None, compare=False)
+    attnum: int = 0
+    missing: str | None = None
+
+    def _compared(self) -> tuple[object, ...]:
+        """All but `attnum` and `missing`, which say nothing of what a file holds."""
+        return self.name, self.type, self.type_oid, self.typmod, self.target, self.mask
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Column) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
 
 
-@dataclass(frozen=True, slots=True)
-class TableSchema:
+class TableSchema(JsonRecord, frozen=True, eq=False):
     """The captured columns in the source's order, left-out columns removed.
 
     `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that
@@ -51,7 +61,18 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     dropped: tuple[str, ...] = ()
-    published: tuple[int, ...] = field(default=(), compare=False)
+    published: tuple[int, ...] = ()
+
+    def _compared(self) -> tuple[object, ...]:
+        """All but `published`, which says nothing of what a file holds."""
+        same = (self.table, self.version, self.relation_oid, self.identity, self.key)
+        return (*same, self.columns, self.dropped)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TableSchema) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
 
     def with_dropped(self, columns: Iterable[Column]) -> TableSchema:
         """The target's shape: these columns, which the source has no more, stay behind those that it has. No file
@@ -125,38 +146,3 @@ class TableSchema:
             if own is not None and (own.name, own.target) != (column.name, column.target):
                 return False
         return True
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "table": str(self.table),
-            "version": self.version,
-            "relation_oid": self.relation_oid,
-            "identity": self.identity,
-            "key": list(self.key),
-            "columns": [
-                {
-                    "name": c.name,
-                    "type": c.type,
-                    "type_oid": c.type_oid,
-                    "typmod": c.typmod,
-                    "target": c.target,
-                    "mask": c.mask,
-                    "attnum": c.attnum,
-                    "missing": c.missing,
-                }
-                for c in self.columns
-            ],
-            "published": list(self.published),
-        }
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> TableSchema:
-        return cls(
-            table=TableName.parse(raw["table"]),
-            version=raw["version"],
-            relation_oid=raw["relation_oid"],
-            identity=cast(Identity, raw["identity"]),
-            key=tuple(raw["key"]),
-            columns=tuple(Column(**c) for c in raw["columns"]),
-            published=tuple(raw.get("published", ())),
-        )

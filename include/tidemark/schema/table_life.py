@@ -7,9 +7,9 @@
 A table is in one state of each. They are apart because they change apart: a parked table may leave, and a table that
 needs a backfill is merged meanwhile. Nothing is stored twice: the states are derived from what the ledger keeps of the
 table, by columns that PostgreSQL computes (migration 0014), and every function of the ledger that changes one of them
-names the event (`ledger.table_lives.step`). An event that TRANSITIONS does not have for the state raises in the same
-transaction, and so does a write that ends in another state than the one that stands here. An event leaves the other two
-machines as they are; what changes more than one, like beginning anew, is several events in one transaction.
+names the event (`ledger.captured.table_lives.step`). An event that TRANSITIONS does not have for the state raises in
+the same transaction, and so does a write that ends in another state than the one that stands here. An event leaves the
+other two machines as they are; what changes more than one, like beginning anew, is several events in one transaction.
 
 docs/table-life.md is drawn from TRANSITIONS (`drawing`); a test holds the two equal.
 """

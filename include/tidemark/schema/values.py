@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.schema.mapping import arrow_type
+from tidemark.schema.delta_types import arrow_type
 from tidemark.schema.postgres_types import target_of
 
 Bytes: TypeAlias = NDArray[np.uint8]

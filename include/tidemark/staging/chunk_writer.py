@@ -12,8 +12,8 @@ from tidemark.formats import layout
 from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import StagedFile
 from tidemark.schema.table import TableSchema
-from tidemark.staging.store import Store
-from tidemark.staging.writer import ROW_GROUP_BYTES, ParquetFile
+from tidemark.staging.batch_writer import ROW_GROUP_BYTES, ParquetFile
+from tidemark.storage.store import Store
 
 
 class ChunkWriter:

@@ -18,7 +18,7 @@ from typing import Final
 
 from tidemark.formats import layout
 from tidemark.lsn import Lsn
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 _LAST_OF_ONE_DIGIT: Final = 9
 

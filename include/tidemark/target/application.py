@@ -17,9 +17,9 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError
-from tidemark.startup import spare_pandas
-from tidemark.target.failures import as_refusal, condition_of, told
-from tidemark.target.session import require_fence, start
+from tidemark.pandas_import import spare_pandas
+from tidemark.target.delta.session import require_fence, start
+from tidemark.target.merge_failures import as_refusal, condition_of, told
 
 log = logging.getLogger(__name__)
 

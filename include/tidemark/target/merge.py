@@ -24,9 +24,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from tidemark.errors import (
@@ -40,25 +41,28 @@ from tidemark.errors import (
     is_of_no_table,
 )
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedTable
-from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
+from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
+from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import catalogue, chunk_fold, comparison, delta_tables, positions_table, taking_over
-from tidemark.target.changes import Changes
-from tidemark.target.chunk_changes import ChunkChanges
-from tidemark.target.chunk_rows import NextBatches
-from tidemark.target.comparison import Comparison
-from tidemark.target.delta_tables import PinnedPair, PinnedTable
-from tidemark.target.equal_chunks import EqualChunks, equal_chunks
-from tidemark.target.failures import as_error, condition_of, may_pass, told
-from tidemark.target.few_changes import FewChanges, few_changes, reading_ahead
-from tidemark.target.lake_files import exists
-from tidemark.target.plain_changes import PlainChanges
-from tidemark.target.reading_ahead import ReadAhead
-from tidemark.target.session import expect_any_rows, expect_few_rows, table_session
-from tidemark.target.table_shape import TABLE_PROPERTIES, TableShape
-from tidemark.target.whole_chunks import WholeChunks, whole_chunks
+from tidemark.target import catalogue_names, positions_table, replay_base
+from tidemark.target.chunks import chunk_fold
+from tidemark.target.chunks.chunk_equality import EqualChunks, equal_chunks
+from tidemark.target.chunks.chunk_rows import NextBatches
+from tidemark.target.chunks.first_load import WholeChunks, whole_chunks
+from tidemark.target.delta import delta_tables
+from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
+from tidemark.target.delta.hadoop_files import exists
+from tidemark.target.delta.session import expect_any_rows, expect_few_rows, table_session
+from tidemark.target.driver.columnar_merge import PlainChanges
+from tidemark.target.driver.prefetch import ReadAhead
+from tidemark.target.driver.row_merge import FewChanges, few_changes, reading_ahead
+from tidemark.target.merge_failures import as_error, condition_of, may_pass, told
+from tidemark.target.spark import comparison
+from tidemark.target.spark.comparison import Comparison
+from tidemark.target.spark.spark_chunk_merge import ChunkChanges
+from tidemark.target.spark.spark_merge import Changes
+from tidemark.target.spark.table_shape import TABLE_PROPERTIES, TableShape
 from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
@@ -95,7 +99,7 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
     in_order = _lake_or_table([results[t.table] for t in plan.tables])
     result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(in_order))
     noted = positions_table.note(spark, plan, result)
-    catalogue.name_tables(spark, plan, result)
+    catalogue_names.name_tables(spark, plan, result)
     return replace(result, noted=noted)
 
 
@@ -202,7 +206,7 @@ class TableMerge:
     def _round(self) -> State | None:
         """From the positions as they are now towards the end of the plan; None if that is not reached yet."""
         if self.planned.base is not None:
-            taking_over.take_over(self.session, self.plan, self.planned, self.planned.base)
+            replay_base.take_over(self.session, self.plan, self.planned, self.planned.base)
         state = self._read(delta_tables.pin)
         missing, lagging = self._left(state)
         if not missing and not lagging:

@@ -12,9 +12,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tidemark.errors import PlanMissing
-from tidemark.target import lake_files
-from tidemark.target.failures import is_gone
-from tidemark.target.session import read_text, write_text
+from tidemark.target.delta import hadoop_files
+from tidemark.target.delta.session import read_text, write_text
+from tidemark.target.merge_failures import is_gone
 
 
 def read_plan(spark: SparkSession, uri: str) -> str:
@@ -29,6 +29,6 @@ def read_plan(spark: SparkSession, uri: str) -> str:
 
 def leave_result(spark: SparkSession, uri: str, result: str) -> None:
     """Write the result beside the plan at `uri`. Raises PlanMissing, and writes nothing, if the plan is gone."""
-    if not lake_files.exists(spark, uri):
+    if not hadoop_files.exists(spark, uri):
         raise PlanMissing(plan=uri)
     write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result)

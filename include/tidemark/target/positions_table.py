@@ -24,13 +24,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemark.formats import layout
-from tidemark.formats.plan import Level, MergePlan
-from tidemark.formats.result import PlanResult
-from tidemark.target import delta_tables, lake_files, table_columns
-from tidemark.target.delta_tables import PinnedTable, WrittenFile
-from tidemark.target.failures import condition_of, told
-from tidemark.target.session import table_session
-from tidemark.target.staged_changes import metadata_ddl, struct_of
+from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_result import PlanResult
+from tidemark.target.delta import delta_tables, hadoop_files
+from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.delta.session import table_session
+from tidemark.target.merge_failures import condition_of, told
+from tidemark.target.spark import table_columns
+from tidemark.target.spark.staged_changes import metadata_ddl, struct_of
 from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) 
     table = _opened(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
     content = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, _ARROW), content)
-    name = lake_files.write_new(session, table.path, content.getvalue())
+    name = hadoop_files.write_new(session, table.path, content.getvalue())
     bounds = {column: (min(row[column] for row in rows), max(row[column] for row in rows)) for column in ("lsn",)}
     bounds["generation"] = (plan.generation, plan.generation)
     delta_tables.add_files(session, table, [WrittenFile(name, len(content.getvalue()), len(rows), bounds)])

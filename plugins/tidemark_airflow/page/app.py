@@ -25,10 +25,10 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
 from starlette.middleware.gzip import GZipMiddleware
 
-from tidemark.capture.status_json import dags
 from tidemark.config import PipelineConfig
 from tidemark.errors import TableUnknown, TidemarkError
-from tidemark_airflow.page.reading import Reading, pipelines_folder
+from tidemark.observe.status_json import dags
+from tidemark_airflow.page.page_queries import Reading, pipelines_folder
 
 STATIC: Final = Path(__file__).parent / "static"
 MAX_HOURS: Final = 90 * 24
@@ -102,27 +102,30 @@ def application(reading: Reading | None = None) -> FastAPI:
             raise HTTPException(404, "There is no such table.")
         return details
 
-    def action(dag_id: str, wanted: OfTable, user: GetUserDep, *, name: Action) -> dict[str, Any]:
-        said, done = answers.act(pipeline_of_dag(dag_id), name, wanted.table, user.get_name())
-        if not done:
+    def done(said: str, is_done: bool) -> dict[str, Any]:
+        if not is_done:
             raise HTTPException(409, said)
         return {"said": said}
 
+    def acting(name: str) -> list[Any]:
+        return [
+            Depends(of_this_site),
+            Depends(requires_access_dag("POST", DagAccessEntity.RUN)),
+            Depends(action_logging(event=f"tidemark_{name}")),
+        ]
+
     def add_action(name: Action) -> None:
         def act(dag_id: str, wanted: OfTable, user: GetUserDep) -> dict[str, Any]:
-            return action(dag_id, wanted, user, name=name)
+            return done(*answers.act(pipeline_of_dag(dag_id), name, wanted.table, user.get_name()))
 
-        app.post(
-            f"/api/dags/{{dag_id}}/{name}",
-            dependencies=[
-                Depends(of_this_site),
-                Depends(requires_access_dag("POST", DagAccessEntity.RUN)),
-                Depends(action_logging(event=f"tidemark_{name}")),
-            ],
-        )(act)
+        app.post(f"/api/dags/{{dag_id}}/{name}", dependencies=acting(name))(act)
 
     for name in ("unpark", "pause", "resume"):
         add_action(name)
+
+    @app.post("/api/dags/{dag_id}/upgraded", dependencies=acting("upgraded"))
+    def upgraded(dag_id: str, user: GetUserDep) -> dict[str, Any]:
+        return done(*answers.continue_upgraded(pipeline_of_dag(dag_id), user.get_name()))
 
     @app.exception_handler(TidemarkError)
     def of_the_library(_: Request, error: Exception) -> JSONResponse:

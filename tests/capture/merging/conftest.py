@@ -8,8 +8,8 @@ import pytest
 
 from tests.ledger.conftest import START, book, lease, ledger, open_at
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.staged.generations import Generation
 
 __all__ = ["book", "lease", "ledger"]
 

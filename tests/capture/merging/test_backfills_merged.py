@@ -7,28 +7,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, record
 from tests.support.hand_merged import HandMerged
 from tests.support.manifests import manifest_of, schema_of
 from tests.support.pipeline import pipeline_config
-from tidemark.backfill.reporting import how_far, report
-from tidemark.backfill.wanted import Wanted, wanted
-from tidemark.capture.merging import ingest
-from tidemark.capture.status import Status
-from tidemark.capture.status_text import text
+from tidemark.backfill.backfill_report import how_far, report
+from tidemark.backfill.backfill_requests import Wanted, wanted
+from tidemark.capture.merge_planning import ingest
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Sweep
-from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes
-from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
-from tidemark.ledger.backfills import Range
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, Holes
+from tidemark.ledger import leases
+from tidemark.ledger.captured import joins, schema_versions, tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.observations import overview
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Range
+from tidemark.ledger.reading.chunks import ReadChunk
+from tidemark.ledger.staged import batches
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn, WalPoint
+from tidemark.observe.status import Status
+from tidemark.observe.status_text import text
 from tidemark.schema.fingerprint import Fingerprint
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -138,13 +143,14 @@ def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(wor
     between = schema_of("s.a", 3, ("id", "one"))
     manifest = manifest_of(200, 300, "s.a", schemas=(between,))
     (table,) = manifest.tables
-    files = (replace(table.files[0], schema_version=3),)
-    batches.register(world.book, world.lease, replace(manifest, tables=(replace(table, files=files),)), "m")
+    files = (structs.replace(table.files[0], schema_version=3),)
+    manifest = structs.replace(manifest, tables=(structs.replace(table, files=files),))
+    batches.register(world.book, world.lease, manifest, "m")
     world.end = 300
     assert [s.version for s in world.planned().schemas] == [1, 3]
     backfill = open_backfill(world.book, "s.a")
     chunk = chunk_of(backfill)
-    assert record(world.ledger, replace(chunk, files=(replace(chunk.files[0], schema_version=2),)), done=True)
+    assert record(world.ledger, replace(chunk, files=(structs.replace(chunk.files[0], schema_version=2),)), done=True)
     (read,) = chunks.unclaimed(world.book)
     world.claim(read)
     assert [s.version for s in world.planned().schemas] == [1, 3, wide.version]
@@ -315,7 +321,7 @@ def test_lost_keys_are_wanted_until_a_backfill_that_sweeps_them_is_applied(
     chunk = world.read(open_backfill(world.book, "s.a", "b1", Range(keys=one.keys), mode="keys", sweeps=sweeps))
     if meanwhile:
         tables.spread_lost(world.book, ["s.a"])
-    world.claim(chunk, sweeps=(replace(SWEEP, chunks=1, keys=one.keys),) if sweeps else ())
+    world.claim(chunk, sweeps=(structs.replace(SWEEP, chunks=1, keys=one.keys),) if sweeps else ())
     world.merge()
     assert world.backfill().state == "applied"
     assert [w.mode for w in wanted(world.task())] == (["chunks"] if meanwhile else ["keys"] * is_wanted)
@@ -363,14 +369,14 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
 def test_a_table_with_history_only_is_read_once(world: HandMerged) -> None:
     world.mark()
     looked = Fingerprint(1, 1, 1, "nothing", (), (), (), (), None, ())
-    tables.keep_fingerprints(world.book, {"s.a": looked.to_json()})
+    tables.keep_fingerprints(world.book, {"s.a": looked})
     backfill = open_backfill(world.book, "s.a", sweeps=False)
     world.claim(world.read(backfill))
     world.mark(tables.GAP)
     world.merge()
     assert world.row().life.needs_backfill
     assert world.wanted() == []
-    tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "full"}})
+    tables.keep_fingerprints(world.book, {"s.a": structs.replace(looked, identity="full")})
     assert [w.table for w in world.wanted()] == ["s.a"]
 
 

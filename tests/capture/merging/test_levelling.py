@@ -9,13 +9,14 @@ import pytest
 from tests.capture.merging.test_plan_and_ingest import BROKEN, applied, plan_for
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
-from tidemark.capture.levelling import level_with
+from tidemark.capture.level_tables import level_with
 from tidemark.config import PipelineConfig
-from tidemark.formats.plan import Level, MergePlan
-from tidemark.ledger import batches, generations, joins, tables
+from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation, Staged
 from tidemark.ledger.leases import Lease
+from tidemark.ledger.staged import batches, generations
+from tidemark.ledger.staged.generations import Generation, Staged
 from tidemark.lsn import Lsn, WalPoint
 
 

@@ -12,19 +12,20 @@ from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tests.support.pipeline import pipeline_config
 from tests.support.runs import a_run
-from tidemark.capture.merging import Ingested, Wanted, ingest, ingested_by_another, leased_plan, make_plan
+from tidemark.capture.merge_planning import Ingested, Wanted, ingest, ingested_by_another, leased_plan, make_plan
 from tidemark.config import Merge, PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.plan import MergePlan
-from tidemark.formats.result import Holes, PlanResult, TableResult
-from tidemark.ledger import batches, plans, positions, tables
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.formats.merge_result import Holes, PlanResult, TableResult
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease, hold, of_table
+from tidemark.ledger.staged import batches, plans, positions
+from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 Book = Ledger
 BROKEN = ErrorRecord("PositionBelowPlan", "FIX_TARGET", "it is broken")
@@ -166,7 +167,7 @@ def test_a_retry_error_parks_after_park_after_runs_and_is_tried_again_when_due(
     second = applied(config, ledger, plan_for(config, ledger), {"s.a": TRY_AGAIN})
     assert [(t.table, t.parked) for t in second.tables] == [("s.a", True)]
     assert plan_for(config, ledger) is None
-    due = replace(config, bounds=replace(config.bounds, unpark_retry_s=0))
+    due = replace(config, bounds=config.bounds.model_copy(update={"unpark_retry_s": 0}))
     assert applied(due, ledger, plan_for(due, ledger)).tables[0].after == Lsn(400)
 
 

@@ -10,18 +10,18 @@ from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
 from tests.support.remedies import Told
 from tests.support.runs import a_run
-from tidemark.capture.merging import leased_plan
+from tidemark.capture.merge_planning import leased_plan
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, ReplayRefused
 from tidemark.formats import layout
-from tidemark.formats.replay import Replayed, ReplayPlan, ReplayResult
-from tidemark.ledger import batches
+from tidemark.formats.replay_plan import Replayed, ReplayPlan, ReplayResult
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease, hold, of_table
-from tidemark.maintenance.replaying import ReplayRequest, leased_replay, take_result
+from tidemark.ledger.staged import batches
+from tidemark.ledger.staged.generations import Generation
+from tidemark.maintenance.replay_runs import ReplayRequest, leased_replay, take_result
 from tidemark.run import Run
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 
 @pytest.fixture

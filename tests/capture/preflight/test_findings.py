@@ -13,14 +13,14 @@ from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
 from tests.support.roles import login
 from tests.support.runs import a_run
-from tidemark.capture.preflight import preflight
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import TableRule
 from tidemark.errors import (
     Move,
     PreflightFailed,
     PreflightWaits,
 )
-from tidemark.spark_connection import SparkConnection
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 
 class TestFindings:
@@ -118,6 +118,28 @@ class TestFindings:
         shop.sql("UPDATE shop.orders SET note = 'x'")
         shop.sound()
 
+    @pytest.mark.parametrize("identity", ["DEFAULT", "FULL", "USING INDEX by_key"])
+    def test_a_key_with_a_generated_column_that_is_not_published_bars_its_table(
+        self, shop: Shop, identity: str
+    ) -> None:
+        publication = shop.config.publication
+        shop.sql(
+            "CREATE TABLE shop.halves (a int, b int GENERATED ALWAYS AS (a / 2) STORED NOT NULL, PRIMARY KEY (a, b))",
+            "CREATE UNIQUE INDEX by_key ON shop.halves (b, a)",
+            f"ALTER TABLE shop.halves REPLICA IDENTITY {identity}",
+            f"CREATE PUBLICATION {publication} FOR ALL TABLES WITH (publish_via_partition_root)",
+        )
+        text = said(shop.sound(), "replica_identity", "table")
+        assert "shop.halves cannot be captured: b of its key is generated and is not published" in text
+        assert not shop.table_rows().get("shop.halves")
+        if shop.server.version < 18:
+            assert "publish_generated_columns" not in text
+            return
+        shop.sql(f"ALTER PUBLICATION {publication} SET (publish_generated_columns = stored)")
+        report = shop.sound()
+        assert [f for f in report.table_errors if f.check == "replica_identity"] == []
+        assert shop.table_rows()["shop.halves"].life.is_captured
+
     @since_18
     def test_a_virtual_generated_column_under_full_identity_is_never_published(self, shop: Shop) -> None:
         shop.sql(
@@ -158,6 +180,15 @@ class TestFindings:
         text = said(shop.sound(), "tables", "table")
         for fragment in ("name its root shop.sales", "it is a view", "shop.scratch is unlogged", "PostgreSQL itself"):
             assert fragment in text, text
+
+    @pytest.mark.parametrize("databases", [16], indirect=True)
+    def test_an_unlogged_root_is_not_told_what_does_nothing(self, shop: Shop) -> None:
+        """Before 18 PostgreSQL accepts UNLOGGED of a root, and SET LOGGED, which leaves it as it is."""
+        shop.sql("CREATE UNLOGGED TABLE shop.sales (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+        shop.sql("ALTER TABLE shop.sales SET LOGGED")
+        text = said(shop.sound(), "tables", "warning")
+        assert "shop.sales is unlogged" in text
+        assert "SET LOGGED" not in text
 
     @pytest.mark.parametrize(
         ("options", "severity", "said_of_it"),

@@ -10,17 +10,17 @@ import pytest
 
 from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said
-from tidemark.capture import generation as generation_module
+from tidemark.capture.continuity import generation as generation_module
 from tidemark.errors import (
     LeaseLost,
     SlotCreationBlocked,
 )
 from tidemark.findings import Report
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.staging import staged_folders
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 
 class TestFirstRun:
@@ -64,15 +64,17 @@ class TestFirstRun:
         self, shop: Shop, after: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         shop.sql("INSERT INTO shop.orders VALUES (1)")
-        broken = {"publication": "making.create_slot", "slot": "preflight.settle", "generation": "joining.joins.join"}[
-            after
-        ]
+        broken = {
+            "publication": "slot_and_publication.create_slot",
+            "slot": "preflight_report.settle",
+            "generation": "table_joins.joins.join",
+        }[after]
 
         def crash(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(f"tidemark.capture.{broken}", crash)
+            patch.setattr(f"tidemark.capture.preflight.{broken}", crash)
             with pytest.raises(KeyboardInterrupt):
                 shop.preflight()
         shop.sound()
@@ -98,14 +100,14 @@ class TestFirstRun:
     def test_a_try_that_was_overtaken_between_look_and_opening_opens_nothing(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = generation_module._open
+        real = generation_module.open_next
 
         def overtaken(*arguments: Any) -> Any:
             monkeypatch.undo()
             shop.sound(holder="capture/1/preflight")
             return real(*arguments)
 
-        monkeypatch.setattr(generation_module, "_open", overtaken)
+        monkeypatch.setattr(generation_module, "open_next", overtaken)
         assert [type(f.cause) for f in shop.preflight(holder="capture/1/preflight").errors] == [LeaseLost]
         assert staged_folders.generations(Store(shop.config.lake), shop.config.pipeline) == [1]
         assert shop.settle().number == 1

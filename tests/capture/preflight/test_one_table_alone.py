@@ -11,16 +11,17 @@ from psycopg.conninfo import make_conninfo
 
 from tests.capture.preflight.shop import Shop, said, since_18
 from tests.support.roles import login
-from tidemark.capture.examining import examine
 from tidemark.config import TableRule
 from tidemark.formats.manifest import BatchManifest
-from tidemark.ledger import batches, table_errors, tables
+from tidemark.ledger.captured import table_errors, tables
+from tidemark.ledger.captured.table_errors import TableErrors
 from tidemark.ledger.connection import open_ledger
-from tidemark.ledger.table_errors import TableErrors
+from tidemark.ledger.staged import batches
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.source import publication
-from tidemark.staging.store import Store
+from tidemark.observe.run_verdict import examine
+from tidemark.source.catalogue import publication
+from tidemark.storage.store import Store
 
 FOREIGN = "CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER nowhere FOREIGN DATA WRAPPER nowhere"
 ROOT = "CREATE TABLE shop.bad (id int PRIMARY KEY, n int NOT NULL UNIQUE) PARTITION BY RANGE (id)".replace(
@@ -44,6 +45,12 @@ NEVER_CAPTURED = {
         "ALTER TABLE shop.bad REPLICA IDENTITY FULL; CREATE FOREIGN TABLE shop.bad_low PARTITION OF shop.bad "
         "FOR VALUES FROM (0) TO (10) SERVER nowhere",
         "is a foreign table",
+    ),
+    "unlogged leaf": (f"{ROOT}; {LEAF.replace('CREATE', 'CREATE UNLOGGED')}", "ALTER TABLE shop.bad_low SET LOGGED"),
+    "unlogged leaf below": (
+        f"{ROOT}; {LEAF} PARTITION BY RANGE (id);"
+        "CREATE UNLOGGED TABLE shop.bad_lowest PARTITION OF shop.bad_low FOR VALUES FROM (0) TO (5)",
+        "Partition shop.bad_lowest of shop.bad is unlogged",
     ),
 }
 
@@ -204,6 +211,36 @@ class TestACapturedTable:
         row = shop.table_rows()["shop.bad"]
         assert (row.life.is_captured, row.life.needs_backfill, row.backfill_kind) == (True, True, "passed_over")
 
+    @pytest.mark.parametrize("published", ["TABLE shop.bad, shop.orders", "ALL TABLES", "TABLES IN SCHEMA shop"])
+    @pytest.mark.parametrize(
+        "end",
+        [
+            "ALTER TABLE shop.bad_low SET LOGGED",
+            "ALTER TABLE shop.bad DETACH PARTITION shop.bad_low",
+            "DROP TABLE shop.bad_low",
+        ],
+    )
+    def test_of_which_a_leaf_is_made_unlogged_leaves_and_comes_back_for_a_backfill(
+        self, shop: Shop, published: str, end: str
+    ) -> None:
+        """PostgreSQL accepts it, whatever the publication is for."""
+        shop.sql(ROOT, LEAF)
+        shop.sql(
+            f"CREATE PUBLICATION {shop.config.publication} FOR {published} WITH (publish_via_partition_root = true)"
+        )
+        shop.with_tables("shop.orders", "shop.bad")
+        captures_orders(shop, 1)
+        shop.sql("ALTER TABLE shop.bad_low SET UNLOGGED", "INSERT INTO shop.bad VALUES (1, 1)")
+        assert "shop.bad" not in captures_orders(shop, 2)
+        assert "ALTER TABLE shop.bad_low SET LOGGED" in errors(shop)["shop.bad"].message
+        row = shop.table_rows()["shop.bad"]
+        assert (row.life.is_captured, row.life.needs_backfill) == (False, True)
+        shop.sql(end)
+        captures_orders(shop, 3)
+        assert errors(shop) == {}
+        row = shop.table_rows()["shop.bad"]
+        assert (row.life.is_captured, row.life.needs_backfill) == (True, True)
+
     def test_what_is_staged_of_a_table_that_left_is_merged_all_the_same(self, shop: Shop) -> None:
         shop.sql(ROOT, LEAF)
         captures_orders(shop, 1)
@@ -258,6 +295,27 @@ class TestRights:
             captures_orders(shop, 1)
             assert "does not own publication" in said(shop.sound(), "rights", "table")
             assert set(errors(shop)) == {"shop.lines"}
+
+    def test_of_a_leaf_no_rights_are_asked_and_no_policy_holds_where_its_root_is_read(self, shop: Shop) -> None:
+        shop.sql(ROOT, LEAF, "INSERT INTO shop.bad VALUES (1, 1)")
+        with another_role(shop, "owner") as role:
+            (database,) = shop.sql("SELECT current_database()")[0]
+            shop.sql(
+                f"GRANT CREATE ON DATABASE {database} TO {role}",
+                f"GRANT USAGE ON SCHEMA shop TO {role}",
+                f"ALTER TABLE shop.orders OWNER TO {role}",
+                f"GRANT INSERT ON shop.orders TO {role}",
+                f"ALTER TABLE shop.bad OWNER TO {role}",
+                f"REVOKE ALL ON shop.bad_low FROM {role}",
+                "ALTER TABLE shop.bad_low OWNER TO postgres",
+                "ALTER TABLE shop.bad_low ENABLE ROW LEVEL SECURITY",
+                "ALTER TABLE shop.bad_low FORCE ROW LEVEL SECURITY",
+            )
+            shop.source = make_conninfo(shop.source, user=role)
+            captures_orders(shop, 1)
+            assert errors(shop) == {}
+            assert shop.table_rows()["shop.bad"].life.is_captured
+            assert shop.sql("SELECT id, n FROM shop.bad") == [(1, 1)]
 
 
 class TestLocks:

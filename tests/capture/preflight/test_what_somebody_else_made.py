@@ -12,14 +12,14 @@ import pytest
 
 from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
-from tidemark.capture import making
-from tidemark.capture import preflight as preflight_module
+from tidemark.capture.preflight import preflight_report as preflight_module
+from tidemark.capture.preflight import slot_and_publication
 from tidemark.capture.waiting import changes_waiting
 from tidemark.errors import PublicationUnknown, SlotBusy, SlotUnknown
 from tidemark.findings import Report
 from tidemark.lsn import Lsn
-from tidemark.source import slot as slots
-from tidemark.source.replication import ReplicationStream
+from tidemark.source.wal import slot as slots
+from tidemark.source.wal.replication import ReplicationStream
 
 
 def make_slot(shop: Shop) -> str:
@@ -179,14 +179,14 @@ class TestWhoMadeIt:
     def test_a_slot_that_somebody_makes_between_look_and_making_is_not_ours(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = making.create_slot
+        real = slot_and_publication.create_slot
 
         def later(*arguments: Any) -> bool:
             monkeypatch.undo()
             shop.sql(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
             return real(*arguments)
 
-        monkeypatch.setattr(making, "create_slot", later)
+        monkeypatch.setattr(slot_and_publication, "create_slot", later)
         assert causes(shop.preflight()) == [SlotUnknown]
         assert causes(shop.preflight()) == [SlotUnknown]
 
@@ -231,14 +231,14 @@ class TestAPublicationOfSomebodyElse:
     def test_one_that_appears_while_ours_is_made_stays_what_it_is(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = making.publication.change
+        real = slot_and_publication.publication.change
 
         def later(*arguments: Any, **options: Any) -> None:
             monkeypatch.undo()
             self.publish(shop)
             real(*arguments, **options)
 
-        monkeypatch.setattr(making.publication, "change", later)
+        monkeypatch.setattr(slot_and_publication.publication, "change", later)
         assert causes(shop.preflight()) == [PublicationUnknown]
         assert shop.published() == {"other"}
 

@@ -17,10 +17,10 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.remedies import ends_equal
 from tests.support.roles import login
-from tidemark.capture.preflight import preflight
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import TableRule
 from tidemark.findings import Finding
-from tidemark.spark_connection import SparkConnection
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 pytestmark = pytest.mark.thorough
 

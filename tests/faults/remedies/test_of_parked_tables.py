@@ -17,11 +17,11 @@ import pytest
 from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.remedies import Told, ends_equal
-from tidemark.capture.by_hand import pass_over, unpark
-from tidemark.capture.parked import ways_on
 from tidemark.config import TableRule
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.names import spark_identifier
+from tidemark.observe.park_endings import ways_on
+from tidemark.observe.table_commands import pass_over, unpark
 
 pytestmark = pytest.mark.thorough
 

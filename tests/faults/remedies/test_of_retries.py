@@ -18,10 +18,10 @@ from tests.conftest import QUIET
 from tests.faults.remedies.conftest import another_row
 from tests.support.capture import Environment
 from tests.support.hung_commit import SERVER_SETTINGS, HungCommit
+from tests.support.migrations import newer_version
 from tests.support.remedies import Told, ends_equal
-from tests.upgrade.older_version import migrations_up_to
 from tidemark.capture import drain as drain_module
-from tidemark.capture import generation
+from tidemark.capture.continuity import generation
 from tidemark.config import TableRule
 from tidemark.errors import (
     ChangesGone,
@@ -31,9 +31,11 @@ from tidemark.errors import (
     DrainStalled,
     FormatIsNewer,
     GenerationStale,
+    LakeFileBroken,
     LakeUnusable,
     LeaseLost,
     LeaseTaken,
+    LedgerBeforeReleases,
     LedgerIsNewer,
     LedgerNotReady,
     PipelineFileDiffers,
@@ -46,11 +48,13 @@ from tidemark.errors import (
     TidemarkError,
     UnexpectedError,
 )
-from tidemark.formats import manifest
-from tidemark.formats.result import PlanResult
+from tidemark.formats import layout
+from tidemark.formats.manifest import BatchManifest
+from tidemark.formats.merge_result import PlanResult
 from tidemark.ledger.connection import open_ledger
-from tidemark.target import delta_tables
-from tidemark.unexpected import quotes_nothing
+from tidemark.ledger.migrations import migrate
+from tidemark.target.delta import delta_tables
+from tidemark.unexpected_errors import quotes_nothing
 
 pytestmark = pytest.mark.thorough
 
@@ -81,7 +85,7 @@ def test_the_same_task_run_again_goes_on(
             raise OSError("a disk that quotes a secret")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark.capture.merging.failpoints.reach", break_off)
+        patch.setattr("tidemark.capture.merge_planning.failpoints.reach", break_off)
         with told(UnexpectedError, "The task is retried") as unexpected:
             quotes_nothing()(shop.merge)()
         assert "a secret" not in str(unexpected.value)
@@ -235,7 +239,7 @@ def test_a_commit_that_hangs_is_waited_for(
         shop.run()
         another_row(shop)
         shop.run()
-        monkeypatch.setattr("tidemark.capture.guarding.VISIBLE_WITHIN_S", 1)
+        monkeypatch.setattr("tidemark.capture.definitions.column_guarding.VISIBLE_WITHIN_S", 1)
         hung = HungCommit(
             shop.source,
             ["ALTER TABLE shop.item ADD size int", "INSERT INTO shop.item VALUES (10, 'a secret', 1)"],
@@ -327,15 +331,57 @@ def test_a_worker_of_an_older_version_is_upgraded(
     shop = begun("older")
     another_row(shop)
     shop.begin_run()
-    with migrations_up_to(11), told(LedgerIsNewer, "Install the newer version wherever tasks of this ledger's"):
-        shop.drain()
     shop.crash("drain.before_register")
     shop.let_leases_end()
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest, "FORMAT", manifest.FORMAT - 1)
-        with told(FormatIsNewer, "Install the newer version wherever tasks of this pipeline run"):
-            shop.drain()
+    with newer_version():
+        migrate(shop.ledger)
+    with told(LedgerIsNewer, "Install the newer version wherever tasks of this ledger's"):
+        shop.drain()
+    with newer_version():
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchManifest, "FORMAT", BatchManifest.FORMAT - 1)
+            with told(FormatIsNewer, "Install the newer version wherever tasks of this pipeline run"):
+                shop.drain()
+        shop.drain()
+        shop.merge()
+        shop.confirm()
+        ends_equal(shop)
+
+
+@pytest.mark.walks("LakeFileBroken")
+def test_a_damaged_file_is_brought_back(begun: Callable[..., Environment], told: Told) -> None:
+    shop = begun("damaged")
+    shop.maintain()
+    another_row(shop)
+    path = Path(shop.config.lake, layout.retired_file(shop.config.pipeline, 1))
+    as_it_was = path.read_bytes()
+    path.write_bytes(as_it_was[:40])
+    shop.begin_run()
+    with told(LakeFileBroken, str(path.relative_to(shop.config.lake)), "Bring the file back as it was"):
+        shop.drain()
+    path.write_bytes(as_it_was)
     shop.drain()
     shop.merge()
     shop.confirm()
+    ends_equal(shop)
+
+
+@pytest.mark.walks("LedgerBeforeReleases")
+def test_a_ledger_from_before_the_first_release_is_begun_anew(begun: Callable[..., Environment], told: Told) -> None:
+    shop = begun("before")
+    another_row(shop)
+    older = shop.config
+    with psycopg.connect(shop.ledger, autocommit=True) as ledger:
+        ledger.execute("ALTER TABLE tidemark.migrations RENAME TO schema_migrations")
+        with told(
+            LedgerBeforeReleases, "DROP SCHEMA tidemark CASCADE", "a new name and a new slot", "start a backfill"
+        ):
+            shop.drain()
+        ledger.execute("DROP SCHEMA tidemark CASCADE")
+    shop.close()
+    shop.execute(f"SELECT pg_drop_replication_slot('{older.slot}')")
+    name = f"{older.pipeline}_anew"
+    shop.config = replace(older, pipeline=name, slot=f"tidemark_{name}", publication=f"tidemark_{name}")
+    shop.run()
+    shop.backfill("shop.item")
     ends_equal(shop)

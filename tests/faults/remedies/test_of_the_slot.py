@@ -19,7 +19,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.remedies import Told, ends_equal
 from tests.support.standby import Standby, standby_of
-from tidemark.capture.preflight import preflight
+from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.errors import (
     ChangesGone,
     ConfirmFailed,
@@ -40,9 +40,9 @@ from tidemark.errors import (
     SourceReplaced,
     TimelineNotFollowed,
 )
-from tidemark.postgres_session import connect_walsender
-from tidemark.source import slot as slots
-from tidemark.spark_connection import SparkConnection
+from tidemark.postgres.postgres_session import connect_walsender
+from tidemark.source.wal import slot as slots
+from tidemark.spark_submit.spark_connection import SparkConnection
 
 pytestmark = pytest.mark.thorough
 
@@ -192,7 +192,7 @@ def test_a_slot_that_is_in_use_or_not_ready_is_waited_for(
 ) -> None:
     shop = begun("busy")
     another_row(shop)
-    monkeypatch.setattr("tidemark.source.slot_use.BUSY_WAIT_S", 1, raising=False)
+    monkeypatch.setattr("tidemark.source.wal.slot_use.BUSY_WAIT_S", 1, raising=False)
     with closing(connect_walsender(shop.source, application_name="somebody's reader")) as walsender:
         command = (
             f'START_REPLICATION SLOT "{shop.config.slot}" LOGICAL 0/0 '

@@ -4,7 +4,7 @@ here; what becomes of it in the lake is in tests/scenarios/backfill/in_flight_wh
 from __future__ import annotations
 
 from tests.support.pipeline import Pipeline
-from tidemark.capture.merging import leased_plan
+from tidemark.capture.merge_planning import leased_plan
 
 
 def test_a_plan_knows_the_shape_of_a_table_of_which_no_file_was_written(captured: Pipeline) -> None:

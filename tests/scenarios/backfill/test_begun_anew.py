@@ -8,9 +8,9 @@ import pytest
 
 from tests.support import judge
 from tests.support.capture import Environment
-from tidemark.capture.by_hand import unpark
 from tidemark.config import TableRule
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.observe.table_commands import unpark
 
 ITEM, SHAPED = "anew.item", "anew.shaped"
 

@@ -10,7 +10,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.backfill.planning import KEYS_PER_RANGE
 from tidemark.config import TableRule
-from tidemark.ledger import tables
+from tidemark.ledger.captured import tables
 
 ITEM = "equal.item"
 ROWS = KEYS_PER_RANGE + 200

@@ -15,7 +15,7 @@ IDENTITY = {"backfill", "chunk", "attempt"}
 
 def listed() -> dict[str, str]:
     """Per record of the docstring's list its module."""
-    return dict(re.findall(r"^    ([A-Z]\w+) +(\w+\.\w+) ", backfill.__doc__ or "", re.MULTILINE))
+    return dict(re.findall(r"^    ([A-Z]\w+) +(\w+(?:\.\w+)+) ", backfill.__doc__ or "", re.MULTILINE))
 
 
 def records() -> dict[str, tuple[str, set[str]]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidemark.backfill.planning import meant_by, readable
-from tidemark.capture import health
 from tidemark.names import TableName
+from tidemark.observe import health
 
 ODD = ("a.b", 'we"ird', "a*b", "lines[1]", "größe", "with space", "50%", "tilde~2", "Capital")
 NAMES = {str(name): name for name in [TableName("shop", table) for table in ("orders", "lines1", "acb", *ODD)]}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.setup.jars import JARS
-from tidemark.capture.spark_findings import DELTA_PACKAGE
+from tidemark.capture.preflight.spark_findings import DELTA_PACKAGE
 from tidemark.errors import DeltaMissing
 
 REPOSITORY = Path(__file__).resolve().parents[3]

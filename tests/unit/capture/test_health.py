@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from tidemark.capture.health import KINDS, LINE_CHARACTERS, SEVERITIES, STANDSTILL_S, Health, judge
 from tidemark.config import Alerts, Merge, PipelineConfig, TableRule
 from tidemark.errors import SlotMissing
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.backfill_progress import Progress
-from tidemark.ledger.backlogs import Backlog
-from tidemark.ledger.generations import Generation
-from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
-from tidemark.ledger.proofs import Verified
-from tidemark.ledger.table_errors import TableError, TableErrors
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.captured.table_errors import TableError, TableErrors
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.ledger.reading.backfill_progress import Progress
+from tidemark.ledger.reading.proofs import Verified
+from tidemark.ledger.staged.generations import Generation
+from tidemark.ledger.staged.unapplied_changes import Backlog
 from tidemark.lsn import Lsn
+from tidemark.observe.health import KINDS, LINE_CHARACTERS, SEVERITIES, STANDSTILL_S, Health, judge
 from tidemark.schema.table_life import TableLife
-from tidemark.source.slot import SlotState
+from tidemark.source.wal.slot import SlotState
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 CONFIG = PipelineConfig("shop", "c", "s", "p", True, (TableRule("shop.*"),), "/lake", "l", path="shop.yaml")
@@ -197,7 +197,7 @@ def test_what_was_never_proven_is_not_right_for_ever(
     ids=["waits", "has changes enough", "is due for less than max_lag_s", "is due for longer", "has chunks"],
 )
 def test_what_waits_by_choice_is_late_from_when_it_is_due(waiting: dict[str, Any], state: str, severity: str) -> None:
-    config = replace(CONFIG, merge=Merge(every_s=8 * 3600, rows=20), alerts=Alerts(max_lag_s=5 * 3600))
+    config = replace(CONFIG, merge=Merge(every="8h", rows=20), alerts=Alerts(max_lag_s=5 * 3600))
     waiting_fields = {f"waiting_{key}": value for key, value in {"batches": 1, **waiting}.items()}
     health = judged(a_table("s.a", merge="deferred", **waiting_fields), config=config)
     assert (kinds(health), health.states["s.a"]) == ([("behind", severity)], state)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.capture.lake_folder import has_delta_table
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tidemark import spark_jars
-from tidemark.capture import spark_findings as of_spark
-from tidemark.capture.spark_findings import spark_findings
+from tidemark.capture.preflight import spark_findings as of_spark
+from tidemark.capture.preflight.spark_findings import spark_findings
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Finding
-from tidemark.lake_access import LakeAccess
-from tidemark.spark_connection import SparkConnection
-from tidemark.spark_defaults import spark_defaults
+from tidemark.spark_submit import spark_jars
+from tidemark.spark_submit.spark_connection import SparkConnection
+from tidemark.spark_submit.spark_defaults import spark_defaults
+from tidemark.storage.lake_access import LakeAccess
 
 CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "hdfs://b/l", "l")
 ELSEWHERE = "192.0.2.1"  # an address of documentation: nobody has it

@@ -21,6 +21,17 @@ def test_what_is_said_is_read_back() -> None:
         assert Extent.from_metadata(metadata) == extent
 
 
-@pytest.mark.parametrize("said", [None, {}, {b"tidemark.extent": b"{"}, {b"tidemark.extent": b'{"first": 3}'}])
+OTHER_WORDS = (
+    b"{",
+    b'{"first": 3}',
+    b'{"first": [7, 0], "last": [9, 2], "is_self_contained": 1}',
+    b'{"first": [7, 0], "last": [9, 2], "is_self_contained": true, "more": 1}',
+    b'{"first": [7, 0], "last": [9, 1e999], "is_self_contained": true}',
+    b'{"first": ' + b"[" * 100_000,
+    b"\xff",
+)
+
+
+@pytest.mark.parametrize("said", [None, {}, *({b"tidemark.extent": words} for words in OTHER_WORDS)])
 def test_a_file_that_does_not_say_it_in_these_words_says_nothing(said: dict[bytes, bytes] | None) -> None:
     assert Extent.from_metadata(said) is None

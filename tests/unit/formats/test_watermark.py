@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import fields
 from typing import Any
 
 from tidemark.formats.watermark import LONGEST_BYTES, Watermark
@@ -16,7 +15,7 @@ def is_whole(mark: Watermark) -> bool:
     return (
         mark.side in ("low", "high")
         and type(mark.generation) is int
-        and all(type(getattr(mark, f.name)) is str for f in fields(mark) if f.name != "generation")
+        and all(type(getattr(mark, name)) is str for name in mark.__struct_fields__ if name != "generation")
     )
 
 

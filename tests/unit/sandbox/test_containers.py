@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from sandbox.checkout import this_checkout
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 
 ROOT = this_checkout().root
 TEXT = (ROOT / "docker-compose.yaml").read_text()

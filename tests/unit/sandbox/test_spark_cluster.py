@@ -12,7 +12,7 @@ from sandbox.checkout import Checkout
 from sandbox.services import processes
 from sandbox.services.processes import Services
 from sandbox.steps import StepFailed
-from tidemark.config_file import load
+from tidemark.config.file_reader import load
 from tidemark.connections import look_up
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.waits import Wait
+from tidemark.wait_log import Wait
 
 # Works until it is told to end, and cleans up when it may: both of them until there is a file.
 CHILD = """
 import signal, sys
 from pathlib import Path
-from tidemark.waits import Wait
+from tidemark.wait_log import Wait
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 folder = Path(sys.argv[1])
 def until(name):

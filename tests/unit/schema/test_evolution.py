@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tidemark.names import TableName
 from tidemark.schema.evolution import (
@@ -13,6 +12,7 @@ from tidemark.schema.evolution import (
     columns_of,
     compare_fingerprints,
     compare_schemas,
+    emptied_by,
     numbered_by_names,
     reasons,
 )
@@ -209,6 +209,17 @@ def test_the_rewrite_of_one_partition_and_its_removal_are_seen() -> None:
     assert reasons(compare_fingerprints(old, rewritten), NEEDS_BACKFILL) == 'the table was rewritten and "id" altered'
     removed = replace(old, partitions=(PartitionPrint(9, 9, False),))
     assert reasons(compare_fingerprints(old, removed), NEEDS_BACKFILL) == "1 partition was detached or dropped"
+
+
+def test_all_leaves_with_new_toast_tables_were_not_truncated_alone() -> None:
+    """By one transaction, as TRUNCATE of their root gives new storage: SET UNLOGGED and SET LOGGED were beside it."""
+    old = replace(PRINT, partitions=tuple(PartitionPrint(n, n, True, xmin=700, toast=50 + n) for n in (9, 10)))
+    truncated = replace(old, partitions=tuple(replace(one, relfilenode=99, xmin=701) for one in old.partitions))
+    assert emptied_by(old, truncated) == 701
+    assert reasons(compare_fingerprints(old, truncated), NEEDS_BACKFILL) == ""
+    rewritten = replace(truncated, partitions=tuple(replace(one, toast=99) for one in truncated.partitions))
+    assert emptied_by(old, rewritten) is None
+    assert "as SET UNLOGGED and SET LOGGED give it" in reasons(compare_fingerprints(old, rewritten), NEEDS_BACKFILL)
 
 
 def test_a_fingerprint_survives_json() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidemark.schema.mapping import arrow_type
+from tidemark.schema.delta_types import arrow_type
 from tidemark.schema.values import Converted, convert, gather, kept_text, mask
 
 

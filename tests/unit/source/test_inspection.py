@@ -10,8 +10,8 @@ import pytest
 from tests.support.pipeline import pipeline_config
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Finding
-from tidemark.source.inspection import ServerFacts, server_findings, slot_findings
-from tidemark.source.slot import SlotState
+from tidemark.source.catalogue.inspection import ServerFacts, server_findings, slot_findings
+from tidemark.source.wal.slot import SlotState
 
 GIB = 2**30
 SOUND = ServerFacts(

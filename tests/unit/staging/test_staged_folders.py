@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.lsn import Lsn
 from tidemark.staging import staged_folders
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 
 @pytest.fixture

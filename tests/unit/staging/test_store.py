@@ -14,7 +14,7 @@ import pytest
 from tests.support.remedies import Told
 from tests.unit.test_architecture import REPOSITORY
 from tidemark.errors import DeltaRsMissing, StoreClientMissing
-from tidemark.staging.store import Store
+from tidemark.storage.store import Store
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -175,7 +175,7 @@ def test_a_listing_from_a_name_on_holds_that_name_and_what_is_above(store: Store
 def test_a_bucket_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     with monkeypatch.context() as machine:
         machine.setitem(sys.modules, "obstore", None)
-        machine.delitem(sys.modules, "tidemark.staging.objects", raising=False)
+        machine.delitem(sys.modules, "tidemark.storage.object_store", raising=False)
         with told(StoreClientMissing, "s3a://bucket/lake", "`pip install"):
             Store("s3a://bucket/lake")
     assert Store("s3a://bucket/lake").is_bucket

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tidemark.formats.manifest import Claim, StagedFile
-from tidemark.formats.plan import PlannedBatch, PlannedFile
+from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.target.chunk_rows import are_read_as_they_are, have_key_under_its_names
+from tidemark.target.chunks.chunk_rows import are_read_as_they_are, have_key_under_its_names
 
 
 def schema(version: int, *names: str, key: Sequence[str] = ("id",), **columns: str) -> TableSchema:
@@ -63,7 +63,7 @@ def test_only_files_of_the_tables_own_columns_are_read_as_they_are(
 
 
 def changes(version: int) -> PlannedBatch:
-    return PlannedBatch(Lsn(1), Lsn(2), (PlannedFile("changes", 1, 1, "", version),), 0, 0, 0)
+    return PlannedBatch(Lsn(1), Lsn(2), (StagedFile("changes", 1, 1, "", version),), 0, 0, 0)
 
 
 def chunks(version: int) -> PlannedBatch:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tidemark.formats.columns import staged_schema
-from tidemark.formats.plan import PlannedBatch, PlannedFile
+from tidemark.formats.manifest import StagedFile
+from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.staging.store import Store
-from tidemark.staging.writer import BatchWriter
-from tidemark.target import files_as_staged
+from tidemark.staging.batch_writer import BatchWriter
+from tidemark.storage.store import Store
+from tidemark.target.driver import history_files
 
 SCHEMA = TableSchema(TableName("public", "t"), 1, 16384, "default", ("id",), (Column("id", "int", 23, -1, "int"),))
 SESSION: Any = None
@@ -36,7 +37,7 @@ def staged(lake: Path, changes: int) -> PlannedBatch:
     for number in range(changes):
         writer.write(SCHEMA, change(number, unsent=number % 3 == 1))
     written = writer.finish()[SCHEMA.table]
-    files = tuple(PlannedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in written)
+    files = tuple(StagedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in written)
     return PlannedBatch(Lsn(5), Lsn(9), files, 1, 0, 0)
 
 
@@ -54,13 +55,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         uris.append(uri)
         return Path(uri).open("rb")
 
-    monkeypatch.setattr(files_as_staged, "open_to_read", open_here)
+    monkeypatch.setattr(history_files, "open_to_read", open_here)
     return uris
 
 
 def kept(lake: Path, batch: PlannedBatch) -> list[int]:
     """Which of the batch's files, by their places."""
-    found = files_as_staged.as_staged(SESSION, str(lake), [batch], {1})
+    found = history_files.as_staged(SESSION, str(lake), [batch], {1})
     return [batch.files.index(file) for _, file in found.files]
 
 
@@ -91,14 +92,14 @@ def test_a_lake_that_does_not_answer_is_left_to_spark(
     def refused(session: object, uri: str, size: int) -> BinaryIO:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(files_as_staged, "open_to_read", refused)
+    monkeypatch.setattr(history_files, "open_to_read", refused)
     assert kept(tmp_path, batch) == []
 
 
 def test_of_many_small_files_few_are_asked(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """After an outage a plan has hundreds of them, and in an object store each is a request of its own."""
-    monkeypatch.setattr(files_as_staged, "MOST_ASKED", 4)
+    monkeypatch.setattr(history_files, "MOST_ASKED", 4)
     batch = staged(tmp_path, 12)
-    large = replace(batch.files[11], bytes=files_as_staged.LEAST_BYTES)
+    large = replace(batch.files[11], bytes=history_files.LEAST_BYTES)
     assert kept(tmp_path, replace(batch, files=(*batch.files[:11], large))) == [0, 2, 3, 11]
     assert [uri.removeprefix(f"{tmp_path}/") for uri in opened] == [batch.files[at].path for at in (0, 1, 2, 3, 11)]

@@ -7,7 +7,7 @@ import random
 
 import pyarrow as pa
 
-from tidemark.target.key_set import KeySet
+from tidemark.target.driver.key_set import KeySet
 
 TYPES = [pa.int32(), pa.string(), pa.timestamp("us", "UTC")]
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemark.target import parquet_footer
-from tidemark.target.parquet_footer import NotPlain
+from tidemark.target.delta import parquet_footer
+from tidemark.target.delta.parquet_footer import NotPlain
 
 WRITERS: list[dict[str, Any]] = [
     {},

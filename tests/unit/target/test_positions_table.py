@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidemark.formats.plan import Level, MergePlan
-from tidemark.formats.result import PlanResult, TableResult
+from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.target import positions_table
 

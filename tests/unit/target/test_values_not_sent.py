@@ -14,10 +14,10 @@ import pytest
 from tidemark.formats.columns import row_schema, staged_schema
 from tidemark.names import ROW_HOLES, TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.target import arrow_fold, target_rows
-from tidemark.target.arrow_fold import Fold
-from tidemark.target.data_files import DataFile
-from tidemark.target.target_rows import TargetRows, TooMuch
+from tidemark.target.delta.data_files import DataFile
+from tidemark.target.driver import arrow_fold, target_rows
+from tidemark.target.driver.arrow_fold import Fold
+from tidemark.target.driver.target_rows import TargetRows, TooMuch
 
 SCHEMA = TableSchema(
     TableName("public", "docs"),

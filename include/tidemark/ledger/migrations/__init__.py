@@ -1,8 +1,9 @@
-"""Numbered SQL files of this folder -> the ledger's schema `tidemark`, each applied once, in order, in one transaction.
+"""Applies the numbered SQL files of this folder to the ledger's schema `tidemark`, each once and in order.
 
-`schema_migrations` holds the numbers that were applied. An applied file never changes; a change of the schema is a new
-file. Code works on the version that it brings along and on no other: an older ledger is brought up to date first (by
-`tidemark migrate`, or by preflight where the ledger's role may), a newer one is refused.
+The table `migrations` holds the numbers that were applied. A file that was released never changes; a change of the
+schema is a new file. Code works on the version that it brings along and on no other: an older ledger is brought up to
+date first (by `tidemark migrate`, or by preflight where the ledger's role may), a newer one is refused. So is one from
+before 0.1.0, whose table of migrations has another name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark.errors import LedgerIsNewer, LedgerMigrationRefused, LedgerMigrationWaits, LedgerNotReady
+from tidemark.errors import (
+    LedgerBeforeReleases,
+    LedgerIsNewer,
+    LedgerMigrationRefused,
+    LedgerMigrationWaits,
+    LedgerNotReady,
+)
 from tidemark.ledger.connection import connect
 
 # Any constant: the key of the advisory lock under which two migrations at once follow each other.
@@ -48,8 +55,8 @@ def migrate(conninfo: str) -> Migration:
     """Bring the ledger's schema up to date. Safe to call at any time, by two at once.
 
     All of it or nothing: whoever reads the ledger meanwhile waits, or sees the version from before. Raises
-    LedgerIsNewer, LedgerMigrationRefused where the role lacks a right, LedgerMigrationWaits for a lock or for longer
-    than the database allows.
+    LedgerIsNewer and LedgerBeforeReleases, LedgerMigrationRefused where the role lacks a right, LedgerMigrationWaits
+    for a lock or for longer than the database allows.
     """
     with connect(conninfo) as connection:
         wanted = look(connection)
@@ -86,18 +93,18 @@ def _apply(connection: psycopg.Connection[Any]) -> Migration:
             if not _exists(connection, "to_regnamespace('tidemark')"):
                 connection.execute("CREATE SCHEMA tidemark")
             connection.execute(
-                "CREATE TABLE tidemark.schema_migrations (number integer PRIMARY KEY, applied_at timestamptz NOT NULL "
+                "CREATE TABLE tidemark.migrations (number integer PRIMARY KEY, applied_at timestamptz NOT NULL "
                 "DEFAULT clock_timestamp())"
             )
         for number, script in _scripts():
             if number > (migration.before or 0):
                 connection.execute(script.encode())
-                connection.execute("INSERT INTO tidemark.schema_migrations (number) VALUES (%s)", (number,))
+                connection.execute("INSERT INTO tidemark.migrations (number) VALUES (%s)", (number,))
         return migration
 
 
 def look(connection: psycopg.Connection[Any]) -> Migration:
-    """What `migrate` would do. Raises LedgerIsNewer."""
+    """What `migrate` would do. Raises LedgerIsNewer and LedgerBeforeReleases."""
     newest = max((number for number, _ in _scripts()), default=0)
     applied = version(connection)
     if applied is not None and applied > newest:
@@ -106,7 +113,7 @@ def look(connection: psycopg.Connection[Any]) -> Migration:
 
 
 def require(connection: psycopg.Connection[Any]) -> None:
-    """Raise LedgerNotReady or LedgerIsNewer unless the schema is at the version of this code."""
+    """Raise LedgerNotReady, LedgerIsNewer or LedgerBeforeReleases unless the schema is at the version of this code."""
     needed = look(connection)
     if needed.is_needed:
         state = "missing" if needed.before is None else f"at version {needed.before}"
@@ -119,8 +126,10 @@ def _exists(connection: psycopg.Connection[Any], name: str) -> bool:
 
 
 def version(connection: psycopg.Connection[Any]) -> int | None:
-    """The number of the last migration that was applied; None if there is no schema."""
-    if not _exists(connection, "to_regclass('tidemark.schema_migrations')"):
+    """The number of the last migration that was applied; None if there is no schema. Raises LedgerBeforeReleases."""
+    if not _exists(connection, "to_regclass('tidemark.migrations')"):
+        if _exists(connection, "to_regclass('tidemark.schema_migrations')"):
+            raise LedgerBeforeReleases(database=connection.info.dbname)
         return None
-    row = connection.execute("SELECT coalesce(max(number), 0) FROM tidemark.schema_migrations").fetchone()
+    row = connection.execute("SELECT coalesce(max(number), 0) FROM tidemark.migrations").fetchone()
     return None if row is None else int(row[0])

@@ -271,7 +271,8 @@ function concern(group) {
     !alone && named.length > 0 && h("div", { class: "names" }, named.slice(0, SHOWN_NAMES).map((one) => tableLink(one)),
       named.length > SHOWN_NAMES && h("span", { class: "quiet" }, `and ${named.length - SHOWN_NAMES} more`)),
     first.ways.length > 0 && h("ul", { class: "ways" }, first.ways.map((way) => h("li", {}, h("span", {}, way))))),
-    alone && first.table_id && h("div", { class: "acts" }, actsFor(first.table_id, REMEDIES[first.kind])));
+    alone && first.table_id && h("div", { class: "acts" }, actsFor(first.table_id, REMEDIES[first.kind])),
+    first.kind === "slot" && first.group === "SlotUnknown" && h("div", { class: "acts" }, upgraded()));
 }
 
 const tableLink = (one) => h("button", { class: "plain", onclick: () => { view.search = one.table; view.state = ""; view.page = 0; draw(); document.getElementById("tables").scrollIntoView(); } }, one.table);
@@ -646,17 +647,24 @@ function actsFor(table, remedy) {
   const may = (kind) => view.status.may[kind];
   const needs = (kind) => (may(kind) ? undefined : `You need the right to trigger ${dagOf(kind)}.`);
   const buttons = [];
-  if (one.parked) buttons.push(acting("unpark", "Unpark", one, may("capture"), needs("capture"), remedy === "unpark"));
-  if (one.paused_by) buttons.push(acting("resume", "Resume merging", one, may("capture"), needs("capture"), remedy === "resume"));
+  if (one.parked) buttons.push(acting("unpark", "Unpark", { table: one.table }, may("capture"), needs("capture"), remedy === "unpark"));
+  if (one.paused_by) buttons.push(acting("resume", "Resume merging", { table: one.table }, may("capture"), needs("capture"), remedy === "resume"));
   buttons.push(
     h("button", { class: remedy === "backfill" ? "small main" : "small", "data-action": "backfill", disabled: !may("backfill"), title: needs("backfill"), onclick: (event) => { event.stopPropagation(); openForm("backfill", one); } }, "Backfill…"),
     h("button", { class: remedy === "verify" ? "small main" : "small", "data-action": "verify", disabled: !may("verify"), title: needs("verify"), onclick: (event) => { event.stopPropagation(); openForm("verify", one, one.differences ? { share: "1", repair: true } : { share: "1" }); } }, one.differences ? "Repair…" : "Verify…"));
-  if (!one.parked && !one.paused_by) buttons.push(acting("pause", "Pause merging", one, may("capture"), needs("capture")));
+  if (!one.parked && !one.paused_by) buttons.push(acting("pause", "Pause merging", { table: one.table }, may("capture"), needs("capture")));
   return buttons;
 }
 
+// After a pg_upgrade that kept the slot; then a verify compares every table and repairs what differs.
+function upgraded() {
+  const allowed = view.status.may.capture && view.status.may.verify;
+  const why = allowed ? undefined : `You need the right to trigger ${dagOf("capture")} and ${dagOf("verify")}.`;
+  return acting("upgraded", "pg_upgrade made this server", {}, allowed, why, true, () => openForm("verify", null, { share: "1", repair: true }));
+}
+
 // The first click arms the button, the second acts.
-function acting(action, title, one, allowed, why, main) {
+function acting(action, title, body, allowed, why, main, next) {
   const button = h("button", { class: main ? "small main" : "small", disabled: !allowed, title: why, "data-action": action, onclick: async (event) => {
     event.stopPropagation();
     if (!button.classList.contains("sure")) {
@@ -667,15 +675,16 @@ function acting(action, title, one, allowed, why, main) {
     }
     button.disabled = true;
     try {
-      const said = await ask(`api/dags/${encodeURIComponent(dagOf("capture"))}/${action}`, { table: one.table });
+      const said = await ask(`api/dags/${encodeURIComponent(dagOf("capture"))}/${action}`, body);
       toast("ok", said.said);
+      next?.();
     } catch (error) { toast("red", error.message); }
     await refresh();
   } }, title);
   return button;
 }
 
-// The form of a DAG, as Airflow has it, filled in for a table. Airflow itself checks the values and starts the run.
+// The form of a DAG, as Airflow has it, filled in for a table, or for all of them. Airflow itself checks the values and starts the run.
 async function openForm(kind, one, filled = {}) {
   const dag = dagOf(kind);
   const dialog = h("dialog", { "aria-label": `Trigger ${dag}` }, h("p", { class: "quiet" }, "Loading the form…"));
@@ -684,7 +693,7 @@ async function openForm(kind, one, filled = {}) {
   dialog.showModal();
   try {
     const known = await airflow(`dags/${encodeURIComponent(dag)}/details`);
-    fillForm(dialog, dag, known, { tables: [one.name], ...filled });
+    fillForm(dialog, dag, known, { tables: one ? [one.name] : [], ...filled });
   } catch (error) {
     dialog.replaceChildren(h("h2", {}, `Trigger ${dag}`), h("p", { class: "said" }, error.message), h("div", { class: "foot" }, h("button", { onclick: () => dialog.close() }, "Close")));
   }

@@ -1,0 +1,119 @@
+"""What is looked at before a backfill or a verify is opened: the generation, and each table under its lock.
+
+settled    the open generation, which the slot continues
+published  what is captured at the source now, by id
+locked     one table under the lock and the settings of a chunk: its snapshot, how it would be read; a row filter
+           is tried
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark.backfill import read_sessions
+from tidemark.capture.continuity import generation
+from tidemark.capture.table_identities import Places
+from tidemark.config import PipelineConfig
+from tidemark.errors import BackfillRefused, CaptureNotBegun, GenerationStale, ReadFailed, ReadRefused, VerifyRefused
+from tidemark.findings import listed
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.staged import generations
+from tidemark.ledger.staged.generations import Generation
+from tidemark.postgres import postgres_session
+from tidemark.source.catalogue import catalog
+from tidemark.source.catalogue.catalog import CapturedTable
+from tidemark.source.catalogue.publication import lock_bounded
+from tidemark.source.rows import key_ranges, row_filter
+from tidemark.source.rows.key_ranges import TableToRead
+
+CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class LockedTable:
+    """`snapshot` is PostgreSQL's `pg_current_snapshot()` under the lock."""
+
+    snapshot: str
+    to_read: TableToRead
+
+
+def settled(
+    config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, named: Sequence[str]
+) -> Generation:
+    """The open generation, if the slot continues it. `named` are the form's tables. Raises CaptureNotBegun."""
+    subject = listed(named) if named else "its tables"
+    opened = generations.current(ledger)
+    if opened is None:
+        raise CaptureNotBegun(
+            tables=subject, pipeline=config.pipeline, reason="its slot was never read, no generation is open"
+        )
+    try:
+        generation.still_continues(source, opened)
+    except GenerationStale as stale:
+        raise CaptureNotBegun(
+            tables=subject, pipeline=config.pipeline, reason=str(stale.facts["difference"])
+        ) from stale
+    return opened
+
+
+def published(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger) -> dict[str, CapturedTable]:
+    """What file and publication capture now, by id."""
+    places = Places(config, ledger, generations.required(ledger).system_identifier)
+    with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
+        return {str(table.table): table for table in places.kept(catalog.captured_tables(source, config))}
+
+
+def not_published(config: PipelineConfig, source: psycopg.Connection[Any]) -> set[str]:
+    """The names of tables that the file names, and that the publication has not, or not yet."""
+    with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
+        return {str(table.name) for table in catalog.captured_tables(source, config) if not table.published}
+
+
+@contextmanager
+def locked(
+    config: PipelineConfig,
+    source: psycopg.Connection[Any],
+    captured: CapturedTable,
+    filter_text: str | None,
+    refused: type[BackfillRefused | VerifyRefused],
+) -> Iterator[LockedTable]:
+    """The table while nobody can alter it, in one transaction with the settings of a chunk; with a row filter the block
+    runs under the bounds of row filters. Raises ReadRefused, ReadFailed, RowFilterInvalid, and `refused` if the table
+    is not what the catalogue said just before."""
+    table = captured.name
+    filtered: AbstractContextManager[None] = nullcontext()
+    try:
+        with lock_bounded(source, config.bounds.lock_timeout_s, str(table)), source.transaction():
+            for setting in read_sessions.CHUNK_SETTINGS:
+                source.execute(setting)
+            name = sql.Identifier(table.schema, table.name)
+            source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+            row = source.execute(
+                "SELECT pg_current_snapshot()::text, to_regclass(%s)::oid, now()", (name.as_string(None),)
+            ).fetchone()
+            assert row is not None
+            if row[1] != captured.relation_oid:
+                raise refused(table=table, reason=CHANGED_MEANWHILE)  # another table has its name by now
+            condition = None
+            if filter_text is not None:
+                condition = row_filter.condition(source, captured, filter_text, row[2])
+                filtered = read_sessions.filtered(source, table, read_sessions.TRY_FILTER_S)
+            to_read = key_ranges.table_to_read(source, captured, condition)
+            with filtered:
+                if condition is not None:
+                    key_ranges.try_conditions(source, to_read)
+                yield LockedTable(row[0], to_read)
+    except psycopg.errors.InsufficientPrivilege as denied:
+        raise ReadRefused(table=table, detail=denied.diag.message_primary or "a right is missing") from denied
+    except (psycopg.errors.UndefinedTable, LookupError):
+        raise refused(table=table, reason=CHANGED_MEANWHILE) from None
+    except psycopg.Error as failed:
+        if not postgres_session.is_of_the_statement(failed):
+            raise
+        raise ReadFailed(table=table, detail=f"SQLSTATE {failed.sqlstate}") from failed

@@ -1,0 +1,104 @@
+"""Ledger -> which tables should be backfilled now, and how.
+
+    marked, and nobody reads it                      the whole table
+    marked for some columns alone                    these columns and the key, of all rows
+    marked for holes alone, and their keys are kept  exactly those keys
+    marked for changes that the source lost, whose
+    keys are known                                   exactly those keys; what the source lacks of them is removed
+    a backfill that has something left to read,
+    and nobody reads it                              that backfill goes on
+
+Nothing asks for a backfill but these facts, so nothing can be asked for and forgotten. A table that is parked or not
+captured is left alone: what was read could not be merged. So is one that a merge builds from staging, and one without
+identity whose history has rows that were read: the merge holds a chunk against them, and an altered column would make
+every row count as new. And so is one that PostgreSQL could not read, until it is marked anew: a person starts its next
+backfill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tidemark.formats.merge_result import MAX_HOLE_KEYS
+from tidemark.ledger import migrations
+from tidemark.ledger.captured import relation_ids, successors, tables
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.ledger.reading.backfills import Backfill, Key, Mode
+from tidemark.run import Run
+from tidemark.schema import table_life
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`keys`, of rows and so never for a log, are those to read in mode keys; `reason` is half a sentence. `columns`
+    are the numbers of those to read besides the key, None for all. `builds`: the table is built beside another one,
+    since the pipeline file says that it follows, and so is what starts it."""
+
+    table: str
+    mode: Mode
+    keys: tuple[Key, ...] = field(repr=False)
+    reason: str
+    columns: tuple[int, ...] | None = None
+    builds: bool = False
+
+
+def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
+    """What a backfill run should take, by table. A table whose join no capture run has judged yet, as after it was
+    begun anew, is not among them. Tables of which a backfill was begun, adopted or read on within the
+    last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
+    with open_ledger(run.ledger, run.pipeline) as book:
+        migrations.require(book.connection)
+        quiet = backfills.tables_tried_within(book, quiet_s)
+        left_alone = quiet.union(backfills.unreadable(book))
+        rows = [row for row in tables.all_of(book) if row.life.may_be_backfilled and row.table not in left_alone]
+        needs = [_of(book, row) for row in rows]
+        building = _building(book, run)
+    return [replace(one, builds=one.table in building) for one in needs if one is not None]
+
+
+def _building(ledger: Ledger, run: Run) -> set[str]:
+    names = relation_ids.names(ledger)
+    return {
+        row.table
+        for row in tables.all_of(ledger)
+        if successors.is_built_by_capture(row, relation_ids.called(names, row.table), run.config.evolves)
+    }
+
+
+def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
+    open_backfill = backfills.open_of(ledger, row.table)
+    if open_backfill is not None:
+        return _to_go_on(ledger, open_backfill)
+    if not row.life.needs_backfill or row.backfill_kind == tables.REPLAYED or _has_been_read(ledger, row):
+        return None
+    reason = row.backfill_reason or ""
+    if row.lost_keys:
+        return Wanted(row.table, "keys", tuple(tuple(key) for key in row.lost_keys), reason)
+    keys = tuple(tuple(key) for key in row.hole_keys)
+    if row.life.target == table_life.HOLES and 0 < len(keys) < MAX_HOLE_KEYS:
+        return Wanted(row.table, "keys", keys, reason)
+    columns = None if row.columns_in_doubt is None else tuple(row.columns_in_doubt)
+    return Wanted(row.table, "chunks", (), reason, columns)
+
+
+def _to_go_on(ledger: Ledger, backfill: Backfill) -> Wanted | None:
+    if chunks.all_read(ledger, backfill.backfill) or chunks.being_read(ledger, backfill.backfill):
+        return None
+    keys = tuple(
+        key
+        for key_range in chunks.ranges_of(ledger, backfill.backfill)
+        if not key_range.done
+        for key in key_range.keys or ()
+    )
+    return Wanted(
+        backfill.table, backfill.mode, keys, f"its backfill {backfill.backfill} is not finished, and nobody reads it"
+    )
+
+
+def _has_been_read(ledger: Ledger, row: TableRow) -> bool:
+    """Whether the table is history only, and was read before."""
+    if row.fingerprint is None or row.fingerprint["key"] or row.fingerprint["identity"] == "full":
+        return False
+    return chunks.has_read_rows(ledger, row.table)

@@ -1,0 +1,70 @@
+"""A COPY's rows on their way to a chunk's files, in bounded memory: block by block, what is counted of them kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tidemark.backfill import read_sessions
+from tidemark.errors import KeyValueUnfit, SettingsChanged
+from tidemark.formats.manifest import StagedFile
+from tidemark.ledger.reading.backfills import Key
+from tidemark.pgoutput.copy_rows import CopyDecoder
+from tidemark.schema.table import TableSchema
+from tidemark.source.rows.copying import copy_rows
+from tidemark.staging.chunk_writer import ChunkWriter
+
+
+class ChunkRows:
+    """What one session writes of a chunk. `last_key` is that of the last row, None if the table has no key. Once all
+    is written, `files` are the chunk's, and `ended` says whether the range has no more rows."""
+
+    def __init__(
+        self, conn: psycopg.Connection[Any], schema: TableSchema, salt: bytes | None, writer: ChunkWriter
+    ) -> None:
+        self.schema = schema
+        self.salt = salt
+        self.writer = writer
+        self.count = 0
+        self.converted: dict[str, int] = {}
+        self.last_key: Key | None = None
+        self.files: tuple[StagedFile, ...] = ()
+        self.ended = False
+        self._conn = conn
+
+    def copy(self, query: sql.Composed) -> None:
+        """Write what the query gives; raises KeyValueUnfit, or SettingsChanged where rows were read under settings that
+        are not Tidemark's from the first row to the last. A session that is left in the middle is closed."""
+        before = read_sessions.settings(self._conn)
+        decoder = CopyDecoder(self.schema, self.salt)
+        blocks = copy_rows(self._conn, query)
+        try:
+            for messages in blocks:
+                block = decoder.decode(messages)
+                if block.key_unfit:
+                    raise KeyValueUnfit(table=self.schema.table, columns=", ".join(block.key_unfit))
+                self.writer.write(block.rows)
+                self.count += block.rows.num_rows
+                self.last_key = block.last_key or self.last_key
+                self.add_converted(block.converted)
+            decoder.finish()
+            differing = read_sessions.differing(before, read_sessions.settings(self._conn))
+            if differing:
+                raise SettingsChanged(table=self.schema.table, settings=", ".join(differing))
+        except psycopg.Error:
+            raise
+        except BaseException:
+            self._conn.close()
+            raise
+
+    def add_converted(self, converted: dict[str, int]) -> None:
+        for column, count in converted.items():
+            self.converted[column] = self.converted.get(column, 0) + count
+
+    def finish(self, *, ended: bool, others: Sequence[StagedFile] = ()) -> None:
+        """End the files. `others` are those that further sessions wrote, where this one wrote none."""
+        self.files = tuple(others) if others else self.writer.finish()
+        self.ended = ended

@@ -1,0 +1,129 @@
+"""What a verify found, once all of it is applied: ledger -> `VerifyReport`, whose `str()` is what a log shows.
+
+Differences are raised, once, by the run that found them, with what to do; they stay in `status` until a later verify
+finds none, or somebody repairs them. No value of a row is in here: the keys lie in a Delta table beside the lake's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidemark.backfill.backfill_report import pending_of
+from tidemark.config import PipelineConfig
+from tidemark.errors import BackfillNotApplied, DifferencesFound, DifferencesRepaired, NothingProven
+from tidemark.formats import layout
+from tidemark.ledger import migrations
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.reading import backfills, proofs
+from tidemark.ledger.reading.backfills import Backfill
+from tidemark.ledger.reading.proofs import Outcome
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.run import Run
+from tidemark.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class TableProof:
+    """One table's verify. `parts` of `of_parts` were read, None where rows of a filter were. `unproven` is why nothing
+    is said of it, half a sentence; `through_lsn` the table's oldest proof, with its moment."""
+
+    table: str
+    verify: str
+    repaired: bool
+    proven_lsn: Lsn | None
+    parts: int | None
+    of_parts: int
+    outcome: Outcome
+    unproven: str | None
+    through_lsn: Lsn | None
+    through_at: datetime | None
+
+    def __str__(self) -> str:
+        read = f"{counted(self.outcome.rows, 'row')} compared in {counted(self.outcome.chunks, 'chunk')}"
+        extent = "the rows of the filter" if self.parts is None else f"{self.parts} of {counted(self.of_parts, 'part')}"
+        if self.unproven is not None:
+            return f"{self.table}: {read}, and nothing is proven: {self.unproven}."
+        if not self.outcome.differences:
+            line = f"{self.table}: {extent} equal to the source as of {self.proven_lsn}. {read}."
+        else:
+            line = f"{self.table}: {self.outcome}; {read}."
+        if self.through_lsn is not None and self.through_at is not None:
+            line += f" The whole table is proven through {self.through_lsn} ({self.through_at:%Y-%m-%d %H:%M} UTC)."
+        return line
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    run_id: str
+    tables: tuple[TableProof, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(str(table) for table in self.tables) or f"Run {self.run_id} verified nothing: nothing was due."
+
+
+def report(run: Run) -> VerifyReport:
+    """What the run's verifies proved. Raises BackfillNotApplied while one is open, and then what is wrong, by its move
+    never retried: DifferencesFound, DifferencesRepaired, or NothingProven if one could not be compared."""
+    outcome = outcome_of(run)
+    _raise_for(run.config, outcome)
+    return outcome
+
+
+def outcome_of(run: Run) -> VerifyReport:
+    """The same, whatever they found. Raises BackfillNotApplied while one is open."""
+    with open_ledger(run.ledger, run.pipeline) as book:
+        migrations.require(book.connection)
+        with book.transaction():
+            book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            ours = [b for b in backfills.of_run(book, run.run_id) if b.purpose != "fill"]
+            pending = [pending_of(book, b) for b in ours if b.state == "open"]
+            if pending:
+                raise BackfillNotApplied(run_id=run.run_id, pending="; ".join(pending))
+            return VerifyReport(run.run_id, tuple(_table(book, b) for b in ours))
+
+
+def _raise_for(config: PipelineConfig, outcome: VerifyReport) -> None:
+    differing = [t for t in outcome.tables if t.unproven is None and t.outcome.differences]
+    if differing:
+        names = "; ".join(f"{t.table}: {t.outcome}" for t in differing)
+        where = layout.differences_table(config.pipeline, TableName.parse(differing[0].table))
+        facts = {"pipeline": config.pipeline, "differences": names, "keys": f"{config.lake}/{where}"}
+        if all(t.repaired for t in differing):
+            raise DifferencesRepaired(**facts)
+        raise DifferencesFound(**facts)
+    unproven = [t for t in outcome.tables if t.unproven is not None]
+    if unproven:
+        reasons = "; ".join(f"{t.table} ({t.unproven})" for t in unproven)
+        raise NothingProven(pipeline=config.pipeline, tables=reasons)
+
+
+def _table(ledger: Ledger, verify: Backfill) -> TableProof:
+    row = tables.one(ledger, verify.table)
+    outcome = proofs.outcome(ledger, verify)
+    progress = proofs.verified(ledger).get(verify.table)
+    of_parts = 0 if progress is None else progress.parts
+    unproven = None
+    if verify.state == "closed":
+        unproven = verify.state_reason or "it was closed"
+    elif row is not None and row.life.needs_backfill:
+        unproven = f"the table needs a backfill: {row.backfill_reason}"
+    elif outcome.unknown and not outcome.differences:
+        unproven = f"what became of {counted(outcome.unknown, 'chunk')} is not known"
+    parts = None
+    if verify.row_filter is None:
+        parts = of_parts if verify.parts is None else len(verify.parts)
+    return TableProof(
+        table=verify.table,
+        verify=verify.backfill,
+        repaired=verify.purpose == "repair",
+        proven_lsn=verify.complete_lsn,
+        parts=parts,
+        of_parts=of_parts,
+        outcome=outcome,
+        unproven=unproven,
+        through_lsn=None if progress is None else progress.through_lsn,
+        through_at=None if progress is None else progress.through_at,
+    )

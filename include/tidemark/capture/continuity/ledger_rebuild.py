@@ -1,0 +1,79 @@
+"""A ledger that was lost -> what staging, plans and their results give back of it (R4), before a run needs it.
+
+    generation.json, retired.json ──► generations, and how far each was cleaned up
+    manifests                     ──► batches, the tables' parts of them, schema versions, fingerprints, marks, claims
+    plans and results             ──► positions, failures, holes
+
+The first run after the loss does the same by itself (`recovery`). By hand it is done without the source, with nothing
+merged or confirmed by it, and says what is there again; and what is not, since nothing in the lake has it. Where a
+table stands that no result tells of, the next merge reads off its Delta tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.capture import lake_folder
+from tidemark.capture.continuity.recovery import look_into_staging, register_again
+from tidemark.capture.merge_planning import ingest
+from tidemark.ledger import migrations
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.leases import SLOT, hold
+from tidemark.ledger.staged import batches, generations
+from tidemark.ledger.staged.generations import Generation
+from tidemark.lsn import Lsn
+from tidemark.run import Run
+from tidemark.storage.store import Store
+
+# What no file in the lake has.
+NOT_IN_THE_LAKE: Final = (
+    "joins: the next preflight judges each table's anew, and a backfill is due of those that have rows",
+    "open backfills and verifies, and what verifies have proven: they begin anew",
+    "tables that were paused, or that merges parked: the former are merged again, the latter fail and park again",
+    "which columns masks and left-out columns follow that were renamed: name them in the file as they are called now",
+    "runs, plots and alerts of the past",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What was brought back now, and the generation that is open after it, None if staging has none. `unapplied` is how
+    many batches wait per table, for those for which any does."""
+
+    batches: int
+    plans: int
+    tables: int
+    generation: Generation | None
+    unapplied: dict[str, int]
+
+
+def rebuild(run: Run) -> Rebuilt:
+    """Bring the pipeline's ledger, whose schema is up to date, level with the lake. Run twice, it does nothing more.
+
+    Waits for no drain: raises LeaseTaken where one works. Raises LedgerNotReady, or what `lake_folder.require` or
+    `register_again` raises.
+    """
+    store = Store(run.config.lake, run.config.lake_access)
+    with open_ledger(run.ledger, run.pipeline) as book:
+        migrations.require(book.connection)
+        with hold(run.ledger, run.pipeline, SLOT, run.holder) as lease:
+            if (opened := generations.current(book)) is not None:
+                lake_folder.require(run.config, store, opened)
+            registered = register_again(book, look_into_staging(book, store), lease, _nobody_knows)
+    ingested = ingest(run)
+    with open_ledger(run.ledger, run.pipeline) as book:
+        known = [row.table for row in tables.all_of(book)]
+        return Rebuilt(
+            batches=len(registered),
+            plans=len(ingested.plans),
+            tables=len(known),
+            generation=generations.current(book),
+            unapplied=batches.unapplied_counts(book, known),
+        )
+
+
+def _nobody_knows(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool:
+    """Whether the source still sends it: it is not asked, so nothing is given up."""
+    return False

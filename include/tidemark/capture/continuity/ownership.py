@@ -1,0 +1,132 @@
+"""Slot and publication of the file -> whether they are this pipeline's, from ledger and staging (R9).
+
+    made by preflight, noted in the ledger before ──► its own
+    a generation was staged from the slot         ──► its own; the ledger knows it, or generation.json does
+    anything else                                 ──► somebody's: it is neither read nor changed, until a person says
+                                                      `preflight --adopt-slot`
+
+Whose the folder in the lake is, `lake_folder` asks.
+
+Reading a slot moves it on, and its owner loses what lies between; so nobody reads one because a file names it. Whoever
+judges a slot asks here first, and only then what is wrong with it: the advice to drop a slot is for one's own alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tidemark.capture import lake_folder
+from tidemark.capture.preflight_context import Survey
+from tidemark.config import PipelineConfig
+from tidemark.errors import PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
+from tidemark.findings import listed
+from tidemark.ledger import owned_objects
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import Lease
+from tidemark.ledger.owned_objects import Belonging, Kind
+from tidemark.ledger.staged import generations
+from tidemark.lsn import Lsn
+from tidemark.source.catalogue import publication
+from tidemark.source.catalogue.publication_findings import PublicationWork
+from tidemark.source.wal import slot as slots
+from tidemark.source.wal import slot_use
+from tidemark.source.wal.slot import SlotState
+from tidemark.staging import staged_folders
+from tidemark.storage.store import Store
+
+
+def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> Belonging:
+    """The slot or publication of this name, as the ledger would know it."""
+    row = source.execute("SELECT system_identifier::text, current_database()::text FROM pg_control_system()").fetchone()
+    assert row is not None
+    return Belonging(kind, row[0], row[1], name)
+
+
+def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store) -> bool:
+    """Whether the slot that the file names is the pipeline's own."""
+    named = thing(source, "slot", config.slot)
+    if owned_objects.is_own(ledger, named):
+        return True
+    # A ledger that was lost comes back from staging with the first drain; what it will know counts already.
+    return generations.current(ledger) is None and any(
+        (opening.system_identifier, opening.slot) == (named.system_identifier, named.name)
+        for number in staged_folders.generations(store, config.pipeline)
+        if (opening := lake_folder.opening(store, config.pipeline, number)) is not None
+    )
+
+
+def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotState | None) -> SlotUnknown:
+    """The error that a slot is somebody else's, with who reads it now."""
+    user = slot_use.read_user(source, config.slot)
+    if user is None:
+        reader = "nobody reads it at the moment"
+    else:
+        reader = f"process {user.pid}, application_name {user.application_name or 'unknown'}, reads it now"
+    confirmed_lsn = None if slot is None else slot.confirmed_lsn
+    return SlotUnknown(
+        slot=config.slot,
+        pipeline=config.pipeline,
+        confirmed_lsn=confirmed_lsn or "no position yet",
+        reader=reader,
+        path=config.path or "FILE",
+    )
+
+
+def usable(
+    config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store
+) -> tuple[SlotState, Lsn]:
+    """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown if it is somebody else's, or what
+    `source.wal.slot.usable` raises."""
+    try:
+        usable_slot = slots.usable(source, config.slot)
+    except (SlotInvalidated, SlotNotReady):
+        # Their remedies are for a slot of one's own.
+        if not is_own_slot(config, source, ledger, store):
+            raise unknown(config, source, slots.read_slot(source, config.slot)) from None
+        raise
+    if not is_own_slot(config, source, ledger, store):
+        raise unknown(config, source, usable_slot[0])
+    return usable_slot
+
+
+def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any], *, own: bool) -> None:
+    """Raise SlotBusy if somebody reads the slot. Under our own name, and of our own slot, that is a drain of the
+    pipeline's other DAG, or a dead attempt that the drain ends."""
+    user = slot_use.read_user(source, config.slot)
+    if user is None or (own and user.application_name == config.application_name[:63]):
+        return
+    raise SlotBusy(slot=config.slot, pid=user.pid, application=user.application_name or "unknown")
+
+
+def require_own_publication(survey: Survey, work: PublicationWork) -> None:
+    """Raises PublicationUnknown if the publication would have to change, and is not this pipeline's."""
+    if not survey.config.manage_publication or not (work.add or work.drop) or survey.adopt_slot:
+        return
+    named = thing(survey.source, "publication", survey.config.publication)
+    if owned_objects.is_own(survey.ledger, named):
+        return
+    changes = [f"{verb} {listed(names)}" for verb, names in (("add", work.add), ("take out", work.drop)) if names]
+    raise PublicationUnknown(
+        publication=survey.config.publication,
+        pipeline=survey.config.pipeline,
+        change=", ".join(changes),
+        path=survey.config.path or "FILE",
+    )
+
+
+def adopt(survey: Survey, lease: Lease) -> None:
+    """Take slot and publication of the file, if they are there, for this pipeline's own from now on."""
+    if slots.read_slot(survey.source, survey.config.slot) is not None:
+        named = thing(survey.source, "slot", survey.config.slot)
+        if not owned_objects.is_own(survey.ledger, named):
+            # Whoever reads it may have come since the look.
+            refuse_other_reader(survey.config, survey.source, own=False)
+            owned_objects.note(survey.ledger, lease, named, "adopted")
+            survey.note("slot", f'Slot "{named.name}" is this pipeline\'s from now on')
+    if publication.read(survey.source, survey.config.publication) is not None:
+        named = thing(survey.source, "publication", survey.config.publication)
+        if not owned_objects.is_own(survey.ledger, named):
+            owned_objects.note(survey.ledger, lease, named, "adopted")
+            survey.note("publication", f'Publication "{named.name}" is this pipeline\'s from now on')

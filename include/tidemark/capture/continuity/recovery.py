@@ -1,0 +1,285 @@
+"""Staging -> what the ledger no longer knows, or never learned: complete manifests that go
+on from `staged` are registered.
+
+That heals two things alike. A drain that died between manifest and registration left a batch that is as good as any.
+And a ledger that was restored from an older copy, or lost, is behind the tables: draining again would end batches
+elsewhere, and the tables' positions would lie inside them; the manifests give the very batches back, and the results of
+the plans that applied them are ingested with the next merge. What such a manifest claims is claimed, whether the ledger
+knows the chunk or not; a backfill whose row is then behind is read on from there, and reading twice changes nothing.
+Generations that the ledger does not know are opened again from their generation.json.
+
+What maintenance removed of staging does not come back, and need not: it was applied. retired.json says how far that
+is, and a ledger from before the clean-up learns it (`relearning.learn`). One that was lost begins there, and the tables
+that kept something below are read again. One that ends below it is behind a gap, like any other.
+
+One manifest is not as good as any: that which gives a table's new shape a number that a backfill's reader gave to
+another shape first. It is removed, with what goes on from it, and drained again, since the source still sends it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from posixpath import basename, dirname
+from typing import Final
+
+from msgspec.structs import replace
+
+from tidemark.capture import lake_folder
+from tidemark.errors import Move, SchemaVersionTaken
+from tidemark.formats import layout
+from tidemark.formats.manifest import BatchManifest, Claim, TableMark
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.formats.retired_file import RetiredFile
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import Lease
+from tidemark.ledger.retention import restored_retirement
+from tidemark.ledger.staged import batches, generations, plans
+from tidemark.ledger.staged.generations import Generation
+from tidemark.lsn import Lsn
+from tidemark.staging import staged_folders
+from tidemark.staging.abandoned_folders import read_name
+from tidemark.staging.batch_chain import StagedBatch, chain_from
+from tidemark.staging.staged_folders import StagedFolders
+from tidemark.storage.small_reads import read_ahead
+from tidemark.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+LOST: Final = "the ledger was lost while staging kept changes of the table that were not applied, or not proven to be"
+
+# Whether the source still sends all of the generation's changes in [start, end).
+StillSends = Callable[[Generation, Lsn, Lsn], bool]
+
+
+def look_into_staging(ledger: Ledger, store: Store) -> StagedFolders:
+    """Whatever a drain may have to know of staging, by one listing. Needs the lease `slot`."""
+    generation = generations.current(ledger)
+    if generation is None:
+        return staged_folders.look(store, ledger.pipeline, None, Lsn(0))
+    return staged_folders.look(
+        store, ledger.pipeline, generation.number, generation.confirmed_lsn or generation.start_lsn
+    )
+
+
+def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_sends: StillSends) -> list[StagedBatch]:
+    """Bring the ledger level with staging and return what was registered. Needs the lease `slot`, under which `folders`
+    were looked for.
+
+    Raises `SchemaVersionTaken` if a manifest cannot be registered, and cannot be done without either.
+    """
+    registered: list[StagedBatch] = []
+    generation = generations.current(ledger)
+    store, numbers = folders.store, folders.numbers
+    for number in numbers:
+        if generation is not None and number < generation.number:
+            continue
+        if generation is None or number > generation.number:
+            staged = _complete(folders, number, Lsn(0))
+            opened = _open_again(ledger, store, lease, number, staged)
+            if opened is None:
+                continue
+            generation = opened
+        else:
+            staged = _complete(folders, number, generation.staged_lsn)
+        # The slot is the newest generation's.
+        sends = still_sends if number == numbers[-1] else _sends_nothing
+        added = _register_chain(ledger, store, lease, generation, staged, sends)
+        if basename(layout.retired_file(lease.pipeline, number)) in folders.of(number, generation.staged_lsn):
+            _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
+        registered += added
+    return registered
+
+
+def what_goes_on(store: Store, pipeline: str, generation: Generation) -> str | None:
+    """What staging has that the ledger lacks, and the next drain registers with all that it claims; None if nothing."""
+    folders = staged_folders.look(store, pipeline, generation.number, generation.staged_lsn)
+    newest = max(folders.numbers, default=generation.number)
+    if newest > generation.number:
+        return f"it ends with generation {generation.number}, the lake with {newest}"
+    home = layout.generation_folder(pipeline, generation.number)
+    attempts = [read_name(name) for name in folders.of(generation.number, generation.staged_lsn)]
+    next_ones = [a.folder for a in attempts if a is not None and a.start == generation.staged_lsn]
+    if any(store.exists(layout.manifest_file(f"{home}/{folder}")) for folder in next_ones):
+        return f"it ends at {generation.staged_lsn}, where a batch begins that was not registered"
+    return None
+
+
+def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: int, *, was_behind: bool) -> None:
+    retired = read_retired(store, lease.pipeline, number)
+    if retired is None:
+        return
+    if restored_retirement.learn(ledger, lease, retired, lambda paths: is_gone(store, paths), was_behind=was_behind):
+        log.warning(
+            "The ledger is older than the last clean-up of staging: up to %s generation %d counts as applied, and open "
+            "backfills begin anew",
+            retired.up_to,
+            number,
+        )
+
+
+def read_retired(store: Store, pipeline: str, generation: int) -> RetiredFile | None:
+    """How far the generation's staging was cleaned up; None if it never was."""
+    path = layout.retired_file(pipeline, generation)
+    try:
+        return RetiredFile.from_json(store.read(path), path)
+    except FileNotFoundError:
+        return None
+
+
+def is_gone(store: Store, paths: Sequence[str]) -> bool:
+    """Whether some of a batch's files are there no more."""
+    return not all(store.exists(path) for path in paths)
+
+
+def _register_chain(
+    ledger: Ledger,
+    store: Store,
+    lease: Lease,
+    generation: Generation,
+    staged: Sequence[StagedBatch],
+    still_sends: StillSends,
+) -> list[StagedBatch]:
+    ours = [batch for batch in staged if _is_of(generation, batch)]
+    if not any(batch.start_lsn == generation.staged_lsn for batch in ours):
+        return []
+    unknown = _unknown_plans(ledger, store, generation.number)
+
+    def is_named(batch: StagedBatch) -> bool:
+        claimed = ((batch.start_lsn, batch.end_lsn, claim) in unknown.claimed for claim in batch.claims)
+        return batch.folder in unknown.folders or any(claimed)
+
+    chain = chain_from(generation.staged_lsn, ours, is_named)
+    registered: list[StagedBatch] = []
+    with ledger.transaction():
+        for batch, manifest in zip(chain, read_ahead(lambda b: _manifest(store, b.path), chain), strict=True):
+            try:
+                batches.register(ledger, lease, manifest, batch.path, again=True)
+            except SchemaVersionTaken as difference:
+                # Named by a plan it may be in the tables already, whose positions are ends of these very batches.
+                refused = chain[len(registered) :]
+                if any(map(is_named, refused)) or not still_sends(generation, batch.start_lsn, chain[-1].end_lsn):
+                    raise
+                log.warning("Removing [%s, %s) from staging: %s", batch.start_lsn, chain[-1].end_lsn, difference)
+                break
+            registered.append(batch)
+        for plan in read_ahead(lambda name: _plan_with_result(store, lease.pipeline, name), unknown.names):
+            if plan is not None:
+                plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
+    # The last one first: what is left after a death in between begins with the one that is refused again.
+    for batch in reversed(chain[len(registered) :]):
+        store.delete(batch.folder)
+    return registered
+
+
+def _sends_nothing(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool:
+    return False
+
+
+def _is_of(generation: Generation, batch: StagedBatch) -> bool:
+    """Timelines only rise within a generation: a failover slot takes it along to the next one."""
+    return (
+        batch.source.system_identifier == generation.system_identifier and batch.source.timeline <= generation.timeline
+    )
+
+
+def _open_again(
+    ledger: Ledger, store: Store, lease: Lease, number: int, staged: Sequence[StagedBatch]
+) -> Generation | None:
+    """Open a generation that only staging knows: where its clean-up ended, else where its oldest remaining batches
+    begin. What lay below was applied, but for what single tables still kept: those are marked. None if nothing says
+    how it began."""
+    opening = lake_folder.opening(store, lease.pipeline, number)
+    if opening is None:
+        return None
+    retired = read_retired(store, lease.pipeline, number)
+    if retired is not None:
+        staged = [batch for batch in staged if batch.start_lsn >= retired.up_to]
+        opening = replace(opening, start_lsn=retired.up_to)
+    remaining = chain_from(None if retired is None else retired.up_to, staged, lambda _: False)
+    newest = max((batch.source for batch in remaining), key=lambda source: source.timeline, default=None)
+    if newest is not None:
+        history = opening.history if newest.timeline == opening.timeline else None
+        opening = replace(
+            opening, start_lsn=remaining[0].start_lsn, timeline=newest.timeline, slot=newest.slot, history=history
+        )
+    with ledger.transaction():
+        opened = generations.open_generation(ledger, lease, opening)
+        for table in () if retired is None else retired.kept:
+            tables.mark(ledger, TableMark(table, "needs_backfill", tables.GAP, Move.BACKFILL.value, LOST))
+    return opened
+
+
+def _complete(folders: StagedFolders, generation: int, above: Lsn) -> list[StagedBatch]:
+    """The batches of a generation that start at or above a position and whose manifests are complete. A manifest is
+    written last, so only the retention can have taken a file from under it: those are looked for."""
+    store, folder = folders.store, layout.generation_folder(folders.pipeline, generation)
+
+    def batch_of(name: str) -> StagedBatch | None:
+        path = layout.manifest_file(f"{folder}/{name}")
+        try:
+            manifest = _manifest(store, path)
+        except (FileNotFoundError, ValueError):
+            return None
+        return StagedBatch.of(path, manifest) if _has_all_files(store, manifest) else None
+
+    names = [name for name in folders.of(generation, above) if "-" in name]
+    return [batch for batch in read_ahead(batch_of, names) if batch is not None]
+
+
+def _manifest(store: Store, path: str) -> BatchManifest:
+    return BatchManifest.from_json(store.read(path), path)
+
+
+def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
+    files = [f for t in manifest.tables for f in (*t.files, *(f for claim in t.claims for f in claim.files))]
+    if manifest.transactions is not None:
+        files.append(manifest.transactions)
+    try:
+        return all(store.size(f.path) == f.bytes for f in files)
+    except FileNotFoundError:
+        return False
+
+
+@dataclass(slots=True)
+class _UnknownPlans:
+    """What the plans name that the ledger has no row of: the folders of batches, and of batches without changes what
+    they claim. `names` are the plans' own."""
+
+    folders: set[str] = field(default_factory=set)
+    claimed: set[tuple[Lsn, Lsn, Claim]] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+
+    def add(self, plan: MergePlan) -> None:
+        self.names.append(plan.plan)
+        for batch in (b for table in plan.tables for b in table.batches):
+            self.folders |= {dirname(dirname(file.path)) for file in batch.files}
+            if not batch.files:
+                self.claimed |= {(batch.start_lsn, batch.end_lsn, claim) for claim in batch.claims}
+
+
+def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPlans:
+    """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
+    recorded = plans.recorded(ledger)
+    names = [name for name in store.list(layout.plans_root(ledger.pipeline)) if name not in recorded]
+
+    unknown = _UnknownPlans()
+    for plan in read_ahead(lambda name: _plan(store, ledger.pipeline, name), names):
+        if plan is not None and plan.generation == generation:
+            unknown.add(plan)
+    return unknown
+
+
+def _plan(store: Store, pipeline: str, name: str) -> MergePlan | None:
+    """None if it is not there, or not whole."""
+    try:
+        return MergePlan.from_json(store.read(layout.plan_file(pipeline, name)))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _plan_with_result(store: Store, pipeline: str, name: str) -> MergePlan | None:
+    """None if it has none by now, or is gone: maintenance needs no lease of a drain's to remove it."""
+    return _plan(store, pipeline, name) if store.exists(layout.result_file(pipeline, name)) else None

@@ -1,0 +1,185 @@
+"""Staging, and where the source left the history that was staged -> what the lake has and the source lost: `LostPart`.
+
+    ── timeline 1 ──────────────┬───────────────── staged
+                                │ left_lsn         └── these transactions are in the lake alone
+                                └── timeline 2 ──►
+
+A standby was promoted that lacked the newest WAL. Every transaction whose commit record lies at or above `left_lsn` is
+lost; which those are stands in the batches' transactions.parquet, which rows they touched in the staged changes. All
+other rows are as the new history has them too: what is staged below that point is common to both, and nothing but the
+lost transactions came after. So those rows alone are read again, where they can be told (R7, R8); of a table whose
+rows cannot be told, all of them.
+
+What a backfill's chunk brought above that point needs no look of its own: a chunk is claimed once everything is staged
+that it can have seen, so a lost change in it is one of those that are found here. A table that joined above that point
+is another matter: it was changed before it joined, too. The ledger sees to those (`generations.open_generation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemark.formats.manifest import BatchManifest, StagedFile
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading.backfills import Key
+from tidemark.ledger.staged import batches
+from tidemark.ledger.staged.generations import Generation
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+from tidemark.staging import transactions_file as transactions
+from tidemark.storage.store import Store
+from tidemark.wording import counted
+
+# Of more rows than these, in one table or in all, the tables are read as a whole.
+MAX_KEYS: Final = 10_000
+MAX_KEYS_IN_ALL: Final = 100_000
+# So many transactions are named in the error; the file beside generation.json has all of them.
+NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LostPart:
+    """`transactions` are the lost ones that touched captured tables, in the shape of transactions.parquet; `tables`
+    maps each table that they touched to the keys, as texts that PostgreSQL reads, or to None where they cannot be told.
+    A table that has a history alone is not there: nothing of it can be repaired."""
+
+    transactions: pa.Table
+    tables: dict[str, tuple[Key, ...] | None] = field(repr=False)
+
+    def __str__(self) -> str:
+        """Which transactions: the first of them by id, commit time and tables."""
+        named = [
+            f"{row['xid']} of {row['committed_at']:%Y-%m-%d %H:%M:%S} UTC ({', '.join(row['tables'])})"
+            for row in self.transactions.slice(0, NAMED).to_pylist()
+        ]
+        more = self.transactions.num_rows - len(named)
+        return "; ".join(named) + (f"; and {more} more" if more else "")
+
+    @property
+    def rows_said(self) -> str:
+        """What is read again, by table."""
+        return ", ".join(
+            f"{table} ({'all rows' if keys is None else counted(len(keys), 'row')})"
+            for table, keys in sorted(self.tables.items())
+        )
+
+
+class _Untold(Exception):
+    """The rows of a table that lost changes touched cannot be told. Internal."""
+
+
+def lost_part(ledger: Ledger, store: Store, generation: Generation, left_lsn: Lsn) -> LostPart | None:
+    """What is staged of the generation at or above `left_lsn`; None if staging does not have all of it any more."""
+    above = batches.after(ledger, generation.number, left_lsn)
+    ends = [above[0].start_lsn if above else generation.staged_lsn, *(batch.end_lsn for batch in above)]
+    if ends[0] > left_lsn or any(batch.start_lsn != end for batch, end in zip(above, ends, strict=False)):
+        return None
+    look = _Look(store, left_lsn)
+    try:
+        for batch in above:
+            look.take(BatchManifest.from_json(store.read(batch.manifest), batch.manifest))
+    except (FileNotFoundError, ValueError, pa.ArrowInvalid):
+        return None
+    return look.lost_part()
+
+
+class _Look:
+    def __init__(self, store: Store, left_lsn: Lsn) -> None:
+        self._store = store
+        self._left = pa.scalar(int(left_lsn), pa.int64())
+        self._transactions: list[pa.Table] = []
+        self._keys: dict[str, dict[Key, None]] = {}
+        self._untold: set[str] = set()
+
+    def take(self, manifest: BatchManifest) -> None:
+        if manifest.transactions is not None:
+            self._transactions += self._rows(manifest.transactions, transactions.SCHEMA.names)
+        schemas = {(str(schema.table), schema.version): schema for schema in manifest.schemas}
+        for changes in manifest.tables:
+            for file in changes.files:
+                schema = schemas[changes.table, file.schema_version]
+                if not schema.key and not schema.is_multiset:
+                    continue  # it has a history alone, and no backfill takes anything out of that
+                if changes.table in manifest.fingerprints:
+                    # Its definition may be one of the lost part.
+                    self._untold |= {changes.table} if self._is_touched(file) else set()
+                else:
+                    self._add_keys(schema, file)
+
+    def lost_part(self) -> LostPart:
+        found = pa.concat_tables([transactions.SCHEMA.empty_table(), *self._transactions])
+        found = found.filter(pc.greater(pc.list_value_length(found["tables"]), 0))
+        tables: dict[str, tuple[Key, ...] | None] = {table: tuple(keys) for table, keys in self._keys.items()}
+        if sum(map(len, self._keys.values())) > MAX_KEYS_IN_ALL:
+            self._untold |= set(tables)
+        return LostPart(found, {**tables, **dict.fromkeys(sorted(self._untold))})
+
+    def _rows(self, file: StagedFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The lost rows of a staged file, by row group."""
+        with self._store.open(file.path) as opened:
+            parquet = pq.ParquetFile(opened)
+            at = "commit_lsn" if "commit_lsn" in columns else "_commit_lsn"
+            for group in range(parquet.num_row_groups):
+                rows = parquet.read_row_group(group, columns=[*columns])
+                yield rows.filter(pc.greater_equal(rows[at], self._left))
+
+    def _is_touched(self, file: StagedFile) -> bool:
+        return any(rows.num_rows for rows in self._rows(file, ["_commit_lsn"]))
+
+    def _add_keys(self, schema: TableSchema, file: StagedFile) -> None:
+        table = str(schema.table)
+        if table in self._untold:
+            return
+        columns = ["_commit_lsn", "_op", *schema.key, *(["_old_key"] if schema.key else [])]
+        try:
+            for rows in self._rows(file, columns):
+                if not rows.num_rows:
+                    continue
+                keys = self._keys.setdefault(table, {})
+                keys |= dict.fromkeys(_keys_of(schema, rows))
+                if len(keys) > MAX_KEYS:
+                    raise _Untold
+        except _Untold:
+            self._keys.pop(table, None)
+            self._untold.add(table)
+
+
+def _keys_of(schema: TableSchema, rows: pa.Table) -> Iterator[Key]:
+    """The keys of changes, those from before a key was changed included. Raises _Untold."""
+    if not schema.key or pc.any(pc.equal(rows["_op"], "truncate")).as_py():
+        raise _Untold
+    try:
+        new = [rows[name].to_pylist() for name in schema.key]
+        before = rows["_old_key"].drop_null().to_pylist()
+    except OverflowError:  # Python knows no day before the year 1, and none beyond 9999
+        raise _Untold from None
+    yield from zip(*(map(_text, values) for values in new), strict=True)
+    for old in before:
+        yield tuple(_text(old[name]) for name in schema.key)
+
+
+def _text(value: Any) -> str:
+    """A stored value as a text that PostgreSQL reads as the key's. Raises _Untold where there is none that is exact."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | Decimal():
+            return f"{value:f}" if isinstance(value, Decimal) else str(value)
+        case bytes():
+            return "\\x" + value.hex()
+        case datetime():
+            return value.isoformat(" ")
+        case date():
+            return value.isoformat()
+        case _:
+            raise _Untold

@@ -1,0 +1,123 @@
+"""Slot and ledger -> whether the source's WAL still has the run's last heartbeat where the drain found it (R4, R8).
+
+    ── heartbeat H ── staged             the lake
+    ── copied ─╳                         a copy of the disk that was made before H, put back, and written on:
+             └──────────────── flush     same system, same timeline, and WAL beyond `staged` again
+
+Such a server is one on which nothing of what identifies a source differs. What was staged above the copy is not what
+it has there, so "its slot stands at or below staged" proves nothing. But its slot stands below H, where the copy had
+it, and would send H again; the message names an attempt, and no other WAL has it. So H is asked for, where
+
+    the server was started since it was last asked     a copy is not put back under a server that runs
+    and the slot stands below H                        else the slot itself was moved beyond H by this very WAL
+
+A crash that moved the slot back looks the same, and has H.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from functools import partial
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import GenerationStale
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.staged import batches, generations
+from tidemark.ledger.staged.generations import Generation
+from tidemark.lsn import Lsn
+from tidemark.pgoutput.messages import parse_logical
+from tidemark.postgres.postgres_session import to_the_same_server
+from tidemark.source.wal.replication import LONGEST_WORK_S, XLOG_HEADER_BYTES, ReplicationStream, is_at_work, sent_by
+from tidemark.source.wal.slot_server import at_slot
+from tidemark.source.wal.slot_use import take_when_free
+from tidemark.source.wal.wal_messages import LOGICAL_MESSAGE
+
+# The stream begins this much below the end of the heartbeat's commit record, which takes some fifty bytes.
+_BEFORE_BYTES: Final = 8192
+_BLOCK_BYTES: Final = 1024 * 1024
+_SLOT_WAIT_S: Final = 20.0
+
+_BEGIN: Final = struct.Struct(">cQ")
+
+
+def was_rewound(
+    config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, lease: Lease, confirmed_lsn: Lsn
+) -> bool:
+    """Whether the WAL up to `staged` is not what was staged, as far as the slot can tell. Needs the lease `slot`
+    and the slot, which nobody else may read meanwhile. Raises GenerationStale where the server does not answer."""
+    generation = generations.required(ledger)
+    heartbeat_lsn = generation.heartbeat_lsn
+    if heartbeat_lsn is None or confirmed_lsn >= heartbeat_lsn:
+        return False
+    attempt = batches.attempt_of(ledger, generation.number, heartbeat_lsn)
+    if attempt is None:
+        return False  # its batch was retired: applied to all tables long ago, and confirmed
+
+    def start() -> ReplicationStream:
+        return ReplicationStream(
+            to_the_same_server(at_slot(source, config.slot)),
+            application_name=config.application_name,
+            slot=config.slot,
+            publication=config.publication,
+            start=Lsn(max(confirmed_lsn, heartbeat_lsn - _BEFORE_BYTES)),
+            confirmed=None,
+        )
+
+    stream = take_when_free(
+        source,
+        config.slot,
+        config.application_name,
+        start,
+        limit_s=_SLOT_WAIT_S,
+        check_lease=partial(lease.check, ledger, SLOT),
+    )
+    with stream:
+        return not _has_heartbeat(stream, source, config, generation, heartbeat_lsn, attempt)
+
+
+def _has_heartbeat(
+    stream: ReplicationStream,
+    source: psycopg.Connection[Any],
+    config: PipelineConfig,
+    generation: Generation,
+    heartbeat_lsn: Lsn,
+    attempt: str,
+) -> bool:
+    """Read up to where the heartbeat's transaction ends. Only BEGIN and logical messages are looked at: what else is
+    sent was staged, or is not what was, and either way nothing here decodes it. The server begins to read where the
+    slot's oldest open transaction began, and says nothing until it is here: it may take as long as it gets on."""
+    read_lsn, patience_s = Lsn(0), float(config.bounds.drain_stall_s)
+    while True:
+        for payload in stream.read(_BLOCK_BYTES, 1.0):
+            kind = payload[XLOG_HEADER_BYTES]
+            if kind == LOGICAL_MESSAGE and _is_heartbeat(payload[XLOG_HEADER_BYTES:], attempt):
+                return True
+            if kind == ord("B") and _BEGIN.unpack_from(payload, XLOG_HEADER_BYTES)[1] >= heartbeat_lsn:
+                return False
+        if stream.sent_lsn >= heartbeat_lsn:
+            return False
+        if stream.silent_s() > patience_s:
+            # Not the stream's own note of it: what was sent up to there may still be on its way.
+            there = at_slot(source, config.slot)
+            before, read_lsn = read_lsn, sent_by(there, stream.pid) or Lsn(0)
+            if read_lsn > before or (stream.silent_s() < LONGEST_WORK_S and is_at_work(there, stream.pid)):
+                patience_s = stream.silent_s() + config.bounds.drain_stall_s
+                continue
+            raise GenerationStale(
+                slot=config.slot,
+                generation=generation.number,
+                difference=f"the source did not say what its WAL has at {heartbeat_lsn}",
+            )
+
+
+def _is_heartbeat(message: bytes, attempt: str) -> bool:
+    try:
+        raw = json.loads(parse_logical(message, Lsn(0), 0).content)
+    except (ValueError, RecursionError):  # any login's words
+        return False
+    return isinstance(raw, dict) and (raw.get("kind"), raw.get("attempt")) == ("heartbeat", attempt)

@@ -1,0 +1,88 @@
+"""Which tables a plan may hold now: ledger and the file's `merge` -> those that are due, and when the others are (R6).
+
+A table waits only by choice: the file says so, and it is in state `deferred`, which it comes to once it was level. What
+waits counts as staged (R3), so nobody is held back by it: the files are durable and registered, the slot moves on, and
+retention keeps what is not applied. A deferred merge is a late one, and a late merge is exact: it applies every batch
+in order, each under the schema version it was staged with. So neither a truncate nor a change of columns makes a
+table due. Due before its time is what waits for more than its own changes:
+
+    chunks of a backfill or a verify   the run's report waits for them, and its evidence pins staging
+    a last merge that failed           R6 counts failed runs; a table that is to be parked shall not take hours to be
+    a generation that has ended        nothing comes to it any more, and what came after has to wait for it (R1)
+    a run that a person triggered      who presses the button wants to see what is there
+
+A table in any other state is due with each plan, or parked: a new one, and one that was un-parked, merge at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tidemark.config import Merge, PipelineConfig
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.observations.overview import TableStatus
+from tidemark.ledger.staged import unapplied_changes
+from tidemark.ledger.staged.unapplied_changes import Backlog
+from tidemark.schema.table_life import DEFERRED
+from tidemark.wording import counted, moment
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The tables that may be merged now, whether anything waits for them or not, and those that wait by choice, each
+    with when it is due by the clock."""
+
+    tables: frozenset[str]
+    deferred: Mapping[str, datetime] = field(default_factory=dict)
+
+    @property
+    def said(self) -> str:
+        """Half a sentence on those that wait, "" for none."""
+        if not self.deferred:
+            return ""
+        tables, first = counted(len(self.deferred), "table"), moment(min(self.deferred.values()))
+        return f"; {tables} {'waits' if len(self.deferred) == 1 else 'wait'} by choice, the first until {first}"
+
+
+def look(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: bool = False) -> Due:
+    """Parked tables are in neither, unless their retry is due."""
+    allowed = tables.due(ledger, config.bounds.unpark_retry_s)
+    if all_of_them or not config.merge.defers:
+        return Due(frozenset(allowed))
+    waiting = unapplied_changes.all_of(ledger, allowed & tables.deferred(ledger))
+    deferred = {
+        table: config.merge.due_at(backlog.since)
+        for table, backlog in waiting.items()
+        if not is_due(config.merge, backlog, now)
+    }
+    return Due(frozenset(allowed - deferred.keys()), deferred)
+
+
+def is_due(merge: Merge, backlog: Backlog, now: datetime) -> bool:
+    """Whether what waits for a deferred table whose last merge did not fail is to be merged now."""
+    if backlog.has_chunks or backlog.is_of_the_past:
+        return True
+    if merge.rows is not None and backlog.changes >= merge.rows:
+        return True
+    # What was staged while a clock was ahead would wait until that moment comes.
+    return not now < merge.due_at(backlog.since) <= now + timedelta(seconds=merge.every_s)
+
+
+def waits_until(config: PipelineConfig, table: TableStatus, now: datetime) -> datetime | None:
+    """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""
+    row, backlog = table.row, table.backlog
+    if backlog is None or not config.merge.defers or row.life.merge != DEFERRED or row.failed_runs:
+        return None
+    return None if is_due(config.merge, backlog, now) else config.merge.due_at(backlog.since)
+
+
+def follow_the_file(ledger: Ledger, config: PipelineConfig) -> None:
+    """Let tables wait, or no longer, as the file says. One waits from when nothing waits for it: what is new, or was
+    un-parked, is merged at once the first time."""
+    if config.merge.defers:
+        tables.defer(ledger)
+    else:
+        tables.merge_always(ledger)

@@ -1,0 +1,1 @@
+"""Follows changes of table definitions at the source (R11)."""

@@ -1,0 +1,322 @@
+"""What one run sees of the source's tables, beside what the last one saw, and what that means for each (R11).
+
+    the run begins ──► as which table each relation is kept, columns' guards, the catalogue
+                   ──► a fingerprint of each table, beside the ledger's ──► marks; the next manifest has what changed
+    RELATION       ──► which table in which version (`capture.definitions.relation_versions`), by the same look
+    a chunk        ──► one table looked at again, for its claim
+    the heartbeat  ──► what could not be told before all that this look saw is staged: `held`
+
+The look is from before this run's heartbeat. What it saw is staged once the heartbeat is, and it is the ledger's from
+then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidemark.capture.continuity import generation
+from tidemark.capture.definitions.column_guarding import GuardBook, Guarding
+from tidemark.capture.definitions.marks import (
+    catalogue_marks,
+    key_not_valid,
+    leaves_without_wal_mark,
+    marks_of,
+    passed_over_marks,
+    unfit_key,
+)
+from tidemark.capture.definitions.passing_partitions import PassingPartitions
+from tidemark.capture.definitions.relation_versions import Kept, Looks, Schemas
+from tidemark.capture.definitions.successor_shapes import Reshaping, may_have_another
+from tidemark.capture.definitions.table_definition import Catalog
+from tidemark.capture.definitions.truncates import Truncates
+from tidemark.capture.open_batch import Staged
+from tidemark.capture.table_identities import Places
+from tidemark.config import PipelineConfig
+from tidemark.formats.manifest import TableMark
+from tidemark.ledger.captured import joins, schema_versions, table_errors, tables
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.staged import batches
+from tidemark.ledger.staged.generations import Generation
+from tidemark.names import TableName
+from tidemark.pgoutput.blocks import DecodedBlock
+from tidemark.schema.evolution import Difference, Verdict
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import TableSchema
+from tidemark.source.catalogue import catalog
+from tidemark.source.catalogue.publication import lock_bounded
+from tidemark.source.wal.slot import Server
+from tidemark.staging.batch_writer import read_table
+from tidemark.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a manifest says of definitions: those that no change of the batch shows, the looks that the ledger does not
+    have yet, by table, and the marks."""
+
+    shapes: tuple[TableSchema, ...]
+    fingerprints: dict[str, Fingerprint]
+    marks: tuple[TableMark, ...]
+
+
+class Looking:
+    """One drain's, under the lease `slot`: until it ends, no table joins and none leaves."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        source: psycopg.Connection[Any],
+        ledger: Ledger,
+        store: Store,
+        server: Server,
+        open_generation: Generation,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._ledger = ledger
+        self._store = store
+        self._generation = open_generation
+        self._passed_over = table_errors.passed_over(ledger)
+        self._places = Places(config, ledger, open_generation.system_identifier)
+        self._places.look(source)
+        rows = {row.table: row for row in tables.all_of(ledger)}
+        # The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
+        # from before all that is not.
+        before = {
+            table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
+        }
+        self._captured = {table for table, row in rows.items() if row.life.is_captured}
+        self._are_partitions: dict[int, bool] = {}
+        self._bare = joins.bare(ledger)
+        named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
+        self._guarding = Guarding(GuardBook(config, ledger, server), source, named)
+        self.schemas = Schemas(
+            config.rule,
+            self._look,
+            schema_versions.Streamed(ledger),
+            lambda t: schema_versions.ahead(ledger, t),
+            lambda t: schema_versions.merged(ledger, t),
+            Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another, self._is_bare),
+        )
+        self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed, self.schemas.is_bare)
+        self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
+        self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
+        self._truncated = self._truncates.held
+        self._first = self.schemas.catalog
+        self._grown = self._with_more_columns(before)
+        self._held = self._truncated | self._reshaping.held | self._grown
+        self._changed -= self._grown
+        self.next_xid = _next_xid(source)
+        staged_look = before if self._before_is_staged else {}
+        self.schemas.explain_by(Looks(staged_look, self._fingerprints, self.next_xid), self._lost_numbers())
+        self.partitions = PassingPartitions(
+            self._fingerprints, before, self._captured_as, self.schemas.streamed, self.look_again
+        )
+
+    def replay(self, asked: Collection[str]) -> None:
+        """Have these tables built anew from the heartbeat on. What this run's look at them shows is for the next run,
+        whose look is one at the new ones."""
+        catalogue = self.schemas.catalog
+        self._reshaping.replay(table for table in catalogue.tables.values() if str(table.table) in asked)
+        held = self._reshaping.held
+        self._held |= held
+        self._changed -= held
+        self._marks = tuple(mark for mark in self._marks if mark.table not in held)
+
+    def note(self, block: DecodedBlock) -> None:
+        """What a block of the stream says of what the look saw."""
+        self._truncates.note(block)
+
+    def at_heartbeat(self) -> list[TableSchema]:
+        """The batch that ends now is the first that has all that the look saw. Returns the definitions with new columns
+        that no change shows."""
+        self._reshaping.at_heartbeat()
+        unseen = [
+            self.schemas.unseen(captured, self._first.types)
+            for captured in self._first.tables.values()
+            if str(captured.table) in self._grown - self._reshaping.left
+        ]
+        self._marks += tuple(one for one in unseen if isinstance(one, TableMark))
+        return [one for one in unseen if isinstance(one, TableSchema)]
+
+    def _with_more_columns(self, before: Mapping[str, Fingerprint]) -> frozenset[str]:
+        """The tables that got columns since the look before. Their looks wait for the heartbeat: a run that ends
+        earlier leaves it to the next one to see that no change shows them."""
+        return frozenset(
+            table
+            for table, look in self._fingerprints.items()
+            if table in before
+            and before[table].relation_oid == look.relation_oid
+            and before[table].last_attnum < look.last_attnum
+        )
+
+    def said_by(self, staged: Staged, *, at_heartbeat: bool) -> Said:
+        """What the manifest of this batch says; `at_heartbeat`: that of the run's last one."""
+        of_partitions, with_partition = self.partitions.take()
+        marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions]
+        changed = self._changed | (with_partition - self._held)
+        if not at_heartbeat:
+            # Whether this run gets to staging their looks is not known, and the next one may find the partition gone.
+            unsure = Difference(Verdict.NEEDS_BACKFILL, "a partition came while another was truncated")
+            for table in sorted(with_partition & self._truncated):
+                marks += marks_of(TableName.parse(table), [unsure])
+        if at_heartbeat:
+            changed |= self._held - self._reshaping.left
+            marks += self._truncates.marks()
+        shapes, marks_of_shapes = self._reshaping.said_by(staged.schemas, staged.end_lsn)
+        marks += marks_of_shapes
+        for schema in staged.schemas:
+            marks += self.schemas.take_marks(schema)
+        marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]
+        looks = {table: look for table, look in self._fingerprints.items() if table in changed}
+        return Said(tuple(shapes), looks, tuple(marks))
+
+    def registered(self) -> None:
+        """The manifest is registered: none behind it says the same again."""
+        self._marks, self._changed = (), frozenset()
+
+    def staged_all(self) -> None:
+        """The heartbeat is registered: the look is older than all that is not staged."""
+        self._guarding.staged_all()
+
+    def kept_looks(self) -> dict[str, Fingerprint]:
+        """The look at each table but those that are kept as another one by now, or are to be looked at again: that of a
+        table that was bare was compared with nothing, and the stream may have given it an older shape since."""
+        left = self._reshaping.left | set(filter(self.schemas.has_met, self._bare))
+        return {table: look for table, look in self._fingerprints.items() if table not in left}
+
+    def look_again(self, table: str) -> Fingerprint | None:
+        """One table's fingerprint now, None if it is no longer captured."""
+        catalogue = self._look()
+        here = [t for t in catalogue.tables.values() if str(t.table) == table and t.published]
+        if here and self._reshaping.look_at(here[0], catalogue.types) is not None:
+            return None  # as which it is not kept any more, once this look is staged
+        return catalog.fingerprint(self._source, self._config.publication, here).get(table)
+
+    # --- as which table a relation is kept ----------------------------------------------------------------------------
+
+    def _kept_as(self, oid: int, called: TableName) -> TableName | None:
+        """The table that a relation is kept as; none where its errors keep it out of the capture, nor of a partition,
+        whose changes come by itself where its root is not published so: its older rows would be in no backfill."""
+        if self._captured_as(oid) is None and self._is_partition(oid):
+            return None
+        table = self._places.of(oid, called)
+        return None if str(table) in self._passed_over else table
+
+    def _is_partition(self, oid: int) -> bool:
+        """Most that are asked about are old ones, whose definition comes before their changes as their root's."""
+        if not self._are_partitions:
+            self._are_partitions = dict.fromkeys(catalog.partitions(self._source), True)
+        if oid not in self._are_partitions:
+            self._are_partitions[oid] = oid in catalog.partitions(self._source, oid)
+        return self._are_partitions[oid]
+
+    def _keep_as_another(self, oid: int, called: TableName, reason: str) -> TableName | None:
+        return self._reshaping.begin(oid, called, reason)
+
+    def _captured_as(self, oid: int) -> TableName | None:
+        table = self._places.known(oid)
+        return table if str(table) in self._captured else None
+
+    def _is_bare(self, table: str) -> bool:
+        # Asked again: a batch of this drain may have claimed chunks.
+        return table in self._bare and table in joins.bare(self._ledger)
+
+    # --- the catalogue ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Catalog:
+        with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
+            seen_below = _seen_below(self._source)
+            captured = catalog.captured_tables(self._source, self._config)
+            types = catalog.read_types(self._source)
+        kept = self._places.kept(map(self._guarding.applied, captured))
+        return Catalog({table.relation_oid: table for table in kept}, types, seen_below)
+
+    def _lost_numbers(self) -> Callable[[str], frozenset[int]]:
+        """Of a source that never lost anything of what was staged, no table is asked about."""
+        left = generation.lost_parts(self._ledger)
+        return lambda table: schema_versions.lost_numbers(self._ledger, table, left) if left else frozenset()
+
+    def _read_fingerprints(
+        self, rows: Mapping[str, TableRow], before: Mapping[str, Fingerprint]
+    ) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
+        """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
+        looked_at = [
+            t
+            for t in self.schemas.catalog.tables.values()
+            if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
+        ]
+        prints = catalog.fingerprint(self._source, self._config.publication, looked_at)
+        looks = catalog.with_comments(self._source, prints)
+        below = self.schemas.catalog.seen_below
+        fingerprints = {
+            table: look.carried(before.get(table)).missing(before.get(table), below, staged=self._before_is_staged)
+            for table, look in looks.items()
+        }
+        changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
+        gone = self._gone(rows, {table for table in before if table not in fingerprints})
+        # Where no row is in Delta yet, none is older than what the catalogue shows: each chunk is compared with it.
+        with_rows = {table: look for table, look in fingerprints.items() if not self.schemas.is_bare(table)}
+        marks = catalogue_marks(with_rows, before, gone, self.schemas.streamed)
+        # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
+        marks += passed_over_marks(
+            row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
+        )
+        marks += [key_not_valid(table.table) for table in looked_at if self._has_key_too_early(table)]
+        marks += [leaves_without_wal_mark(t.table, t.leaves_without_wal) for t in looked_at if t.leaves_without_wal]
+        truncates = Truncates(
+            fingerprints,
+            before,
+            lambda table: batches.truncating(self._ledger, self._generation.number, table),
+            lambda file: read_table(self._store, file),
+        )
+        may_be_others = [
+            table
+            for table in looked_at
+            if str(table.table) in changed
+            or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
+        ]
+        self._reshaping.look(may_be_others, self.schemas.catalog.types, rows)
+        pending = self._reshaping.held
+        marks = [mark for mark in marks if mark.table not in pending]
+        return fingerprints, changed - truncates.held - pending, tuple(marks), truncates
+
+    def _gone(self, rows: Mapping[str, TableRow], missing: Collection[str]) -> list[str]:
+        """Those of them that were dropped. Preflight has already taken a dropped table for "no longer captured". The
+        file still names it, as it does not name a table taken out by choice. Said once: the mark stays until the table
+        is back. Where another one has its name, that one is captured, and nothing of this one is missing."""
+        at_source = {str(t.table) for t in self.schemas.catalog.tables.values()}
+        return sorted(
+            table
+            for table in missing
+            if table not in at_source
+            and self._config.rule(self._places.name_of(TableName.parse(table))) is not None
+            and not self._places.is_superseded(TableName.parse(table))
+            and (rows[table].life.is_captured or not rows[table].life.needs_backfill)
+        )
+
+    def _has_key_too_early(self, table: catalog.CapturedTable) -> bool:
+        """Whether the stream has a root's key for the key, and the catalogue says that it is not valid."""
+        if table.kind != "p" or table.identity != "default" or table.key:
+            return False
+        latest = self.schemas.streamed(str(table.table))
+        return latest is not None and bool(latest.key)
+
+
+def _seen_below(conn: psycopg.Connection[Any]) -> int:
+    """Every transaction with a lower 64-bit id has ended."""
+    row = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _next_xid(conn: psycopg.Connection[Any]) -> int:
+    """A 64-bit transaction id of about now, beside which the stream's 32 bits are widened."""
+    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,222 @@
+"""Which columns of a RELATION message are masked or left out, whatever was renamed meanwhile (`schema.guards`).
+
+    the drain begins ──► the guards of the ledger ──► a first look at all guarded tables, bound and kept
+    RELATION of transaction X   seen by the first look: before = the ledger's look, after = the first one
+                                not seen by it:         before = the first look,    after = one that has seen X
+    the heartbeat is registered ──► the first look becomes the ledger's: it has not seen anything that is still unstaged
+
+A table of which the file's own entry names a column that it does not have, and one that is gone by now, is passed over:
+nothing of it is staged (`Withheld`), and it needs a backfill. That is the way of failing here; no other is in doubt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import Move, ShapeUnsettled
+from tidemark.findings import Finding, listed
+from tidemark.ledger.captured import guarded_columns as ledger_guards
+from tidemark.ledger.captured.guarded_columns import Guarded
+from tidemark.ledger.connection import Ledger
+from tidemark.names import TableName
+from tidemark.pgoutput.messages import RelationMessage
+from tidemark.schema import guards
+from tidemark.schema.guards import Guard, Guards, Hidden, Rows
+from tidemark.source.catalogue import column_names
+from tidemark.source.catalogue.catalog import CapturedTable
+from tidemark.source.catalogue.column_names import ColumnLook
+from tidemark.source.catalogue.publication import Matching
+from tidemark.source.wal.slot import Server
+
+# How long a transaction that is in the stream may take until it is visible; it waits for synchronous standbys only.
+VISIBLE_WITHIN_S: Final = 10.0
+
+
+class Withheld(Exception):
+    """Nothing of the table's changes may be staged, for the reason given. Internal: the drain passes it over."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardBook:
+    """The guards of one pipeline in the ledger, for the server that the source is now."""
+
+    config: PipelineConfig
+    ledger: Ledger
+    server: Server
+
+    def stored(self) -> dict[int, Guarded]:
+        return ledger_guards.all_of(self.ledger, self.server.system_identifier)
+
+    def bind(self, oid: int, table: TableName, rows: Rows, before: Guards) -> dict[int, Guard]:
+        """Bind what the file says to the columns of a look, and keep it. A table that the file does not name keeps what
+        it has."""
+        rule = self.config.rule(table)
+        if rule is None or guards.bind(before, str(table), rows, rule) == before:
+            return dict(before)
+        return self._change(oid, table, lambda now: guards.bind(now, str(table), rows, rule))
+
+    def add(self, oid: int, table: TableName, guards_added: dict[int, Guard]) -> dict[int, Guard]:
+        return self._change(oid, table, lambda now: {**guards_added, **now})
+
+    def keep_look(self, oid: int, table: TableName, look: ColumnLook, bound: Guards) -> None:
+        _, rows = look.tables[oid]
+        guarded = Guarded(str(table), self.server.timeline, look.snapshot, rows, dict(bound))
+        self._change(oid, table, dict)
+        ledger_guards.keep_look(self.ledger, self.server.system_identifier, oid, guarded)
+
+    def _change(self, oid: int, table: TableName, how: Callable[[Guards], dict[int, Guard]]) -> dict[int, Guard]:
+        return ledger_guards.change(
+            self.ledger,
+            self.server.system_identifier,
+            oid,
+            str(table),
+            self.server.timeline,
+            how,
+        )
+
+    def applied(self, captured: CapturedTable) -> CapturedTable:
+        """A table that nobody can alter meanwhile, with its rule by its columns' guards. Raises Withheld."""
+        oid, table = captured.relation_oid, captured.name
+        rows = {column.attnum: (column.name, column.xmin) for column in captured.columns}
+        stored = self.stored().get(oid)
+        bound = self.bind(oid, table, rows, {} if stored is None else stored.guards)
+        require_fit(self.config, table, (), rows, bound)
+        columns = [(column.attnum, column.name) for column in captured.columns]
+        return dataclasses.replace(
+            captured, rule=_hiding(captured.rule, guards.in_names(captured.rule, columns, bound))
+        )
+
+
+def _hiding(rule: TableRule, hidden: Hidden) -> TableRule:
+    return dataclasses.replace(rule, leave_out=hidden.leave_out, mask=hidden.mask)
+
+
+def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...], rows: Rows, bound: Guards) -> None:
+    """Raises Withheld if the table's own entry masks or leaves out a column that it does not have."""
+    missing = guards.unfit(config.guarded_by_name(table), str(table), names, rows, bound)
+    if missing:
+        raise Withheld(f"the file masks or leaves out {', '.join(missing)}, which it does not have")
+
+
+def guard_findings(
+    config: PipelineConfig, stored: Mapping[int, Guarded], now: ColumnLook
+) -> tuple[set[tuple[TableName, str]], list[Finding]]:
+    """What preflight says of columns that are guarded by another name: the entries that are followed so, and a finding
+    for each table. Nothing is written."""
+    followed: set[tuple[TableName, str]] = set()
+    findings = []
+    for oid, (table, rows) in now.tables.items():
+        rule = config.rule(table)
+        if rule is None or oid not in stored:
+            continue
+        heirs = guards.inherited(str(table), rows, guards.bind(stored[oid].guards, str(table), rows, rule))
+        followed |= {(table, guard.column) for guard in heirs.values() if guard.table == str(table)}
+        if heirs:
+            renamed = listed(f"{name} (was {guard.column} of {guard.table})" for name, guard in sorted(heirs.items()))
+            findings.append(
+                Finding.of_tables(
+                    "columns",
+                    [table],
+                    f"Masked or left-out columns of {table} are called otherwise now; what was masked is staged as "
+                    f"NULL, what was left out stays out: {renamed}",
+                    "Name them in the file as they are called now, under mask or leave_out; `clear` as a mask captures "
+                    "a column as it is",
+                    bars="nothing",
+                    move=Move.FIX_CONFIG,
+                )
+            )
+    return followed, findings
+
+
+def look_first(book: GuardBook, source: psycopg.Connection[Any], matched: Matching) -> None:
+    """Look at the columns of tables with masks before they can be in the stream: what is renamed from here on is
+    seen."""
+    stored = book.stored()
+    new = [t.relation.oid for t in matched.tables if guards.guards(t.rule) and t.relation.oid not in stored]
+    now = column_names.look(source, new)
+    for oid, (table, rows) in now.tables.items():
+        book.bind(oid, table, rows, {})
+        book.keep_look(oid, table, now, {})
+
+
+class Guarding:
+    """One drain's answers. `captured` are the tables that the file names now, by OID."""
+
+    def __init__(self, book: GuardBook, source: psycopg.Connection[Any], captured: dict[int, TableName]) -> None:
+        self._book = book
+        self._source = source
+        # The guards first: whoever made them had looked before this look.
+        self._stored = book.stored()
+        named = {oid for oid, table in captured.items() if (r := book.config.rule(table)) and guards.guards(r)}
+        self._first = column_names.look(source, named | set(self._stored))
+        self._latest = self._first
+        self._known: dict[int, dict[int, Guard]] = {oid: row.guards for oid, row in self._stored.items()}
+        for oid, (table, rows) in self._first.tables.items():
+            self._known[oid] = book.bind(oid, table, rows, self._known.get(oid, {}))
+
+    def applied(self, table: CapturedTable) -> CapturedTable:
+        """The table with its rule in the names that the catalogue has now."""
+        columns = [(column.attnum, column.name) for column in table.columns]
+        bound = self._known.get(table.relation_oid, {})
+        return dataclasses.replace(table, rule=_hiding(table.rule, guards.in_names(table.rule, columns, bound)))
+
+    def place(self, relation: RelationMessage, rule: TableRule) -> TableRule:
+        """The rule in the names of a RELATION message. Raises Withheld, or ShapeUnsettled."""
+        oid, table = relation.relation_oid, relation.table
+        if not guards.guards(rule) and not self._known.get(oid):
+            return rule
+        assert relation.xid is not None
+        before, after = self._around(oid, relation.xid)
+        if after is None:
+            raise Withheld("it was dropped since, and which of its columns were masked cannot be told any more")
+        called, rows = after
+        bound = self._book.bind(oid, called, rows, self._known.get(oid, {}))
+        names = tuple(column.name for column in relation.columns)
+        resolved = guards.resolve(rule, str(table), names, before, rows, bound)
+        if resolved.new_guards:
+            bound = self._book.add(oid, called, resolved.new_guards)
+        self._known[oid] = bound
+        require_fit(self._book.config, table, names, rows, bound)
+        return _hiding(rule, resolved)
+
+    def _around(self, oid: int, xid: int) -> tuple[Rows | None, tuple[TableName, Rows] | None]:
+        first = self._first.tables.get(oid)
+        if self._first.snapshot.sees(xid):
+            stored = self._stored.get(oid)
+            is_before = (
+                stored is not None
+                and stored.snapshot is not None
+                and stored.timeline == self._book.server.timeline
+                and not stored.snapshot.sees(xid)
+            )
+            if first is None and oid not in self._stored:
+                # A name of the file that came with the table since: there is nothing to compare with.
+                return None, self._look_after(oid, xid).tables.get(oid)
+            return (stored.rows if stored is not None and is_before else None), first
+        return (None if first is None else first[1]), self._look_after(oid, xid).tables.get(oid)
+
+    def _look_after(self, oid: int, xid: int) -> ColumnLook:
+        """A look that has seen the transaction. It is in the stream, so it is committed; visible it is as soon as no
+        synchronous standby keeps it waiting."""
+        ends_at = time.monotonic() + VISIBLE_WITHIN_S
+        while oid not in self._latest.tables or not self._latest.snapshot.sees(xid):
+            self._latest = column_names.look(self._source, {oid, *self._first.tables, *self._known})
+            if self._latest.snapshot.sees(xid):
+                break
+            if time.monotonic() >= ends_at:
+                raise ShapeUnsettled(seconds=VISIBLE_WITHIN_S)
+            time.sleep(0.05)
+        return self._latest
+
+    def staged_all(self) -> None:
+        """Everything that the first look saw is staged: that look is older than all that is not staged."""
+        for oid, (table, _) in self._first.tables.items():
+            loaded = self._stored[oid].guards if oid in self._stored else {}
+            self._book.keep_look(oid, table, self._first, loaded)

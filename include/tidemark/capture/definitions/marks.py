@@ -1,0 +1,107 @@
+"""What was found of a table's definition -> the `TableMark`s of a manifest, which the ledger takes over (R6, R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkError
+from tidemark.findings import listed
+from tidemark.formats.manifest import TableMark
+from tidemark.names import TableName
+from tidemark.schema.evolution import STOPS, Difference, Verdict, columns_of, compare_fingerprints, reasons
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import TableSchema
+from tidemark.source.catalogue.publication import Relation
+
+# The kind of `needs_backfill` that stands for a difference found in stream or catalogue.
+SOURCE_CHANGED: Final = "source_changed"
+# That of a table which its errors keep out of the capture.
+PASSED_OVER: Final = "passed_over"
+
+
+def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableMark]:
+    """One mark at most per verdict; what is followed leaves none."""
+    collected = list(differences)
+    marks = []
+    if reason := reasons(collected, *STOPS):
+        marks.append(park(table, SchemaNotFollowed(table=table, difference=reason)))
+    if reason := reasons(collected, Verdict.NEEDS_BACKFILL):
+        marks.append(
+            TableMark(
+                table=str(table),
+                state="needs_backfill",
+                kind=SOURCE_CHANGED,
+                move=Move.BACKFILL.value,
+                message=reason,
+                columns=columns_of(collected),
+            )
+        )
+    return marks
+
+
+def unfit_key(table: TableName, columns: Iterable[str]) -> TableMark:
+    return park(table, KeyValueUnfit(table=table, columns=", ".join(columns)))
+
+
+def park(table: TableName, error: TidemarkError) -> TableMark:
+    return TableMark(
+        table=str(table), state="parked", kind=type(error).__name__, move=error.move.value, message=str(error)
+    )
+
+
+def withheld_marks(table: TableName, reason: str) -> list[TableMark]:
+    """Of a table whose changes this batch does not hold, since a mask has no place in it."""
+    message = f"its changes are not staged: {reason}"
+    return [
+        TableMark(table=str(table), state="needs_backfill", kind=PASSED_OVER, move=Move.BACKFILL.value, message=message)
+    ]
+
+
+def key_not_valid(table: TableName) -> TableMark:
+    """Of a root whose key not all partitions have yet: the stream takes it for the key (from PostgreSQL 18 on), and
+    rows of one key that it does not keep out are one row of current."""
+    reason = "its key does not hold in all of its partitions yet, so that rows of one key may be several"
+    return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
+
+
+def leaves_without_wal_mark(table: TableName, leaves: Iterable[Relation]) -> TableMark:
+    """Of a root with leaves that are unlogged or foreign tables. Each drain marks it anew while it lasts, so that no
+    backfill takes the mark away."""
+    which = listed(f"{leaf.table} is {leaf.without_wal}" for leaf in leaves)
+    reason = f"changes of some partitions are in no write-ahead log: {which}"
+    return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
+
+
+def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:
+    """Of tables that were captured once, and whose changes this batch and the next ones do not hold."""
+    return [
+        TableMark(
+            table=table,
+            state="needs_backfill",
+            kind=PASSED_OVER,
+            move=Move.BACKFILL.value,
+            message="preflight found errors of it, and its changes are not staged while they hold",
+        )
+        for table in tables
+    ]
+
+
+def catalogue_marks(
+    now: Mapping[str, Fingerprint],
+    before: Mapping[str, Fingerprint],
+    missing: Iterable[str],
+    streamed: Callable[[str], TableSchema | None] = lambda _: None,
+) -> list[TableMark]:
+    """What the catalogue shows since the fingerprints that the ledger keeps; `missing` are captured tables that it has
+    no more, `streamed` gives the last shape that the stream brought of a table."""
+    marks = []
+    for table_id, fingerprint in now.items():
+        if table_id in before and before[table_id] != fingerprint:
+            differences = compare_fingerprints(before[table_id], fingerprint, partial(streamed, table_id))
+            marks += marks_of(TableName.parse(table_id), differences)
+    for table_id in missing:
+        reason = "the table is not at the source any more, or the pipeline file does not name it"
+        marks += marks_of(TableName.parse(table_id), [Difference(Verdict.NEEDS_BACKFILL, reason)])
+    return marks

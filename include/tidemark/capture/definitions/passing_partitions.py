@@ -1,0 +1,127 @@
+"""Partitions that the stream shows and no look at the catalogue -> marks (R8, R11).
+
+    look of the run before ──── CREATE, INSERT, DROP, or ATTACH, INSERT, DETACH ──── this run's look
+                                        └─ the stream has the rows, as the root's
+
+Neither look knows the partition, so that comparing them shows nothing, and `current` would keep its rows for ever. But
+pgoutput defines every partition in front of its first change, with its own name and number, though the change comes as
+the root's. One that none of the looks has is asked for anew: if it is gone, the root is marked; if it is there, it came
+behind this run's look, which is kept as one that saw it, so that the next run's sees it go.
+
+A captured table that was a partition for a while is marked too: its changes of that time are another one's. And a root
+whose partition names its old rows by other columns than the root: what its changes were made to, nobody can tell. The
+decoder leaves out those that it cannot tell at all, so every batch of the run from there on says it: a backfill that
+was begun beside it may have read a row whose DELETE comes with a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from tidemark.capture.definitions.marks import marks_of
+from tidemark.formats.manifest import TableMark
+from tidemark.names import TableName
+from tidemark.pgoutput.messages import RelationMessage
+from tidemark.schema.evolution import Difference, Verdict
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import TableSchema
+
+
+class PassingPartitions:
+    """One drain's. `looks` are this run's, `before` those of the run before; `captured` gives the table as which a
+    relation is captured, by its OID, `streamed` the last shape that the stream brought of it, and `look_again` what the
+    catalogue says of it now."""
+
+    def __init__(
+        self,
+        looks: dict[str, Fingerprint],
+        before: Mapping[str, Fingerprint],
+        captured: Callable[[int], TableName | None],
+        streamed: Callable[[str], TableSchema | None],
+        look_again: Callable[[str], Fingerprint | None],
+    ) -> None:
+        self._looks = looks
+        self._before = before
+        self._captured = captured
+        self._streamed = streamed
+        self._look_again = look_again
+        self._seen: set[tuple[int, int]] = set()
+        self._latest: dict[str, Fingerprint] = {}
+        self._marks: list[TableMark] = []
+        self._with_another: set[str] = set()
+        self._not_named: list[TableMark] = []
+
+    def note(self, partition: RelationMessage, root_oid: int) -> bool:
+        """A change of the root is one of this partition. Whether its old rows are named by other columns."""
+        root = self._captured(root_oid)
+        self._look_for(partition, root, root_oid)
+        names_others = root is not None and not _names_rows_of(self._streamed(str(root)), partition)
+        if root is not None and names_others:
+            reason = "a partition had another replica identity: which rows some changes were made to is not certain"
+            self._not_named += marks_of(root, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+        return names_others
+
+    def _look_for(self, partition: RelationMessage, root: TableName | None, root_oid: int) -> None:
+        oid = partition.relation_oid
+        if (oid, root_oid) in self._seen:
+            return
+        if (itself := self._captured(oid)) is not None:
+            self._mark(itself, "it was a partition of another table for a while, as which what changed then was sent")
+        if self._was_missed(root, partition):
+            return  # what comes of it later is another matter
+        self._seen.add((oid, root_oid))
+        if root is None or any(_has(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)):
+            return
+        now = self._latest.get(str(root))
+        if now is None or not _has(now, root_oid, oid):
+            now = self._look_again(str(root))
+        if now is None or now.relation_oid != root_oid:
+            return  # the root is gone itself, or is kept as another table from this look on
+        self._latest[str(root)] = now
+        came = next((leaf for leaf in now.partitions if leaf.oid == oid), None)
+        if came is None:
+            self._mark(root, "a partition came and went since the run before, with what it held")
+            return
+        if not came.born_empty:
+            self._mark(root, "a partition was attached with what it held")
+        elif not came.is_as_created:
+            self._mark(root, "a partition was created and got new storage, as TRUNCATE of a partition gives it")
+        look = self._looks.get(str(root))
+        if look is not None and look.relation_oid == root_oid:
+            leaves = tuple(sorted((*look.partitions, came), key=lambda leaf: leaf.oid))
+            self._looks[str(root)] = replace(look, partitions=leaves)
+            self._with_another.add(str(root))
+
+    def _was_missed(self, root: TableName | None, partition: RelationMessage) -> bool:
+        """Whether the root was marked already by a look that missed the partition, behind this change."""
+        look = None if root is None else self._looks.get(str(root))
+        below = 0 if look is None else dict(look.gone).get(partition.relation_oid, 0)
+        return partition.xid is not None and partition.xid < below
+
+    def _mark(self, table: TableName, reason: str) -> None:
+        self._marks += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+
+    def take(self) -> tuple[list[TableMark], frozenset[str]]:
+        """The marks for the next batch, once, and the tables whose looks have another partition now."""
+        marks = list(dict.fromkeys([*self._not_named, *self._marks]))
+        with_another = frozenset(self._with_another)
+        self._marks, self._with_another = [], set()
+        return marks, with_another
+
+
+def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool:
+    """Whether old rows of the partition carry what the root's are told apart by, and all of it where the root's are
+    whole rows: they are sent as such, with NULL for what the partition leaves out."""
+    if root is None or partition.identity == "full" or (not root.key and root.identity != "full"):
+        return True
+    return root.identity != "full" and {column.name for column in partition.columns if column.in_identity} == {
+        *root.key
+    }
+
+
+def _has(look: Fingerprint | None, root_oid: int, partition_oid: int) -> bool:
+    if look is None or look.relation_oid != root_oid:
+        return False
+    return any(leaf.oid == partition_oid for leaf in look.partitions)

@@ -1,0 +1,506 @@
+"""The stream's RELATION messages -> numbered `TableSchema`s, and what to say of a table whose shape changed (R6, R8,
+R11).
+
+Columns come from the message, since the stream may be older than the catalogue
+(`capture.definitions.table_definition`). A shape that the ledger does not have yet becomes the table's next version; a
+version that only a backfill's reader knows is not compared with, since the stream is older. What `schema.evolution`
+finds becomes `TableMark`s (`capture.definitions.marks`), which ride on the manifest of the first batch that they
+concern.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from msgspec import structs
+
+from tidemark.capture.definitions.column_guarding import Withheld
+from tidemark.capture.definitions.marks import marks_of, withheld_marks
+from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, numbered
+from tidemark.config import TableRule
+from tidemark.formats.manifest import TableMark
+from tidemark.names import TableName
+from tidemark.pgoutput.messages import RelationMessage
+from tidemark.schema.column_numbers import InDoubt, Published, in_doubt, left, place
+from tidemark.schema.delta_types import PgType
+from tidemark.schema.evolution import (
+    STOPS,
+    Difference,
+    Verdict,
+    added_again,
+    compare_schemas,
+    reshaped,
+)
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
+from tidemark.schema.table import TableSchema
+from tidemark.source.catalogue.catalog import CapturedTable
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A message of the table that can be read in more than one way, and which version was made of it."""
+
+    table: TableName
+    version: int
+    read: InDoubt
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What the catalogue said of each table, by id, when: `staged` before all that is not staged yet, nothing if that
+    is not known; `first` when the run began, which is before all that transactions from `first_below` on did."""
+
+    staged: Mapping[str, Fingerprint]
+    first: Mapping[str, Fingerprint]
+    first_below: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """As which table a relation is kept (`capture.table_identities`): `table` by its OID and its name in the stream,
+    None if nothing of it is to be staged; `captured` the table that a relation is captured as, whatever it is called.
+    `rule` is that of its name, in the names of a message, or raises Withheld (`capture.definitions.column_guarding`).
+    `another` has the relation kept as another table from here on, for the reason given, and says which; None where the
+    one that it is shall be parked (`capture.definitions.successor_shapes`). `bare`: whether the table begins anew and
+    has no shape yet, so that any fits."""
+
+    table: Callable[[int, TableName], TableName | None] = lambda _, called: called
+    captured: Callable[[int], TableName | None] = lambda _: None
+    rule: Callable[[RelationMessage, TableRule], TableRule] = lambda _, rule: rule
+    another: Callable[[int, TableName, str], TableName | None] = lambda _, called, reason: None
+    bare: Callable[[str], bool] = lambda _: False
+
+
+class Schemas:
+    """Answers the decoder's question which captured table a relation is, and in which version; one per drain."""
+
+    def __init__(
+        self,
+        rule_for: Callable[[TableName], TableRule | None],
+        look: Callable[[], Catalog],
+        versions: Callable[[str], list[TableSchema]],
+        ahead: Callable[[str], list[TableSchema]] = lambda _: [],
+        merged: Callable[[str], TableSchema | None] = lambda _: None,
+        kept: Kept = Kept(),
+    ) -> None:
+        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
+        table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
+        catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept."""
+        self._kept = kept
+        self._looks = Looks({}, {}, 0)
+        self._older: dict[TableName, list[TableSchema]] = {}
+        self._rule_for = rule_for
+        self._look = look
+        self._versions = versions
+        self._ahead = ahead
+        self._merged = merged
+        self._lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset()
+        self._lost: dict[TableName, frozenset[int]] = {}
+        self._catalog = look()
+        self._latest: dict[TableName, TableSchema | None] = {}
+        self._differences: dict[tuple[TableName, int], list[Difference]] = {}
+        self._doubts: list[Doubt] = []
+        self._guessed: set[tuple[TableName, int]] = set()
+        self._renamed: list[TableMark] = []
+        self._met: set[TableName] = set()
+
+    def explain_by(self, looks: Looks, lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset()) -> None:
+        """By looks at each table from before its stream it is known which names were dropped. `lost_numbers` are those
+        that only columns had which the source lost."""
+        self._looks = looks
+        self._lost_numbers = lost_numbers
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+    def schema_for(self, relation: RelationMessage) -> TableSchema | None:
+        """The definition that the changes behind this message follow; None if no rule names the table."""
+        rule = self._rule_for(relation.table)
+        if rule is None:
+            self._note_other_name(relation)
+            return None
+        table = self._kept.table(relation.relation_oid, relation.table)
+        if table is None:
+            return None
+        try:
+            rule = self._kept.rule(relation, rule)
+        except Withheld as withheld:
+            self._renamed += withheld_marks(table, str(withheld))
+            return None
+        sent, relation = relation, replace(relation, table=table)
+        if relation.relation_oid not in self._catalog.tables or any(
+            c.type_oid not in self._catalog.types for c in relation.columns
+        ):
+            self._catalog = self._look()
+        latest = self._latest_of(relation.table)
+        ahead = [] if latest is not None else self._ahead_of(relation.table, latest)
+        shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
+        differences = [Difference(Verdict.PARK, reason) for reason in unfit]
+        lost = self._lost_of(relation.table)
+        same = latest is not None and latest.same_shape(shape) and lost.isdisjoint(latest.published)
+        may_be_others = same and latest is not None and self._may_be_others(latest, relation)
+        if same and latest is not None and relation.identity == "full":
+            # Its message says nothing of the key, which the catalogue may have looked at meanwhile shows.
+            shape, _ = define(relation, rule, self._catalog, latest)
+            same = latest.same_shape(shape)
+            may_be_others = may_be_others and same
+        if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
+            return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
+        if not same:
+            self._catalog = self._look()  # from after the message
+        shape, doubt = self._placed(relation, shape)
+        if may_be_others and latest is not None and (not shape.published or latest.same_shape(shape)):
+            schema = structs.replace(latest, relation_oid=shape.relation_oid)
+        else:
+            ahead = self._ahead_of(relation.table, latest)
+            schema = structs.replace(shape, version=_number(shape, latest, ahead))
+            older = self._older.setdefault(schema.table, [])
+            if not self.is_bare(str(schema.table)):
+                dropped = self._dropped(schema, ahead)
+                others = [*self._names_not_told(schema, latest), *added_again(older, schema)]
+                reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
+                if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
+                    self._go_on_as(another, relation.table)
+                    return self.schema_for(sent)
+                differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
+                differences += self._older_values(schema, ahead if latest is None else [latest])
+                differences += others
+            differences += self._numbers_given_again(schema)
+            older.append(schema)
+            if doubt is not None:
+                self._guessed.add((schema.table, schema.version))
+        if doubt is not None:
+            self._doubts.append(replace(doubt, version=schema.version))
+        return self._noted(schema, differences)
+
+    def unseen(self, captured: CapturedTable, types: Mapping[int, PgType]) -> TableSchema | TableMark | None:
+        """The version with the columns that a look found and no change shows, or the mark of a table whose columns it
+        does not tell; None where changes behind the look have them, or nobody knows the table's columns yet. `captured`
+        is from the look, and from before the heartbeat, as all messages so far."""
+        latest = self._latest_of(captured.table)
+        ahead = self._ahead_of(captured.table, latest)
+        before = latest or (ahead[-1] if ahead else None)
+        now = self._catalog.tables.get(captured.relation_oid)
+        if before is None or now is None or before.relation_oid != captured.relation_oid:
+            return None
+        shape, unfit = catalogue_shape(captured, types, before)
+        there = {column.attnum for column in now.columns}
+        known = {column.attnum for column in before.columns}
+        added = [column for column in shape.columns if column.attnum not in known and column.attnum in there]
+        if not added:
+            return None
+        dropped = {column.name for column in before.columns if column.attnum in captured.dropped}
+        differences = [Difference(Verdict.PARK, reason) for reason in unfit]
+        differences += compare_schemas(before, shape, dropped)
+        differences += added_again([*self._older.get(captured.table, ()), *ahead], shape)
+        if not before.published or any(one.verdict is not Verdict.FOLLOWED for one in differences):
+            names = ", ".join(f'"{column.name}"' for column in added)
+            reason = f"column {names} was added beside other changes, and no change of a row shows how"
+            return marks_of(captured.table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
+        schema = structs.replace(shape, version=_number(shape, latest, ahead))
+        self._older.setdefault(schema.table, []).append(schema)
+        return self._noted(schema, [*self._older_values(schema, [before]), *self._numbers_given_again(schema)])
+
+    def _go_on_as(self, table: TableName, before: TableName) -> None:
+        """What was before it as a relation is looked up as the new table's from here on."""
+        staged, first = dict(self._looks.staged), dict(self._looks.first)
+        for looks in (staged, first):
+            if str(before) in looks:
+                looks[str(table)] = looks[str(before)]
+        self._looks = Looks(staged, first, self._looks.first_below)
+        self._catalog = self._look()
+
+    def _noted(self, schema: TableSchema, differences: Iterable[Difference]) -> TableSchema:
+        if differences := list(differences):
+            self._differences[schema.table, schema.version] = differences
+        self._latest[schema.table] = schema
+        self._met.add(schema.table)
+        return schema
+
+    def _may_be_others(self, latest: TableSchema, relation: RelationMessage) -> bool:
+        """Whether columns of the same names and types may be others than they were: one of them is gone by now."""
+        if not latest.published or latest.relation_oid != relation.relation_oid:
+            return False
+        if relation.xid is None or relation.xid >= self._catalog.seen_below:
+            self._catalog = self._look()  # from after the message
+        captured = self._catalog.tables.get(relation.relation_oid)
+        return captured is not None and not {c.attnum for c in captured.columns}.issuperset(latest.published)
+
+    def _published(self, captured: CapturedTable, relation: RelationMessage) -> Published:
+        """What the stream sends of the table, as the catalogue has it; `settled` is what was gone when somebody looked
+        before the message's transaction wrote."""
+        looks = [self._looks.staged]
+        if relation.xid is not None and relation.xid >= self._looks.first_below:
+            looks.append(self._looks.first)
+        seen = [look[str(captured.table)] for look in looks if str(captured.table) in look]
+        names = set(captured.published_columns)
+        return Published(
+            tuple((c.attnum, c.name) for c in captured.columns if c.name in names),
+            frozenset(c.attnum for c in captured.columns),
+            frozenset(captured.dropped),
+            frozenset(
+                attnum for look in seen if look.relation_oid == captured.relation_oid for attnum, _ in look.dropped
+            ),
+            {**{c.attnum: c.xmin for c in captured.columns}, **captured.dropped},
+        )
+
+    def _would_learn(self, latest: TableSchema, relation: RelationMessage) -> bool:
+        """Whether the columns' numbers, which the version before does not have, are known now."""
+        if latest.published or latest.relation_oid != relation.relation_oid:
+            return False
+        captured = self._catalog.tables.get(relation.relation_oid)
+        return captured is not None and bool(
+            place([c.name for c in relation.columns], self._published(captured, relation), ())
+        )
+
+    def _placed(self, relation: RelationMessage, shape: TableSchema) -> tuple[TableSchema, Doubt | None]:
+        """The shape with the numbers of its columns, and with what rows have of them that were written before they were
+        added; as it is where its columns' numbers are not certain. Of columns of one name, of which one went and
+        another came, the likely ones are taken, and the table is marked."""
+        captured = self._catalog.tables.get(relation.relation_oid)
+        if captured is None:
+            return shape, None
+        published, called = self._numbers_before(relation, captured)
+        names, now = [c.name for c in relation.columns], self._published(captured, relation)
+        numbers, doubt = place(names, now, published), None
+        if numbers is not None:
+            self._settle_doubts(shape.table, numbers, now)
+        elif published:
+            read = in_doubt(names, now, published, called, relation.xid)
+            if isinstance(read, InDoubt):
+                doubt, numbers = Doubt(shape.table, 0, read), read.taken
+            else:
+                numbers = read
+        if numbers is None:
+            return shape, doubt
+        return numbered(shape, relation, numbers, self._prints(captured)), doubt
+
+    def _numbers_before(
+        self, relation: RelationMessage, captured: CapturedTable
+    ) -> tuple[list[tuple[int, ...]], dict[int, str]]:
+        """The numbers that the stream sent before the message, version by version, and what each was called last; where
+        it sent nothing, those of a look from before it. None are known where the last version's are not. A version
+        whose numbers were guessed is none to be certain by."""
+        versions = [v for v in self._older.get(relation.table, ()) if v.relation_oid == relation.relation_oid]
+        if versions and not versions[-1].published:
+            return [], {}
+        versions = [v for v in versions if (v.table, v.version) not in self._guessed] or versions
+        if versions:
+            called = {c.attnum: c.name for version in versions for c in version.columns if c.attnum}
+            return [version.published for version in versions], called
+        look = self._looks.staged.get(str(captured.table))
+        if look is None or look.relation_oid != captured.relation_oid:
+            return [], {}
+        called = {c.attnum: c.name for c in look.columns}
+        return ([tuple(called)] if len(called) == len(look.published_columns) else []), called
+
+    def _settle_doubts(self, table: TableName, numbers: tuple[int, ...], now: Published) -> None:
+        """What a message was in doubt about may be told by one behind it, until it is marked."""
+        self._doubts = [
+            doubt
+            for doubt in self._doubts
+            if doubt.table != table or left(doubt.read.readings, numbers, now) != [doubt.read.taken]
+        ]
+
+    def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:
+        """What the catalogue says of each column now; a default that is gone, since the table was rewritten, as the
+        run's own look still had it."""
+        seen = self._looks.first.get(str(captured.table))
+        before = {c.attnum: c for c in seen.columns} if seen and seen.relation_oid == captured.relation_oid else {}
+        return {c.attnum: before[c.attnum] if c.missing is None and c.attnum in before else c for c in captured.columns}
+
+    def _older_values(self, schema: TableSchema, before: Collection[TableSchema]) -> list[Difference]:
+        """Columns that were added with something for older rows that the merge cannot give them. `before` is the
+        version that the stream had, or else those that readers know."""
+        captured = self._catalog.tables.get(schema.relation_oid)
+        if not before or captured is None or not captured.columns:
+            return []
+        prints = {c.name: c for c in captured.columns}
+        differences = []
+        for column in schema.columns:
+            was_there = any(schema.column_in(version, column) is not None for version in before)
+            if was_there or column.missing is not None or column.mask == "null":
+                continue
+            about = f'column "{column.name}" was added'
+            if column.name not in prints:
+                reason = f"{about}, and what older rows have of it cannot be told any more"
+            elif prints[column.name].missing is not None:
+                reason = f"{about} with a default, which older rows have too"
+            else:
+                continue
+            columns = (column.attnum,) if column.attnum else ()
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, columns))
+        return differences
+
+    def _numbers_given_again(self, schema: TableSchema) -> list[Difference]:
+        """Columns whose number another one had in a part of the stream that the source lost: the target may have that
+        one's values in its older rows, and by its number it is the same. It is said once, by a version of its own."""
+        lost = self._lost_of(schema.table)
+        again = [column for column in schema.columns if column.attnum in lost]
+        self._lost[schema.table] = lost.difference(schema.published)
+        return [
+            Difference(
+                Verdict.NEEDS_BACKFILL,
+                f'column "{column.name}" has the number of one that the source lost: older rows may have its values',
+                (column.attnum,),
+            )
+            for column in again
+        ]
+
+    def _lost_of(self, table: TableName) -> frozenset[int]:
+        if table not in self._lost:
+            self._lost[table] = self._lost_numbers(str(table))
+        return self._lost[table]
+
+    def _names_not_told(self, schema: TableSchema, before: TableSchema | None) -> list[Difference]:
+        """Columns of the version before that are called otherwise by now, or were in between, where it cannot be told
+        which of them the message's are. Once a message shows it, the table goes on
+        (`capture.definitions.unparked_definitions`)."""
+        captured = self._catalog.tables.get(schema.relation_oid)
+        if before is None or not before.published or schema.published or captured is None:
+            return []
+        if before.relation_oid != schema.relation_oid:
+            return []
+        names = {c.attnum: c.name for c in captured.columns}
+        renamed = [
+            f'column "{c.name}" was renamed to "{names[c.attnum]}"'
+            for c in before.columns
+            if names.get(c.attnum, c.name) != c.name
+        ]
+        sent = [c.name for c in schema.columns if c.name in names.values()]
+        if not renamed and sent != [name for name in names.values() if name in sent]:
+            renamed = ["columns had each other's names for a while"]
+        # Whoever un-parks it before that has its changes merged by names.
+        return [Difference(verdict, reason) for verdict in (Verdict.PARK, Verdict.NEEDS_BACKFILL) for reason in renamed]
+
+    def streamed(self, table: str) -> TableSchema | None:
+        """The last shape that the stream brought of the table."""
+        return self._latest_of(TableName.parse(table))
+
+    def is_bare(self, table: str) -> bool:
+        """Whether the table begins anew and no change has given it a shape yet, in this drain neither."""
+        return not self.has_met(table) and self._kept.bare(table)
+
+    def has_met(self, table: str) -> bool:
+        """Whether this drain came upon the table in the stream."""
+        return TableName.parse(table) in self._met
+
+    def _dropped(self, schema: TableSchema, ahead: list[TableSchema]) -> set[str]:
+        """The names that the catalogue explains: columns that the version before had, or where the stream brought none
+        the last one that a reader saw, and whose number is a dropped column's by now. One number explains one name,
+        once: the column may have been another of the same name.
+
+        Only a name that this run's look, or one before it, knew by its number is explained. What else a name may have
+        become, a rename included, parks the table.
+        """
+        older = self._older.get(schema.table) or ahead or [schema]
+        captured = self._catalog.tables.get(schema.relation_oid)
+        if captured is not None and captured.columns and older[-1].knows_columns_of(schema):
+            live = {column.attnum for column in captured.columns}
+            return {c.name for c in older[-1].columns if c.attnum not in live and c.attnum not in schema.published}
+        here = {column.name for column in schema.columns}
+        missing = [column.name for column in older[-1].columns if column.name not in here]
+        seen = self._looks.first.get(str(schema.table)) if missing else None
+        if seen is None or seen.relation_oid != schema.relation_oid or captured is None:
+            return set()
+        live = {column.attnum for column in captured.columns}
+        names = [*seen.dropped, *((column.attnum, column.name) for column in seen.columns)]
+        gone = Counter(name for attnum, name in names if attnum not in live)
+        explained = Counter(
+            column.name
+            for before, after in pairwise(older)
+            for column in before.columns
+            if column.name not in {c.name for c in after.columns}
+        )
+        return {name for name in missing if gone[name] > explained[name]}
+
+    def _since_merged(
+        self, schema: TableSchema, differences: list[Difference], dropped: Collection[str]
+    ) -> list[Difference]:
+        """A table that is parked may change again, and whoever mends the target must know of every change, not of the
+        last one: what parks it is told as of the shape that was merged last."""
+        if not any(difference.verdict in STOPS for difference in differences):
+            return differences
+        merged = self._merged(str(schema.table))
+        if merged is None:
+            return differences
+        all_of_them = [one for one in compare_schemas(merged, schema, dropped) if one.verdict in STOPS]
+        others = [one for one in differences if one.verdict not in STOPS]
+        return [*all_of_them, *others] if all_of_them else differences
+
+    def _note_other_name(self, relation: RelationMessage) -> None:
+        """Changes of a captured table under a name that the file does not name: where it was renamed there and back,
+        the catalogue shows nothing of it (R8)."""
+        table = self._kept.captured(relation.relation_oid)
+        if table is None:
+            return
+        reason = f"it was called {relation.table} for a while, which the file does not name: what changed then is lost"
+        self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+
+    def take_renamed(self) -> tuple[TableMark, ...]:
+        """The marks of tables that had another name for a while; once, with the next batch."""
+        renamed, self._renamed = dict.fromkeys(self._renamed), []
+        return tuple(renamed)
+
+    def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
+        """The marks of a version, for the batch that is the first to use it; once."""
+        differences = self._differences.pop((schema.table, schema.version), [])
+        ours = [doubt for doubt in self._doubts if (doubt.table, doubt.version) == (schema.table, schema.version)]
+        self._doubts = [doubt for doubt in self._doubts if doubt not in ours]
+        return tuple(marks_of(schema.table, [*differences, *(_of_doubt(doubt.read) for doubt in ours)]))
+
+    def _latest_of(self, table: TableName) -> TableSchema | None:
+        if table not in self._latest:
+            versions = self._versions(str(table))
+            self._latest[table] = versions[-1] if versions else None
+            self._older[table] = list(versions)
+        return self._latest[table]
+
+    def _ahead_of(self, table: TableName, latest: TableSchema | None) -> list[TableSchema]:
+        """Asked anew at every RELATION message with a new shape, which are few: readers come and go beside the
+        drain."""
+        return [v for v in self._ahead(str(table)) if latest is None or v.version > latest.version]
+
+
+def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
+    """The number of a shape that the stream brings anew: a reader's, where one saw it first, or else the next."""
+    read_version = next((version for version in ahead if version.same_shape(shape)), None)
+    if read_version is not None:
+        return read_version.version
+    return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
+
+
+def _since(
+    latest: TableSchema | None, ahead: list[TableSchema], schema: TableSchema, dropped: Collection[str]
+) -> list[Difference]:
+    """What changed since the stream's last version. If it brought none, a reader's stands for it, unless the stream
+    is only behind what that reader saw."""
+    if latest is not None:
+        return compare_schemas(latest, schema, dropped)
+    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(schema, ahead[-1])):
+        return []
+    return compare_schemas(ahead[-1], schema, dropped)
+
+
+def another_shape(
+    latest: TableSchema | None, ahead: Sequence[TableSchema], schema: TableSchema, dropped: Collection[str] = ()
+) -> list[Difference]:
+    """What keeps the shape out of a target that was made by the stream's last version or, where it brought none, by the
+    first that a reader saw; of that one the stream may only be behind, as where it has a wider type."""
+    if latest is not None:
+        return compare_schemas(latest, schema, dropped)
+    if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0])):
+        return []
+    return compare_schemas(ahead[0], schema, dropped)
+
+
+def _of_doubt(doubt: InDoubt) -> Difference:
+    names = ", ".join(f'"{name}"' for name in doubt.contested)
+    reason = "columns were dropped beside others that came or were renamed, and which of them some changes mean"
+    if doubt.contested:
+        reason = f"column {names} was dropped and added again, and which of the two some changes mean"
+    return Difference(Verdict.NEEDS_BACKFILL, f"{reason} is not certain", doubt.columns)

@@ -1,0 +1,229 @@
+"""A relation whose Delta tables cannot take its shape any more -> kept as another table from a position on (R11).
+
+    the stream shows it     from that RELATION message on its changes are the new table's; the batch that holds the
+                            first of them says so
+    the catalogue alone     nobody wrote behind the ALTER: from this run's heartbeat on, whose look it was
+
+The new table joins as any table with rows does: a backfill brings them, and no snapshot counts that is older than its
+join horizon. That horizon is taken once the batch is registered, so whoever wrote what the old table has of the
+relation has ended by then, and every chunk sees it; what a chunk does not see is staged for the new table. So the
+position at which the one follows the other needs no proof of its own: any is right, and this one leaves the old table
+whole.
+
+Nothing of it is known outside this drain before a batch says so, but for the id (`ledger.captured.successors.reserve`):
+a drain that dies leaves the relation as it was. Only with `evolve: follow`; else the table is parked, as for what no
+shape settles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from tidemark.capture.definitions.relation_versions import another_shape
+from tidemark.capture.definitions.table_definition import catalogue_shape
+from tidemark.capture.definitions.unparked_definitions import fit, waiting
+from tidemark.capture.table_identities import Places
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
+from tidemark.formats.manifest import TableMark
+from tidemark.ledger.captured import schema_versions, tables
+from tidemark.ledger.captured.successors import ANOTHER_SHAPE
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema.delta_types import PgType
+from tidemark.schema.evolution import reshaped
+from tidemark.schema.table import TableSchema
+from tidemark.source.catalogue.catalog import CapturedTable
+
+log = logging.getLogger(__name__)
+
+# The errors of a table that is parked for its shape.
+FITS_NOT: Final = (SchemaNotFollowed.__name__, SchemaVersionsDiffer.__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """A table that the catalogue shows in another shape, and why that does not fit; or one that shall be replayed."""
+
+    captured: CapturedTable
+    shape: TableSchema
+    reason: str
+    kind: str = ANOTHER_SHAPE
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A table that follows `before`; `shape` where no change shows it."""
+
+    table: TableName
+    before: TableName
+    reason: str
+    shape: TableSchema | None
+    kind: str = ANOTHER_SHAPE
+
+
+class Reshaping:
+    """One drain's. `streamed` gives the last shape that the stream brought of a table; `is_bare` says whether it begins
+    anew and has none yet, so that no shape is another one."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        ledger: Ledger,
+        places: Places,
+        streamed: Callable[[str], TableSchema | None],
+        is_bare: Callable[[str], bool],
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._places = places
+        self._streamed = streamed
+        self._is_bare = is_bare
+        self._pending: dict[str, Reshaped] = {}
+        self._begun: list[Begun] = []
+        self._left: set[str] = set()
+
+    def look(
+        self, captured: Iterable[CapturedTable], types: Mapping[int, PgType], rows: Mapping[str, TableRow]
+    ) -> None:
+        """Note which of these tables have another shape by now than their Delta tables can take."""
+        for table in captured:
+            row = rows.get(str(table.table))
+            is_parked = row is not None and is_parked_for_its_shape(row)
+            reshaped_table = self.look_at(table, types, parked=is_parked)
+            if reshaped_table is None and is_parked and row is not None:
+                was_another = is_parked_for_what_is_staged(row) or self._was_another_meanwhile(table, types)
+                reshaped_table = self._as_it_is(table, types) if was_another else None
+            if reshaped_table is not None:
+                self._pending[str(table.table)] = reshaped_table
+
+    def _was_another_meanwhile(self, captured: CapturedTable, types: Mapping[int, PgType]) -> bool:
+        """Whether a parked table is as its Delta tables have it again, and changes are staged that do not fit in."""
+        merged = schema_versions.merged(self._ledger, str(captured.table))
+        if merged is None:
+            return False
+        shape, unfit = catalogue_shape(captured, types, merged)
+        there = {column.attnum for column in captured.captured_columns} | captured.dropped.keys()
+        return not unfit and merged.same_shape(shape) and not fit(waiting(self._ledger, merged), there)
+
+    def _as_it_is(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
+        """The table built anew in the shape that it has: what waits of it was there and back in between, and fits
+        into no table with the rest."""
+        shape, unfit = catalogue_shape(captured, types, self._streamed(str(captured.table)))
+        if unfit or self._config.evolves(captured.name) != "follow":
+            return None
+        return Reshaped(captured, shape, "definitions that do not fit into one table are staged of it")
+
+    def look_at(self, captured: CapturedTable, types: Mapping[int, PgType], *, parked: bool = False) -> Reshaped | None:
+        """The table in its other shape, None if it has none that another table has to take."""
+        if self._config.evolves(captured.name) != "follow":
+            return None
+        table = str(captured.table)
+        if self._is_bare(table):
+            return None
+        latest = self._of_target(table) if parked else self._streamed(table)
+        ahead = [] if latest is not None else schema_versions.ahead(self._ledger, table)
+        if latest is None and not ahead:
+            return None
+        shape, unfit = catalogue_shape(captured, types, latest or ahead[-1])
+        live = {column.attnum for column in captured.columns}
+        before = latest or ahead[0]
+        if captured.kind == "p" and captured.identity == "default" and before.key and not captured.key:
+            # From PostgreSQL 18 on the stream takes a root's primary key for the key before it is valid, with which the
+            # catalogue would disagree at each look. That it was dropped, a message says too.
+            return None
+        dropped = {c.name for c in before.columns if c.attnum and c.attnum not in live}
+        reason = "" if unfit else reshaped(another_shape(latest, ahead, shape, dropped))
+        return Reshaped(captured, shape, reason) if reason else None
+
+    def _of_target(self, table: str) -> TableSchema | None:
+        """The shape that the Delta tables of a parked table have, or will have first."""
+        versions = tables.versions(self._ledger, table)
+        return schema_versions.merged(self._ledger, table) or (versions[0] if versions else None)
+
+    def replay(self, captured: Iterable[CapturedTable]) -> None:
+        """Have these tables kept as others from this run's heartbeat on, which are built of what staging has of them.
+        One that has another shape by then is built anew as that."""
+        for table in captured:
+            latest = self._streamed(str(table.table))
+            if latest is not None:
+                asked = Reshaped(table, latest, "it is replayed", tables.REPLAYED)
+                self._pending.setdefault(str(table.table), asked)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The tables whose fingerprints wait for the heartbeat: a run that ends earlier leaves the look to the next."""
+        return frozenset(self._pending)
+
+    @property
+    def left(self) -> frozenset[str]:
+        """The tables that others follow by now, or will at the heartbeat."""
+        return frozenset(self._pending.keys() | self._left)
+
+    def begin(self, oid: int, called: TableName, reason: str, pending: Reshaped | None = None) -> TableName | None:
+        """Have the relation kept as another table from here on; None where its table shall be parked instead. A replay
+        goes on with the version that its table had."""
+        before = self._places.known(oid)
+        kind = ANOTHER_SHAPE if pending is None else pending.kind
+        if before is None or (kind == ANOTHER_SHAPE and self._config.evolves(called) != "follow"):
+            return None
+        table = self._places.go_on(oid)
+        shape = None if pending is None else replace(pending.shape, table=table)
+        if shape is not None and kind == ANOTHER_SHAPE:
+            shape = replace(shape, version=1)
+        self._begun.append(Begun(table, before, reason, shape, kind))
+        self._pending.pop(str(before), None)
+        self._left.add(str(before))
+        return table
+
+    def at_heartbeat(self) -> None:
+        """What this run's look saw and no change showed: every change up to here came before."""
+        for pending in list(self._pending.values()):
+            captured = pending.captured
+            if self._places.known(captured.relation_oid) == captured.table:
+                self.begin(captured.relation_oid, captured.name, pending.reason, pending)
+        self._pending.clear()
+
+    def said_by(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
+        """What a batch that ends there, and has changes that follow these definitions, says of it: definitions that no
+        change follows yet, and the marks. What begins with a change of a later batch waits for that one."""
+        names = {schema.table for schema in staged}
+        saying = [begun for begun in self._begun if begun.shape is not None or begun.table in names]
+        self._begun = [begun for begun in self._begun if begun not in saying]
+        shapes = [begun.shape for begun in saying if begun.shape is not None and begun.table not in names]
+        return shapes, [self._mark(begun, end_lsn) for begun in saying]
+
+    def _mark(self, begun: Begun, end_lsn: Lsn) -> TableMark:
+        seen = self._places.readers_see(begun.before)
+        until = "all rows are read" if begun.kind == ANOTHER_SHAPE else "a merge has built it from staging"
+        return TableMark(
+            table=str(begun.table),
+            state="needs_backfill",
+            kind=begun.kind,
+            move=Move.BACKFILL.value,
+            message=f"{begun.reason}: it is built anew beside {seen.exact}, which readers see as of {end_lsn} at most "
+            f"until {until}",
+        )
+
+
+def is_parked_for_its_shape(row: TableRow) -> bool:
+    """As an older version of Tidemark, or another `evolve`, left it: what waits of it fits into nothing."""
+    return row.life.is_parked and row.error is not None and row.error.kind in FITS_NOT
+
+
+def is_parked_for_what_is_staged(row: TableRow) -> bool:
+    """Its merge found that what is staged of it follows definitions that do not fit into one table."""
+    return row.life.is_parked and row.error is not None and row.error.kind == SchemaVersionsDiffer.__name__
+
+
+def may_have_another(row: TableRow) -> bool:
+    """Whether the look that the ledger has of the table may be one at another shape already: while it was only marked
+    or parked, or by the preflight with which it joined. No chunk may come of that shape."""
+    return row.life.needs_backfill or is_parked_for_its_shape(row)

@@ -1,0 +1,151 @@
+"""A RELATION message, or the catalogue's look at a table, and what the file says of it -> the shape that is captured.
+
+Columns come from the message; the types behind the OIDs, the order of the key's columns and the primary key under FULL
+from the catalogue. What a message cannot say is taken from the version before: a type that is gone, the key's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from tidemark.config import TableRule
+from tidemark.names import folded_names, is_taken
+from tidemark.pgoutput.messages import RelationColumn, RelationMessage
+from tidemark.schema.delta_types import PgType, target_type, type_name
+from tidemark.schema.fingerprint import ColumnPrint
+from tidemark.schema.postgres_types import target_of
+from tidemark.schema.table import Column, TableSchema
+from tidemark.schema.values import convert
+from tidemark.source.catalogue.catalog import CapturedTable
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What the catalogue said at one moment: tables by OID, types by OID. Of transactions below `seen_below` it is from
+    after they ended."""
+
+    tables: Mapping[int, CapturedTable]
+    types: Mapping[int, PgType]
+    seen_below: int = 0
+
+
+def define(
+    relation: RelationMessage, rule: TableRule, catalog: Catalog, latest: TableSchema | None
+) -> tuple[TableSchema, list[str]]:
+    """A relation's captured shape, without a version number, and what of the relation could not be captured."""
+    columns: list[Column] = []
+    unfit: list[str] = []
+    names_taken: set[str] = set()
+    for sent in relation.columns:
+        if sent.name in rule.leave_out:
+            continue
+        if is_taken(sent.name) or not names_taken.isdisjoint(folded_names(sent.name)):
+            unfit.append(f'column "{sent.name}" has a name that the target already uses')
+            continue
+        names_taken.update(folded_names(sent.name))
+        column, refused = _column(sent, rule, catalog.types, latest)
+        columns.append(column)
+        unfit += refused
+    key = _key(relation, catalog.tables.get(relation.relation_oid), latest)
+    captured = {column.name for column in columns}
+    missing = [name for name in key if name not in captured]
+    if missing:
+        unfit.append(f"the key's columns {', '.join(missing)} are left out")
+        key = ()
+    if not columns:
+        unfit.append("no column of it is captured")
+    columns = [_in_key(column) if column.name in key else column for column in columns]
+    return TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns)), unfit
+
+
+def catalogue_shape(
+    captured: CapturedTable, types: Mapping[int, PgType], latest: TableSchema | None
+) -> tuple[TableSchema, list[str]]:
+    """As `define`, of a table as the catalogue has it, with the numbers of its columns."""
+    names = {column.name for column in captured.captured_columns}
+    columns = [c for c in captured.columns if c.name in captured.published_columns or c.name in names]
+    relation = RelationMessage(
+        captured.relation_oid,
+        captured.table,
+        captured.identity,
+        tuple(
+            RelationColumn(c.name, c.type_oid, c.typmod, captured.identity == "full" or c.name in captured.key)
+            for c in columns
+        ),
+    )
+    shape, unfit = define(relation, captured.rule, Catalog({captured.relation_oid: captured}, types), latest)
+    return numbered(shape, relation, [c.attnum for c in columns], {c.attnum: c for c in captured.columns}), unfit
+
+
+def numbered(
+    shape: TableSchema, relation: RelationMessage, numbers: Sequence[int], prints: Mapping[int, ColumnPrint]
+) -> TableSchema:
+    """The shape of a message whose columns have these numbers, by what the catalogue says of each."""
+    attnums = {column.name: attnum for column, attnum in zip(relation.columns, numbers, strict=True)}
+    columns = tuple(
+        replace(c, attnum=attnums[c.name], missing=_missing(c, prints.get(attnums[c.name]))) for c in shape.columns
+    )
+    return replace(shape, columns=columns, published=tuple(numbers))
+
+
+def _missing(column: Column, seen: ColumnPrint | None) -> str | None:
+    """The default that older rows have, unless it is hidden, or is no value of the target."""
+    if seen is None or seen.default is None or column.mask is not None or target_of(column.target).codec == "hstore":
+        return None
+    return seen.default if convert(pa.array([seen.default], pa.string()), column.target).kept is None else None
+
+
+def _in_key(column: Column) -> Column:
+    """What Spark does not compare cannot tell rows apart; its text can."""
+    return column if target_of(column.target).in_keys else replace(column, target="string")
+
+
+def _column(
+    sent: RelationColumn, rule: TableRule, types: Mapping[int, PgType], latest: TableSchema | None
+) -> tuple[Column, list[str]]:
+    mask = rule.mask.get(sent.name)
+    if sent.type_oid not in types and latest is not None:
+        # The type is gone from the catalogue, and the stream is older: what was known of it still holds.
+        for older in latest.columns:
+            if (older.name, older.type_oid, older.typmod, older.mask) == (sent.name, sent.type_oid, sent.typmod, mask):
+                return older, []
+    refused = []
+    override = rule.target.get(sent.name)
+    try:
+        target = target_type(sent.type_oid, sent.typmod, types, override)
+    except ValueError as wrong:
+        refused.append(f'column "{sent.name}" cannot be stored as the pipeline file says: {wrong}')
+        target = target_type(sent.type_oid, sent.typmod, types)
+    return (
+        Column(
+            name=sent.name,
+            type=type_name(sent.type_oid, sent.typmod, types),
+            type_oid=sent.type_oid,
+            typmod=sent.typmod,
+            target="string" if mask == "sha256" else target,
+            mask=mask,
+        ),
+        refused,
+    )
+
+
+def _key(relation: RelationMessage, captured: CapturedTable | None, latest: TableSchema | None) -> tuple[str, ...]:
+    """The key in index order. The message says which columns, save under FULL; the catalogue, or else the
+    version before, says in which order."""
+    names = {column.name for column in relation.columns}
+    identity = {column.name for column in relation.columns if column.in_identity}
+    orders = [captured.key if captured is not None else (), latest.key if latest is not None else ()]
+    if relation.identity == "full":
+        if captured is not None and captured.columns and not captured.key:
+            return ()  # the message does not show it
+        return next((order for order in orders if order and names.issuperset(order)), ())
+    if relation.identity == "nothing" or not identity:
+        return ()
+    for order in orders:
+        if set(order) == identity:
+            return order
+    return tuple(column.name for column in relation.columns if column.in_identity)

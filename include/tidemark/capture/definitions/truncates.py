@@ -1,0 +1,70 @@
+"""Whether all leaves of a partitioned table were emptied through its root -> a mark where the stream has none of it.
+
+    new storage of all leaves, by one transaction ──► held until the run's heartbeat is in
+                        TRUNCATE of the root by it in the stream, now or before ──► nothing is to be done
+                        none ──► the leaves were named one by one, which the stream never says: the table is marked
+
+TRUNCATE of the root and of all leaves by their names look alike in the catalogue, and only the first is published. What
+a run's look saw is staged once its heartbeat is. Until then the ledger keeps the fingerprint from before, so that a run
+that ends earlier leaves the question to the next one. What was done below a savepoint has a number of its own in the
+catalogue, and its transaction's in the stream: TRUNCATE of the root is not known again there, and the table is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.capture.definitions.marks import marks_of
+from tidemark.formats.manifest import StagedFile, TableMark
+from tidemark.names import TableName
+from tidemark.pgoutput.blocks import DecodedBlock
+from tidemark.schema.evolution import PARTITIONS_EMPTIED, Difference, Verdict, emptied_by
+from tidemark.schema.fingerprint import Fingerprint
+
+_XID32: Final = 0xFFFFFFFF
+
+
+class Truncates:
+    """One drain's. `earlier` gives the staged files of a table, of registered batches, that hold a truncate; `read` the
+    rows of one."""
+
+    def __init__(
+        self,
+        now: Mapping[str, Fingerprint],
+        before: Mapping[str, Fingerprint],
+        earlier: Callable[[str], Iterable[StagedFile]],
+        read: Callable[[StagedFile], pa.Table],
+    ) -> None:
+        looks = {table: emptied_by(before[table], look) for table, look in now.items() if table in before}
+        self._unproven = {table: xid for table, xid in looks.items() if xid is not None}
+        self._earlier = earlier
+        self._read = read
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The tables whose fingerprints wait for the heartbeat."""
+        return frozenset(self._unproven)
+
+    def note(self, block: DecodedBlock) -> None:
+        """What a block of the stream says of them."""
+        for change in block.changes:
+            if change.counts.get("truncate"):
+                self._prove(str(change.schema.table), change.rows)
+
+    def _prove(self, table: str, rows: pa.RecordBatch | pa.Table) -> None:
+        xid = self._unproven.get(table)
+        truncates = rows.filter(pc.equal(rows.column("_op"), "truncate")) if xid is not None else None
+        if truncates is not None and xid in {one & _XID32 for one in truncates.column("_xid").to_pylist()}:
+            del self._unproven[table]
+
+    def marks(self) -> list[TableMark]:
+        """Once all that the look saw is staged: of the tables of which no TRUNCATE of the root was found."""
+        for table in list(self._unproven):
+            for file in self._earlier(table):
+                self._prove(table, self._read(file))
+        difference = Difference(Verdict.NEEDS_BACKFILL, PARTITIONS_EMPTIED)
+        return [mark for table in self._unproven for mark in marks_of(TableName.parse(table), [difference])]

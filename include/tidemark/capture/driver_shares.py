@@ -1,0 +1,85 @@
+"""Tables that are due -> which Spark application of the run merges which, by what their merges took before.
+
+The applications share no table and nothing else: each plans its tables by itself, under their leases
+(`capture.merge_planning.leased_plan`), so what is said here may be old when it is acted on. Longest first to the
+application with the least to do: one table that takes longer than all others together has an application to itself, and
+none ends late because its long table came last. An application costs its start, and is worth it only if it has
+something to do for about as long; a run with little to merge starts one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.capture.merge_planning import Wanted, may_be_planned, to_name
+from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.staged import plans, unapplied_changes
+from tidemark.ledger.staged.plans import Measured
+from tidemark.ledger.staged.unapplied_changes import Backlog
+from tidemark.run import Run
+
+# Work that an application must have to be worth its start, which takes 10 to 15 CPU seconds by itself.
+WORTH_S: Final = 30.0
+
+# What takes so long has an application to itself where there is one: what it writes beside its plan it writes last.
+HUGE_S: Final = 120.0
+
+# A table that was never merged, and what more changes cost than the most that were ever measured of it: a thread of a
+# warm driver on two cores (benchmarks/many_tables.py), rather too slow than too fast.
+TABLE_S: Final = 1.0
+CHANGES_PER_S: Final = 20_000
+BYTES_PER_S: Final = 10 * 2**20
+
+# Plans that are looked at for what merges took.
+LATEST: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The tables of one application, longest first, and how long they are expected to take one after another."""
+
+    tables: tuple[str, ...]
+    seconds: float
+
+
+def spread(run: Run, wanted: Wanted) -> list[Share]:
+    """At most `merge.applications` shares; none if nothing is due."""
+    with open_ledger(run.ledger, run.pipeline) as book:
+        names = may_be_planned(book, run, wanted)
+        if not names and (whole := to_name(book, wanted)):
+            return [Share(tuple(whole), 0.0)]
+        waiting = unapplied_changes.all_of(book, names)
+        measured = plans.measured(book, names, LATEST)
+    expected = {table: expected_s(backlog, measured.get(table, ())) for table, backlog in waiting.items()}
+    return shares(expected, run.config.merge.applications, run.config.merge.threads)
+
+
+def expected_s(backlog: Backlog, measured: Sequence[Measured]) -> float:
+    """How long the table's merge will take, from the merge of it with the most similar number of changes: fewer take
+    less, but not less than a table's least; more take more in proportion."""
+    if not measured:
+        return TABLE_S + max(backlog.changes / CHANGES_PER_S, backlog.bytes / BYTES_PER_S)
+    like = min(measured, key=lambda one: abs(math.log((one.changes + 1) / (backlog.changes + 1))))
+    more = backlog.changes - like.changes
+    if more <= 0:
+        return max(min(TABLE_S, like.seconds), like.seconds * (backlog.changes + 1) / (like.changes + 1))
+    slowest = max((one.seconds / one.changes for one in measured if one.changes >= CHANGES_PER_S), default=0.0)
+    return like.seconds + more * (slowest or 1 / CHANGES_PER_S)
+
+
+def shares(expected: Mapping[str, float], applications: int, threads: int) -> list[Share]:
+    """Spread tables with their seconds over as many applications as are worth it; each merges `threads` at a time."""
+    if not expected:
+        return []
+    huge = sum(seconds >= HUGE_S for seconds in expected.values())
+    worth = math.floor(sum(expected.values()) / threads / WORTH_S)
+    count = min(applications, len(expected), max(1, worth, huge + (huge < len(expected))))
+    loads: list[tuple[float, list[str]]] = [(0.0, []) for _ in range(count)]
+    for table in sorted(expected, key=lambda table: (-expected[table], table)):
+        least = min(range(count), key=lambda number: (loads[number][0], number))
+        seconds, names = loads[least]
+        loads[least] = (seconds + expected[table], [*names, table])
+    return [Share(tuple(names), seconds) for seconds, names in loads]

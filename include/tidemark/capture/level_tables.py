@@ -1,0 +1,86 @@
+"""Ledger -> which tables are level with what is staged, for the application to note in `_positions`; and what it means
+that it did.
+
+What is staged is asked first, what waits afterwards: a batch that is registered in between makes its tables wait, and
+none of them is called level with less than it has.
+
+A table that is built beside another one has no name for readers until all rows are in it. Then one commit says that it
+has the name, further on than anything that the other one was ever said to have it at; and the other one is put aside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from tidemark.capture.definitions.successor_shapes import is_parked_for_its_shape
+from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_result import PlanResult
+from tidemark.ledger.captured import put_aside, relation_ids, successors, tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged.batches import TouchedTable
+from tidemark.ledger.staged.generations import Staged
+
+log = logging.getLogger(__name__)
+
+
+def level_with(ledger: Ledger, staged: Staged, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
+    """`staged` from before the plan's batches were listed; `planned` are the plan's tables, with all that waits of them
+    in its generation. What is replayed by it is whole once that is applied."""
+    captured = {row.table: row for row in tables.all_of(ledger) if row.life.is_captured}
+    waiting = batches.unapplied_counts(ledger, captured)
+    level = [table for table in captured if table not in waiting and table not in planned]
+    promised = {table for table, row in captured.items() if row.life.keeps_its_promise and row.life.can_be_read}
+    promised |= {
+        table
+        for table, touches in planned.items()
+        if table in captured
+        and (row := captured[table]).backfill_kind == tables.REPLAYED
+        and row.life.can_be_read
+        and touches[0].generation == staged.generation
+    }
+    called = relation_ids.names(ledger)
+    nameless = (successors.unplaced(ledger) - promised) | ({*level, *planned} - captured.keys())
+    names = {table: None if table in nameless else str(called.get(table, table)) for table in {*level, *planned}}
+    return Level(
+        generation=staged.generation,
+        lsn=staged.lsn,
+        committed_at=None if staged.committed_at is None else staged.committed_at.isoformat(),
+        tables=tuple(level),
+        inexact=tuple(sorted({*level, *planned} - promised)),
+        names={table: name for table, name in sorted(names.items()) if name != table},
+    )
+
+
+def to_name(ledger: Ledger) -> set[str]:
+    """The tables, built beside others, that are whole and level, of which no plan has said that they have their names:
+    where nothing is merged any more, a plan of none says it."""
+    unplaced = successors.unplaced(ledger)
+    rows = (row for row in tables.all_of(ledger) if row.table in unplaced) if unplaced else ()
+    whole = {row.table for row in rows if row.life.keeps_its_promise and row.life.can_be_read}
+    return whole - batches.unapplied_counts(ledger, whole).keys() if whole else whole
+
+
+def name_what_is_whole(ledger: Ledger, plan: MergePlan) -> None:
+    """Note which tables, built beside others, the plan says to have their names."""
+    level = plan.level
+    if level is not None and level.generation == plan.generation:
+        successors.name(ledger, plan.plan, [table for table, called in level.names.items() if called is not None])
+
+
+def place_what_is_whole(ledger: Ledger, result: PlanResult) -> None:
+    """What the plan said stands there now. What readers saw until then is put aside, and what was given up on the way;
+    what waits of a table that is parked for its shape fits into nothing, and goes with it."""
+    if not result.noted:
+        return
+    for table in successors.place(ledger, result.plan, [t.table for t in result.tables if t.error is not None]):
+        log.info("%s is whole, and has the place of what it was built beside", table)
+        called = relation_ids.name_of(ledger, table)
+        for shape in successors.replaced_by(ledger, table):
+            tables.lock(ledger, [shape.before])
+            row = tables.one(ledger, shape.before)
+            if row is not None and is_parked_for_its_shape(row):
+                tables.unpark(ledger, shape.before)
+                positions.begin_anew(ledger, shape.before)
+            put_aside.note(ledger, shape.before, called, shape.begun_lsn)

@@ -1,0 +1,1 @@
+"""Checks that a pipeline can run: source, ledger, lake and Spark."""

@@ -1,0 +1,140 @@
+"""Lake root and its log store -> what would keep a merge from running, or two drivers from being fenced (R5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import LakeUnusable, Move, TidemarkError
+from tidemark.findings import Finding
+from tidemark.storage import commit_safety
+from tidemark.storage.store import Store
+
+
+def probe(store: Store, config: PipelineConfig) -> None:
+    """Write a small file below the lake root, read it back, delete it. Raises LakeUnusable."""
+    path, content = f"{config.pipeline}/.preflight-{uuid4().hex}", b"tidemark"
+    try:
+        store.write_atomic(path, content)
+        read = store.read(path)
+        store.delete(path)
+    except TidemarkError:
+        raise
+    except Exception as failed:  # each object store has its own exceptions; all of them mean the same here
+        raise LakeUnusable(lake=config.lake, detail=_words(failed)) from None
+    if read != content:
+        raise LakeUnusable(lake=config.lake, detail="a file read back differs from what was written")
+
+
+def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
+    """What an object store does with objects where the tables lie. Raises LakeUnfit, LakeRefused or LakeUnreachable."""
+    name = f"_preflight-{uuid4().hex}"  # a rule may be of one folder alone
+    seen = store.look([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
+    for rule, target in (seen.expires or {}).items():
+        yield Finding(
+            "error",
+            "lake",
+            f"A lifecycle rule of the bucket, {rule}, removes objects below {target.rpartition('/')[0]} by their age: "
+            "tables would lose files that are part of them, and merges what is staged",
+            "Take the lake's folder out of the rule; what no table needs is removed by the maintenance DAG",
+            Move.FIX_TARGET,
+        )
+    if urlsplit(config.lake).scheme == "abfss" and not seen.has_folders:
+        yield Finding(
+            "error",
+            "lake",
+            f"The storage account of {config.lake} has no hierarchical namespace: there a commit of Delta is a copy, "
+            "whose name may be seen before its content, so that of two Spark drivers both may win a version",
+            "Take a storage account with a hierarchical namespace, or let Azure upgrade this one",
+            Move.FIX_TARGET,
+        )
+    if seen.expires is None:
+        yield Finding(
+            "warning",
+            "lake",
+            f"It could not be seen whether a lifecycle rule removes objects below {config.lake} by their age",
+            "See to it that none does, and that none moves them to an archive; rules that end incomplete uploads and "
+            "old versions are welcome",
+            Move.FIX_TARGET,
+        )
+    if seen.locked:
+        yield Finding(
+            "note",
+            "lake",
+            f"The bucket of {config.lake} locks objects, what was written now until {seen.locked}: what VACUUM and "
+            "maintenance delete is hidden, stays at least that long, and is paid for",
+        )
+    elif seen.versioned:
+        yield Finding(
+            "note",
+            "lake",
+            f"The bucket of {config.lake} keeps versions: what VACUUM and maintenance delete stays and is paid for, "
+            "unless a lifecycle rule removes versions that are not current",
+        )
+
+
+# What an address may carry of a secret: the user's name and password, and the signature of a query.
+_SECRET_OF_A_URI: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S+")
+
+
+def _words(failed: Exception) -> str:
+    """What a store says of a file that holds no row, without credentials that it says its address with."""
+    return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
+
+
+# What log stores of other clouds than Amazon's rest on, and how far that was tried.
+_OF_ANOTHER_CLOUD: Final = {
+    "gs": (
+        "A lake on gs:// was tried by Google's protocol, with Hadoop's connector for it, and not on Google's servers",
+        "Give Spark org.apache.hadoop:hadoop-gcp, of its Hadoop's version, by spark.jars.packages; a commit is an "
+        "object that is put only if there is none. Run it beside what you have, with verify, before you rely on it",
+    ),
+    "abfss": (
+        "A lake on abfss:// was tried by Azure's protocol, with Hadoop's client for it, on an emulator of its blobs, "
+        "and not on Azure's servers",
+        "Give Spark org.apache.hadoop:hadoop-azure, of its Hadoop's version, by spark.jars.packages; a commit is a "
+        "rename to a name that is not there. Run it beside what you have, with verify, before you rely on it",
+    ),
+}
+_BESIDES_ON_S3: Final = (
+    f"Tidemark brings a log store of its own; {commit_safety.DYNAMODB} is possible too, by {commit_safety.OF_S3}, with "
+    "its jar and a DynamoDB table"
+)
+
+
+def _remedy(scheme: str) -> str:
+    if scheme in commit_safety.FILES:
+        return "Tidemark brings a log store of its own"
+    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta takes {commit_safety.of({}, scheme)} by itself"
+
+
+def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether Delta's log store for this scheme can put if absent; without it two drivers
+    would overwrite each other (R5). `of_this_machine` is what spark-defaults.conf says."""
+    scheme = urlsplit(config.lake).scheme
+    unfenced = commit_safety.unfenced({**of_this_machine, **config.spark_conf}, scheme)
+    if unfenced is not None:
+        where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
+        removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"
+        yield Finding(
+            "error",
+            "log_store",
+            f"{where} gives Delta a log store for {scheme or 'file'}:// that may let a second Spark driver overwrite "
+            f"the commits of the first, by {unfenced}",
+            f"Remove {unfenced} from {removed}: {_remedy(scheme)}",
+            Move.FIX_CONFIG,
+        )
+    if scheme in _OF_ANOTHER_CLOUD:
+        yield Finding("warning", "log_store", *_OF_ANOTHER_CLOUD[scheme], Move.FIX_CONFIG)
+    elif scheme not in ("", "file", "hdfs", "s3a"):
+        yield Finding(
+            "warning",
+            "log_store",
+            f"Nobody tried a lake on {scheme}://; Delta needs a log store that puts a file only if it is absent",
+            "Use a local path, hdfs://, gs://, abfss:// or s3://",
+            Move.FIX_CONFIG,
+        )

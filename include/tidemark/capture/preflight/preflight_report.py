@@ -1,0 +1,389 @@
+"""Everything that must hold before a run, looked at in one go: config, source, ledger, lake, Spark -> `Report`.
+
+    look    ledger schema (migrated) · lake · Spark · server · role · tables · publication · slot
+    act     only if no error is found, and in this order, each step found done by the next preflight:
+            publication ──► slot ──► generation ──► tables joined
+
+Each step lies in a room of its own: `lake_findings`, `spark_findings`, `table_findings` (what is an error of one table
+alone), `ownership` (whose slot and publication are), `making`, `generation`, `joining`. Here stand the order of the
+steps, what stops everything, and the report.
+
+A slot older than its publication cannot be decoded, hence the order of acting. Preflight runs every few minutes:
+once all is in place it reads a few catalogue tables, writes one small file, and changes nothing. R9: it takes no lock
+that it does not wait for in a bounded way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import psycopg
+
+from tidemark.capture import lake_folder
+from tidemark.capture.continuity import ownership
+from tidemark.capture.continuity.generation import settle
+from tidemark.capture.continuity.recovery import look_into_staging
+from tidemark.capture.definitions.column_guarding import GuardBook, guard_findings, look_first
+from tidemark.capture.preflight import table_findings
+from tidemark.capture.preflight.lake_findings import log_store_findings, look_at_bucket, probe
+from tidemark.capture.preflight.slot_and_publication import bring_about_publication, make_slot
+from tidemark.capture.preflight.spark_findings import spark_findings
+from tidemark.capture.preflight.table_findings import InLedger
+from tidemark.capture.preflight.table_joins import (
+    begun_in_stream,
+    join,
+    joining,
+    leaving,
+    look_again_at_marked,
+    put_aside,
+    to_put_aside,
+)
+from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S, Survey
+from tidemark.capture.table_identities import Places
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move, SlotInvalidated, SlotNotReady, StagingMissing, TidemarkError
+from tidemark.findings import Finding, Report, listed
+from tidemark.formats import layout
+from tidemark.ledger import migrations, pipeline_files
+from tidemark.ledger.captured import joins
+from tidemark.ledger.captured import tables as ledger_tables
+from tidemark.ledger.connection import Ledger, connect, open_ledger
+from tidemark.ledger.leases import SLOT, Lease, hold
+from tidemark.ledger.observations import preflight_notes as ledger_notes
+from tidemark.ledger.staged import generations
+from tidemark.ledger.staged.generations import Generation
+from tidemark.names import TableName
+from tidemark.postgres import postgres_session
+from tidemark.run import Run
+from tidemark.source import definition_trigger
+from tidemark.source.catalogue import column_names, inspection, publication
+from tidemark.source.catalogue.publication import Matching, Publication
+from tidemark.source.catalogue.publication_findings import PublicationWork, publication_work
+from tidemark.source.wal.slot import SlotState, read_server, read_slot, usable
+from tidemark.source.wal.slot_server import at_slot, is_beside, system_identifier
+from tidemark.source.wal.standby_findings import standby_findings
+from tidemark.spark_submit.spark_connection import SparkConnection
+from tidemark.spark_submit.spark_defaults import spark_defaults
+from tidemark.staging import staged_folders
+from tidemark.storage.store import Store
+
+LEASE_WAIT_S: Final = 10
+
+# `adopt_slot`: slot and publication of the file are this pipeline's, whoever made them. `staging_is_lost`: the lake is
+# the right one, and lacks its staging for good (`lake_folder`).
+Word = Literal["adopt_slot", "staging_is_lost"]
+
+
+def preflight(
+    run: Run,
+    *,
+    spark: SparkConnection | None = None,
+    jars: str | None = None,
+    act: bool = True,
+    says: Collection[Word] = (),
+    only_new_notes: bool = False,
+) -> Report:
+    """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
+
+    `says`: what a person says of what preflight cannot know (`Word`).
+
+    `spark` is what the Spark hook resolved, `jars` what spark-submit would get of them, None if nobody looked. With
+    `act` false nothing is created, changed or recorded, but a ledger database without a schema gets it.
+    With `only_new_notes` a note that the preflight before this one had too is left out: a schedule's runs are not told
+    the same every five minutes.
+    """
+    started = time.monotonic()
+    look = _Look(run, act, "adopt_slot" in says, "staging_is_lost" in says)
+    look.findings += spark_findings(run.config, spark, os.environ, jars)
+    look.run("lake", look.lake)
+    look.run("ledger", look.ledger_schema)
+    look.run("source", look.source)
+    if only_new_notes and not look.failed():
+        look.run("ledger", look.leave_out_said_notes)
+    return Report.of(run.pipeline, run.config.path, look.findings, time.monotonic() - started)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One preflight under way. A step that fails leaves a finding and the other steps go on."""
+
+    about: Run
+    act: bool
+    adopt_slot: bool
+    staging_is_lost: bool
+    findings: list[Finding] = field(default_factory=list)
+    ledger_ready: bool = False
+
+    @property
+    def config(self) -> PipelineConfig:
+        return self.about.config
+
+    def run(self, check: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except TidemarkError as error:
+            self.findings.append(Finding.of(check, error))
+        except psycopg.errors.InsufficientPrivilege as denied:
+            message = denied.diag.message_primary or "a right is missing"
+            self.findings.append(
+                Finding(
+                    "error",
+                    "rights",
+                    f"The {check} refused: {message}",
+                    "Grant it: docs/operations.md, Least privilege",
+                )
+            )
+        except psycopg.OperationalError as lost:
+            self.findings.append(Finding.of(check, postgres_session.unreachable(lost, check)))
+
+    def failed(self) -> bool:
+        return any(f.severity == "error" for f in self.findings)
+
+    def leave_out_said_notes(self) -> None:
+        notes = {str(finding) for finding in self.findings if finding.severity == "note"}
+        with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
+            new = ledger_notes.not_said_yet(ledger, notes)
+        self.findings = [finding for finding in self.findings if finding.severity != "note" or str(finding) in new]
+
+    @property
+    def settle_s(self) -> int:
+        return self.config.bounds.file_settle_s
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def lake(self) -> None:
+        self.findings += log_store_findings(self.config, spark_defaults(os.environ))
+        store = Store(self.config.lake, self.config.lake_access)
+        if store.is_bucket:
+            self.findings += look_at_bucket(store, self.config)
+        else:
+            probe(store, self.config)
+
+    def ledger_schema(self) -> None:
+        with connect(self.about.ledger) as connection:
+            wanted = migrations.look(connection)
+        # A look leaves a ledger in use as it is: migrated, it refuses every task of the older version.
+        if wanted.is_needed and wanted.before is not None and not self.act:
+            self.note("ledger", f"Would bring the ledger's schema from {wanted.origin} to version {wanted.after}")
+            return
+        migration = migrations.migrate(self.about.ledger)
+        if migration.is_needed and migration.before is not None:
+            self.note("ledger", f"Brought the ledger's schema from {migration.origin} to version {migration.after}")
+        self.ledger_ready = True
+
+    def note(self, check: str, message: str) -> None:
+        self.findings.append(Finding("note", check, message))
+
+    def source(self) -> None:
+        with postgres_session.connect(
+            self.about.source,
+            application_name=self.config.application_name,
+            lock_timeout_s=self.config.bounds.lock_timeout_s,
+            statement_timeout_s=STATEMENT_TIMEOUT_S,
+        ) as source:
+            self.transport("source", self.config.source_connection, source)
+            facts = inspection.read_server_facts(source)
+            if is_beside(source, self.config.slot):
+                beside = at_slot(source, self.config.slot)
+                self.findings += standby_findings(beside, self.config.source_connection, self.config.slot)
+            slot = read_slot(source, self.config.slot)
+            self.findings += inspection.server_findings(facts, self.config, slot=slot)
+            if facts.major < inspection.OLDEST_VERSION:
+                return
+            self.findings += definition_trigger.findings(source, self.config)
+            own = self.own_slot(source, slot)
+            if slot is not None:
+                self.run("slot", lambda: self.slot_state(source, slot, own))
+            if not self.ledger_ready:
+                table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=InLedger())
+                return
+            with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
+                self.transport("ledger", self.config.ledger_connection, ledger.connection)
+                self.same_database(source, ledger)
+                places = Places(self.config, ledger, system_identifier(source), records=self.act)
+                places.look(source)
+                survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
+                self.compare(survey, slot if own else None, slot)
+
+    def whose_folder(self, source: psycopg.Connection[Any], opened: Generation | None) -> None:
+        """Asked before a slot is made, which would keep WAL for a drain that never comes. What is newer than the
+        generation that is open, the drain sees in a listing that it takes anyway."""
+        store = Store(self.config.lake, self.config.lake_access)
+        if opened is None:
+            numbers = staged_folders.generations(store, self.config.pipeline)
+            lake_folder.refuse_another(self.config, source, store, numbers, None, accepts=self.adopt_slot)
+            return
+        try:
+            lake_folder.require(self.config, store, opened)
+        except StagingMissing:
+            if not self.staging_is_lost:
+                raise
+            if not self.act:
+                self.note("lake", f"Would write {layout.generation_file(self.config.pipeline, opened.number)} again")
+
+    def compare(self, survey: Survey, own_slot: SlotState | None, slot: SlotState | None) -> None:
+        """What the file wants beside what source and ledger have; then what is missing is brought about, or said."""
+        source, ledger = survey.source, survey.ledger
+        if self.act:
+            pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
+        if not self.failed():
+            self.run("lake", lambda: self.whose_folder(source, generations.current(ledger)))
+        rows = ledger_tables.all_of(ledger)
+        captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
+        followed = () if survey.facts.standby else self.guarded(source, ledger)
+        selected, published = table_findings.select(
+            source, self.config, survey.facts, self.findings, slot=own_slot, in_ledger=InLedger(captured, followed)
+        )
+        captured &= table_findings.covered(published)
+        work = publication_work(self.config, selected, published, survey.facts)
+        if published is not None:
+            self.run("publication", lambda: ownership.require_own_publication(survey, work))
+        if not self.act:
+            self.findings += _intentions(self.config, published, work, slot)
+        else:
+            # Before the work, which may end in an error, and after it, which may find more.
+            table_findings.keep(survey, captured)
+            if not self.failed():
+                self.bring_about(survey, selected, published, slot)
+                table_findings.keep(survey, captured)
+        self.findings += table_findings.backfill_findings(ledger, self.config)
+
+    def guarded(self, source: psycopg.Connection[Any], ledger: Ledger) -> Collection[tuple[TableName, str]]:
+        """The masked and left-out columns that are followed under another name, each said."""
+        stored = GuardBook(self.config, ledger, read_server(source)).stored()
+        followed, findings = guard_findings(self.config, stored, column_names.look(source, stored))
+        self.findings += findings
+        return followed
+
+    def own_slot(self, source: psycopg.Connection[Any], slot: SlotState | None) -> bool | None:
+        """Whether the slot is this pipeline's; None if it does not exist, or the ledger cannot be asked."""
+        if slot is None or not self.ledger_ready:
+            return None
+        with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
+            return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake, self.config.lake_access))
+
+    def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
+        """What a slot of another kind is, is said before whose it is; what to do about one's own, after that."""
+        try:
+            usable(source, slot.name)
+        except (SlotInvalidated, SlotNotReady):
+            if own is False:
+                raise ownership.unknown(self.config, source, slot) from None
+            raise
+        if own is False and not self.adopt_slot:
+            raise ownership.unknown(self.config, source, slot)
+        ownership.refuse_other_reader(self.config, source, own=own is not False)
+        self.findings += inspection.slot_findings(slot)
+
+    def transport(self, database: str, connection_id: str, session: psycopg.Connection[Any]) -> None:
+        sslmode = postgres_session.unverified(session.info.host, session.info.get_parameters())
+        if sslmode is not None:
+            self.findings.append(
+                Finding(
+                    "warning",
+                    "tls",
+                    f"The {database} at {session.info.host} is reached with sslmode={sslmode}: whoever stands in "
+                    "between can read along, or answer in its place",
+                    f"Set sslmode to verify-full, and sslrootcert, in connection {connection_id}",
+                    Move.FIX_CONFIG,
+                )
+            )
+
+    def same_database(self, source: psycopg.Connection[Any], ledger: Ledger) -> None:
+        identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
+        if source.execute(identity).fetchone() == ledger.execute(identity).fetchone():
+            self.findings.append(
+                Finding(
+                    "warning",
+                    "ledger",
+                    "The ledger lies in the source database: its own changes pass through the slot's stream",
+                    f"Point connection {self.config.ledger_connection} at another database",
+                    Move.FIX_CONFIG,
+                )
+            )
+
+    # --- acting -------------------------------------------------------------------------------------------------------
+
+    def bring_about(
+        self, survey: Survey, selected: Matching, published: Publication | None, slot: SlotState | None
+    ) -> None:
+        """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
+        source, ledger, pipeline = survey.source, survey.ledger, self.config.pipeline
+        look_again_at_marked(survey, selected)
+        same_file = pipeline_files.holds(ledger, self.config.digest)
+        by_hand = self.adopt_slot or self.staging_is_lost
+        if slot is not None and same_file and not (by_hand or _pending(survey, selected, published)):
+            return
+        with hold(self.about.ledger, pipeline, SLOT, self.about.holder, wait_s=LEASE_WAIT_S) as lease:
+            pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
+            survey.places.read_again()
+            # Another preflight may have done all of it meanwhile.
+            published = publication.read(source, self.config.publication)
+            # A table that left is recorded before it can come back, so that coming back is seen as a join; and before
+            # its file holds, since a drain by that file passes it over.
+            begun = begun_in_stream(survey, selected, published)
+            for left in leaving(survey, selected, published):
+                joins.leave(ledger, left)
+            put_aside(survey)
+            # Before anything else is done by it: a drain with another file waits from here on.
+            pipeline_files.note(ledger, lease, self.config)
+            if self.staging_is_lost:
+                self.restore_staging(survey, lease)
+            if self.adopt_slot:
+                ownership.adopt(survey, lease)
+            look_first(GuardBook(self.config, ledger, read_server(source)), source, selected)
+            if self.config.manage_publication:
+                bring_about_publication(survey, lease, selected)
+            opened = generations.current(ledger)
+            slot = read_slot(source, self.config.slot)
+            if slot is None and make_slot(survey, lease, self.about.source):
+                survey.note("slot", f'Created slot "{self.config.slot}"')
+            if slot is None or opened is None or by_hand:
+                folders = look_into_staging(ledger, Store(self.config.lake, self.config.lake_access))
+                generation = settle(self.config, source, ledger, folders, lease, accepts=self.adopt_slot)
+                survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
+            join(survey, selected, publication.read(source, self.config.publication), begun)
+
+    def restore_staging(self, survey: Survey, lease: Lease) -> None:
+        opened = generations.current(survey.ledger)
+        if opened is None:
+            return
+        store = Store(self.config.lake, self.config.lake_access)
+        path = layout.generation_file(self.config.pipeline, opened.number)
+        if lake_folder.restore(self.config, survey.ledger, store, lease, opened):
+            survey.note("lake", f"Wrote {self.config.lake}/{path} again: what else staging lacks is said of each table")
+        else:
+            survey.note("lake", f"{self.config.lake}/{path} is there: nothing was written again")
+
+
+def _pending(survey: Survey, selected: Matching, published: Publication | None) -> bool:
+    """Whether there is anything to do but for the slot."""
+    work = publication_work(survey.config, selected, published, survey.facts)
+    return bool(
+        (survey.config.manage_publication and (work.create or work.add or work.drop))
+        or generations.current(survey.ledger) is None
+        or leaving(survey, selected, published)
+        or joining(survey, selected, published)
+        or to_put_aside(survey)
+    )
+
+
+def _intentions(
+    config: PipelineConfig, published: Publication | None, work: PublicationWork, slot: SlotState | None
+) -> Iterator[Finding]:
+    if config.manage_publication and published is None:
+        yield Finding(
+            "note", "publication", f'Would create publication "{config.publication}" for {listed(work.create)}'
+        )
+    if config.manage_publication and work.add:
+        yield Finding("note", "publication", f'Would add {listed(work.add)} to publication "{config.publication}"')
+    if config.manage_publication and work.drop:
+        yield Finding(
+            "note", "publication", f'Would take {listed(work.drop)} out of publication "{config.publication}"'
+        )
+    if slot is None:
+        yield Finding("note", "slot", f'Would create slot "{config.slot}"')

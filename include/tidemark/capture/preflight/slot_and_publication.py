@@ -1,0 +1,221 @@
+"""Slot and publication, made and changed as the pipeline file has them (R9).
+
+    noted as our own ──► made          a crash between leaves a note of something that is not there, which is no harm;
+                                       the other way round, what we made would be somebody else's
+
+Many tables are added to a publication at once. If PostgreSQL refuses that because of one of them, they are added one
+by one: a table that somebody holds, dropped or gave away costs itself alone, and the others a bounded wait (R6).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.capture.continuity import ownership
+from tidemark.capture.preflight_context import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, Survey
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move, SlotCreationBlocked, SourceLocked
+from tidemark.findings import Finding, listed
+from tidemark.ledger import owned_objects
+from tidemark.ledger.leases import Lease
+from tidemark.names import TableName
+from tidemark.postgres import postgres_session
+from tidemark.source.catalogue import publication
+from tidemark.source.catalogue.identifiers import readable
+from tidemark.source.catalogue.publication import Matching
+from tidemark.source.catalogue.publication_findings import PublicationWork, publication_work
+from tidemark.source.wal.slot import PLUGIN, read_slot
+from tidemark.source.wal.slot_server import at_slot, logging_snapshots
+from tidemark.wait_log import saying
+from tidemark.wording import duration
+
+log = logging.getLogger(__name__)
+
+_CREATE: Final = "SELECT pg_create_logical_replication_slot(%s, %s)"
+_CREATE_FAILOVER: Final = "SELECT pg_create_logical_replication_slot(%s, %s, false, false, true)"
+
+
+def make_slot(survey: Survey, lease: Lease, conninfo: str) -> bool:
+    """Create the slot, noted as our own before; False if another try of this task just did. Raises SlotUnknown
+    where it was somebody else. `conninfo` leads to the source, as for `create_slot`."""
+    named = ownership.thing(survey.source, "slot", survey.config.slot)
+    first = owned_objects.note(survey.ledger, lease, named, "made")
+    try:
+        is_new = create_slot(survey.source, survey.config, conninfo)
+        if first and not is_new:
+            raise ownership.unknown(survey.config, survey.source, read_slot(survey.source, survey.config.slot))
+    except Exception:
+        # Over a session that broke, the server may have made it all the same.
+        if first and not survey.source.closed:
+            owned_objects.forget(survey.ledger, lease, named)
+        raise
+    return is_new
+
+
+def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninfo: str) -> bool:
+    """Create the slot; False if somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
+    `conninfo` leads to the source too: while the one session waits, another says for whom.
+
+    Where standbys can carry it over (from 17 on), it says that they shall: a promotion then loses nothing of it.
+
+    PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation
+    leaves no slot behind.
+    """
+    bound_s = config.bounds.drain_stall_s
+
+    def blocking() -> str:
+        with postgres_session.connect(conninfo, application_name=config.application_name) as other:
+            return listed(publication.transactions_in_flight(other)) or "they have just ended"
+
+    there = at_slot(source, config.slot)
+
+    def make(*named: str) -> None:
+        if there is source:
+            source.execute(_CREATE if source.info.server_version < 170000 else _CREATE_FAILOVER, named)
+            return
+        # It is the standby's own, and stays there.
+        there.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
+        with logging_snapshots(source):
+            there.execute(_CREATE, named)
+
+    source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
+    # The wait is one for the transactions' locks, so the lock timeout would end it first.
+    source.execute("SELECT set_config('lock_timeout', '0', false)")
+    try:
+        with saying(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
+            make(config.slot, PLUGIN)
+    except psycopg.errors.QueryCanceled as waited:
+        blockers = listed(publication.transactions_in_flight(source)) or "they have ended by now"
+        raise SlotCreationBlocked(slot=config.slot, waited=duration(bound_s), blockers=blockers) from waited
+    except psycopg.errors.DuplicateObject:
+        return False
+    finally:
+        source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{STATEMENT_TIMEOUT_S}s",))
+        source.execute("SELECT set_config('lock_timeout', %s, false)", (f"{config.bounds.lock_timeout_s}s",))
+    return True
+
+
+def bring_about_publication(survey: Survey, lease: Lease, matched: Matching) -> None:
+    """Create or change it where it is not what the file says, noted as our own before."""
+    named = ownership.thing(survey.source, "publication", survey.config.publication)
+    own = owned_objects.is_own(survey.ledger, named)
+    published = publication.read(survey.source, survey.config.publication)
+    work = publication_work(survey.config, matched, published, survey.facts)
+    if published is not None and not own:
+        ownership.require_own_publication(survey, work)
+        return
+    if not (work.create or work.add or work.drop):
+        return
+    first = owned_objects.note(survey.ledger, lease, named, "made")
+    try:
+        _change(survey, work)
+    except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+        # Somebody created it just now: committed before our look at the name, or while our statement waited for
+        # its transaction's end. If the note was there, it was another try of this task, which the lease does
+        # not keep out.
+        published = publication.read(survey.source, survey.config.publication)
+        work = publication_work(survey.config, matched, published, survey.facts)
+        if first:
+            owned_objects.forget(survey.ledger, lease, named)
+            ownership.require_own_publication(survey, work)
+        else:
+            _change(survey, work)
+    except Exception:
+        if first and not survey.source.closed and publication.read(survey.source, survey.config.publication) is None:
+            owned_objects.forget(survey.ledger, lease, named)
+        raise
+
+
+def _change(survey: Survey, work: PublicationWork) -> None:
+    """All at once; where PostgreSQL refuses that because of some table, one by one, and only that table is left
+    out: somebody holds a lock on it, or it was dropped, altered or given away just now."""
+    name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
+    for tables, verb in ((work.create, "Created"), (work.add, "Added")):
+        if not tables:
+            continue
+        statement = (
+            publication.create_statement(name, tables, server_version=survey.facts.version, generated=True)
+            if verb == "Created"
+            else publication.add_statement(name, tables)
+        )
+        try:
+            role = publication.acting_role(survey.source, name, tables, create=verb == "Created")
+            publication.change(survey.source, [statement], lock_timeout_s=bound_s, role=role)
+            changed = list(tables)
+        except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            raise
+        except (SourceLocked, psycopg.DatabaseError) as refused:
+            if survey.source.broken:
+                raise
+            log.info("The publication's tables are added one by one: %s", type(refused).__name__)
+            changed = _one_by_one(survey, tables, create=verb == "Created")
+        if changed and verb == "Created":
+            survey.note("publication", f'Created publication "{name}" for {listed(changed)}')
+        elif changed:
+            survey.note("publication", f'Added {listed(changed)} to publication "{name}"')
+    if work.drop:
+        try:
+            role = publication.acting_role(survey.source, name, (), create=False)
+            statement = publication.drop_statement(name, work.drop)
+            publication.change(survey.source, [statement], lock_timeout_s=bound_s, role=role)
+        except SourceLocked as locked:
+            # They are in nobody's way: what the file does not name is skipped.
+            survey.findings.append(Finding.of("publication", locked, "warning"))
+        else:
+            survey.note(
+                "publication",
+                f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it',
+            )
+
+
+def _one_by_one(survey: Survey, tables: Sequence[TableName], *, create: bool) -> list[TableName]:
+    """Those of the tables that could be added. All together wait for locks as long as two statements may."""
+    name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
+    ends_at = time.monotonic() + 2 * bound_s
+    if create:
+        empty = publication.create_statement(name, (), server_version=survey.facts.version, generated=True)
+        # As the owner of the first: what is one's own takes no table of another's.
+        role = publication.acting_role(survey.source, name, tables[:1], create=True)
+        publication.change(survey.source, [empty], lock_timeout_s=bound_s, role=role)
+    changed = []
+    for table in tables:
+        left_s = max(SHORTEST_LOCK_TIMEOUT_S, min(bound_s, ends_at - time.monotonic()))
+        try:
+            role = publication.acting_role(survey.source, name, [table], create=False)
+            publication.change(
+                survey.source, [publication.add_statement(name, [table])], lock_timeout_s=left_s, role=role
+            )
+            changed.append(table)
+        except psycopg.errors.DuplicateObject:
+            changed.append(table)  # another try of this task was faster
+        except SourceLocked as locked:
+            happened = f"{table} could not be added to the publication now, somebody holds it: "
+            survey.findings.append(
+                Finding.of_tables(
+                    "publication",
+                    [table],
+                    happened + str(locked.facts["blockers"]),
+                    "Wait until that transaction ends, or have its owner end it; the next run tries again",
+                    bars="joining",
+                    move=Move.RETRY,
+                )
+            )
+        except psycopg.DatabaseError as refused:
+            if survey.source.broken:
+                raise
+            state = f"SQLSTATE {refused.sqlstate}, {type(refused).__name__}"
+            survey.findings.append(
+                Finding.of_tables(
+                    "publication",
+                    [table],
+                    f"PostgreSQL refuses to add {table} to the publication ({state})",
+                    f"Look at the table, or as its owner run: {readable(publication.add_statement(name, [table]))}",
+                    bars="joining",
+                )
+            )
+    return changed

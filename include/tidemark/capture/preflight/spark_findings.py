@@ -1,0 +1,301 @@
+"""How spark-submit would be called -> what would keep a merge from running, said before one is tried.
+
+    master       deploy mode   the driver is
+    local[…]     client        a child of the task, and does all the work
+    spark://…    client        a child of the task; Python applications have no other mode there
+    yarn, k8s    client        a child of the task
+    yarn, k8s    cluster       in the cluster, in a Python of its own
+
+Nothing of it asks Spark to do anything: a Master that is down must not keep the source from being drained (R3), so that
+is a warning. What only Spark's machines know, whether all of them see the lake, nobody says before a merge: executors
+that do not see it cannot read what is staged, and the merge ends with that.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move
+from tidemark.findings import Finding
+from tidemark.spark_submit.spark_connection import CATALOGUE, SparkConnection
+from tidemark.spark_submit.spark_defaults import spark_defaults, spark_home
+from tidemark.spark_submit.spark_jars import EVERYWHERE, JARS_VARIABLE, LOG_STORE
+
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
+_MODES: Final = (None, "client", "cluster")
+ANSWERS_WITHIN_S: Final = 5.0
+
+
+def spark_findings(
+    config: PipelineConfig, spark: SparkConnection | None, environment: Mapping[str, str], jars: str | None = None
+) -> Iterator[Finding]:
+    """What is wrong with the connection, then with what lies on this machine, then with the way to the cluster.
+
+    `jars` is what `--jars` would get, None if nobody looked.
+    """
+    if spark is None:
+        return
+    wrong = next(_wrong_connections(config, spark, environment), None)
+    if wrong is not None:
+        yield wrong  # what else there is to say would be of another connection
+        return
+    yield from _wrong_programs(spark, environment)
+    if jars is not None:
+        yield from _missing_jars(config, jars, environment)
+    yield from _catalogues(config, environment)
+    if not spark.drives_here:
+        yield from _pythons(config, spark)
+    if not spark.is_local:
+        yield from _ways_to_the_cluster(config, spark, environment)
+
+
+# --- the connection ---------------------------------------------------------------------------------------------------
+
+
+def _wrong_connections(
+    config: PipelineConfig, spark: SparkConnection, environment: Mapping[str, str]
+) -> Iterator[Finding]:
+    """A missing or badly written connection silently resolves to "yarn"."""
+    connection, master = config.spark_connection, spark.master
+    json = (
+        f'Write connection {connection} as JSON, for example {{"conn_type": "spark", "host": "local[*]", '
+        '"extra": {"deploy-mode": "client"}}'
+    )
+    client = f'Set "deploy-mode" in the extra of connection {connection} to "client"'
+    if spark.refused:
+        remedy = f"Put connection {connection} right, or install what it names: docs/clusters.md"
+        yield _error(f"Airflow's Spark hook refuses connection {connection}: {spark.refused}", remedy)
+    elif master == "yarn" and not (environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")):
+        yield _error(
+            f"Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and "
+            "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
+            json,
+        )
+    elif _MASTER.fullmatch(master) is None:
+        yield _error(f"Connection {connection} resolves to --master {master}, which Spark does not know", json)
+    elif spark.deploy_mode not in _MODES:
+        yield _error(
+            f"Connection {connection} has deploy mode {spark.deploy_mode!r}, which Spark does not know", client
+        )
+    elif spark.is_local and not spark.drives_here:
+        yield _error(f"Connection {connection} has deploy mode cluster, and --master {master} has no cluster", client)
+    elif master.startswith("spark://") and not spark.drives_here:
+        yield _error(
+            f"Connection {connection} has deploy mode cluster, and a standalone cluster ({master}) runs the drivers of "
+            "Python applications in client mode alone",
+            client,
+        )
+    elif config.lake_access.is_of_this_machine and not spark.drives_here:
+        yield _error(
+            f"Connection {config.lake_connection} of the lake has a key, and the driver runs in the cluster of "
+            f"{master}: there it could be handed to it by a command line alone, where everybody reads it",
+            "Give Spark's service account the rights on the bucket, and name a connection without any key; "
+            f"or use the deploy mode client in connection {connection}",
+        )
+
+
+# --- what lies on this machine ----------------------------------------------------------------------------------------
+
+
+def _wrong_programs(spark: SparkConnection, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """spark-submit is a script that starts Java, on this machine in every mode."""
+    path = environment.get("PATH", "")
+    if spark.drives_here:  # then pyspark's own is found too
+        path = f"{Path(sys.executable).parent}:{path}"
+    if shutil.which(spark.program, path=path) is None:
+        yield _error(
+            f"{spark.program} is not on the PATH of this task", "Install Spark where Airflow's tasks run, or pyspark"
+        )
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    if shutil.which(java, path=path) is None:
+        missing = f"JAVA_HOME says {home}, and there is no bin/java in it" if home else "There is no java on the PATH"
+        yield _error(missing, "Install Java 17 where Airflow's tasks run, and set JAVA_HOME to its folder")
+
+
+# What spark-submit has to fetch, where it may ask the network; Scala's and Spark's versions stand in the name.
+DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+# Ways besides `--jars` by which Spark may have more classes than its own.
+_OTHER_WAYS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+# Scheme of a lake -> what the jar is for that Spark needs besides -> how its name begins. For gs:// there are two,
+# Hadoop's own and Google's.
+_OF_STORES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "s3a": {"S3": ("hadoop-aws",)},
+    "gs": {"Google Cloud Storage": ("hadoop-gcp", "gcs-connector")},
+    "abfss": {"Azure": ("hadoop-azure",)},
+}
+
+
+def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """`jars` is comma-separated; what lies elsewhere than on this machine, or is a pattern, is not looked at."""
+    named = [jar for jar in jars.split(",") if jar]
+    local = [jar.removeprefix(EVERYWHERE) for jar in named]
+    listed = [Path(jar) for jar in local if not set(jar) & {":", "*"}]
+    # Beside applications that the driver's image has, the log stores' jar is not on this machine.
+    of_image = {jar.removeprefix(EVERYWHERE) for jar in named if jar.startswith(EVERYWHERE) and jar.endswith(LOG_STORE)}
+    gone = [str(jar) for jar in listed if str(jar) not in of_image and not jar.is_file()]
+    of_this_machine = spark_defaults(environment)
+    remedy = "Name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
+    if gone:
+        yield _error(f"Spark would be given jars that are not there: {', '.join(gone)}", remedy)
+        return
+    chosen = {jar.strip() for jar in config.spark_conf.get("spark.jars", "").split(",")}
+    if listed and not chosen <= {"", *named}:
+        yield Finding(
+            "warning",
+            "spark",
+            "spark.jars of spark.conf has no effect: TIDEMARK_SPARK_JARS gives spark-submit a --jars",
+            "Name all jars in TIDEMARK_SPARK_JARS, and leave spark.jars out",
+            Move.FIX_CONFIG,
+        )
+    if "://" in jars or any(way in {**of_this_machine, **config.spark_conf} for way in _OTHER_WAYS):
+        return
+    if all(jar.name == LOG_STORE for jar in listed) and urlsplit(config.lake).scheme != "s3a":
+        remedy = (
+            f'Let Spark fetch them: spark: {{conf: {{spark.jars.packages: "{DELTA_PACKAGE}"}}}} in the pipeline file, '
+            "or name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
+        )
+    # Whoever asks from a command line may have fewer variables than Airflow's tasks.
+    unset = "" if environment.get(JARS_VARIABLE) else f". {JARS_VARIABLE} is not set here"
+    needed = {"Delta Lake": ("delta-spark",), **_OF_STORES.get(urlsplit(config.lake).scheme, {})}
+    there = {jar.name for jar in [*listed, *(spark_home(environment) / "jars").glob("*.jar")]}
+    for what, prefixes in needed.items():
+        if not any(name.startswith(prefixes) for name in there):
+            jars_named = " or ".join(prefixes)
+            yield Finding(
+                "warning",
+                "spark",
+                f"Nothing says where Spark has its jars for {what} from: no {jars_named} is among those that it is "
+                f"given or has by itself, and neither spark.conf nor spark-defaults.conf names others{unset}",
+                remedy,
+                Move.FIX_CONFIG,
+            )
+
+
+def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """A schema of a catalogue that nobody configured would lie in the driver's memory, and end with it."""
+    settings = {**spark_defaults(environment), **config.spark_conf}
+    pattern = settings.get(CATALOGUE)
+    if pattern is None or settings.get("spark.sql.catalogImplementation") == "hive":
+        return
+    if f"spark.sql.catalog.{pattern.partition('.')[0]}" not in settings:
+        yield Finding(
+            "warning",
+            "spark",
+            f"{CATALOGUE} is {pattern}, and no catalogue outlives the driver: its names are gone with it",
+            "Name a schema of a catalogue that spark.conf configures (spark.sql.catalog.<name>), or set "
+            "spark.sql.catalogImplementation: hive",
+            Move.FIX_CONFIG,
+        )
+
+
+# Settings by which a driver in a cluster gets a Python of somebody's choice.
+_PYTHONS: Final = (
+    "spark.pyspark.python",
+    "spark.pyspark.driver.python",
+    "spark.yarn.appMasterEnv.PYSPARK_PYTHON",
+    "spark.kubernetes.container.image",
+    "spark.kubernetes.driver.container.image",
+)
+
+
+# --- the way to the cluster -------------------------------------------------------------------------------------------
+
+
+def _ways_to_the_cluster(
+    config: PipelineConfig, spark: SparkConnection, environment: Mapping[str, str]
+) -> Iterator[Finding]:
+    masters = _standalone_masters(spark.master)
+    if masters and not any(_answers(*master) for master in masters):
+        yield Finding(
+            "warning",
+            "spark",
+            f"Nobody answers at {spark.master}: merges end with an error, while changes are staged",
+            f"Start Spark's Master, or put connection {config.spark_connection} right",
+            Move.RETRY,
+        )
+    elsewhere = not masters or not any(_is_here(host) for host, _ in masters)
+    if elsewhere and spark.drives_here and (said := _loopback(config, environment)):
+        # Where YARN's or Kubernetes' machines are, the master does not say: it may be this one.
+        yield Finding(
+            "error" if masters else "warning",
+            "spark",
+            f"{said} is an address that only this machine reaches, and Spark runs on {spark.master}: executors "
+            "elsewhere could not reach the driver, and the merge would wait for them in vain",
+            "Leave it out, or name an address of this machine that the cluster's machines reach",
+            Move.FIX_CONFIG,
+        )
+    if elsewhere and urlsplit(config.lake).scheme in ("", "file"):
+        yield Finding(
+            "warning",
+            "spark",
+            f"The lake {config.lake} is a local path, and Spark runs on {spark.master}: every machine of the cluster "
+            "must see the same folder",
+            "Use an object store, or a file system that all of them mount",
+            Move.FIX_CONFIG,
+        )
+
+
+def _pythons(config: PipelineConfig, spark: SparkConnection) -> Iterator[Finding]:
+    """Of a driver in the cluster, which has none of this task's."""
+    if not any(setting in config.spark_conf for setting in _PYTHONS):
+        yield Finding(
+            "warning",
+            "spark",
+            f"The driver runs in the cluster of {spark.master}, and nothing in spark.conf says with which Python: the "
+            "machine's own may be older than 3.11, or lack pyarrow",
+            "Name an image, or an archive and its Python: docs/clusters.md",
+            Move.FIX_CONFIG,
+        )
+
+
+def _standalone_masters(master: str) -> list[tuple[str, int]]:
+    """Host and port of each; none for other kinds of cluster."""
+    if not master.startswith("spark://"):
+        return []
+    addresses = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))
+    return [(host, int(port)) for host, _, port in addresses]
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_here(host: str) -> bool:
+    """Whether it is this machine: an address of another one can be bound to by nobody here."""
+    try:
+        ((family, kind, protocol, _, address), *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _loopback(config: PipelineConfig, environment: Mapping[str, str]) -> str | None:
+    """The setting by which a driver would be reached on this machine alone. Of two, Spark takes the first."""
+    name, address = "spark.driver.host", config.spark_conf.get("spark.driver.host")
+    if address is None:
+        name, address = "SPARK_LOCAL_IP", environment.get("SPARK_LOCAL_IP")
+    if address and (address == "localhost" or address.startswith("127.")):
+        return f"{name}={address}"
+    return None
+
+
+def _error(message: str, remedy: str) -> Finding:
+    return Finding("error", "spark", message, remedy, Move.FIX_CONFIG)

@@ -1,0 +1,135 @@
+"""What is wrong with a table -> an error of this table alone (R6), kept in the ledger; the others go on.
+
+    matching     what the file names and the source has
+     ├─ barred   its errors keep it out: always, or only as long as it has not joined (`findings.Bars`)
+     └─ selected what publication and joins are brought about for
+
+Whoever may create a table must not be able to stop the pipeline. What stops everything is one finding here: that no
+table is left, and no slot is there that would have to move on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidemark.capture.preflight_context import Survey
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move
+from tidemark.findings import Finding, listed
+from tidemark.ledger.captured import table_errors
+from tidemark.ledger.captured import tables as ledger_tables
+from tidemark.ledger.captured.table_errors import TableError
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading import backfills
+from tidemark.names import TableName
+from tidemark.source.catalogue import inspection, publication
+from tidemark.source.catalogue.inspection import ServerFacts
+from tidemark.source.catalogue.publication import Matching, Publication, SourceTable
+from tidemark.source.catalogue.publication_findings import publication_findings, publication_work, work_findings
+from tidemark.source.wal.slot import SlotState
+from tidemark.wording import plural
+
+
+@dataclass(frozen=True, slots=True)
+class InLedger:
+    """What the ledger knows of the tables, nothing if it cannot be asked: those that have joined, and the masked and
+    left-out columns that are followed under another name."""
+
+    captured: frozenset[TableName] = frozenset()
+    followed: Collection[tuple[TableName, str]] = ()
+
+
+def select(
+    source: psycopg.Connection[Any],
+    config: PipelineConfig,
+    facts: ServerFacts,
+    findings: list[Finding],
+    *,
+    slot: SlotState | None,
+    in_ledger: InLedger,
+) -> tuple[Matching, Publication | None]:
+    """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
+    them is added to the findings, of which those that are there already may keep a table out too."""
+    matched = publication.matching(source, config)
+    published = publication.read(source, config.publication)
+    findings += inspection.table_findings(matched, config, facts, in_ledger.followed)
+    findings += publication_findings(config, matched, published, facts)
+    selected = matched.without(barred_by(findings, in_ledger.captured & covered(published)))
+    work = publication_work(config, selected, published, facts)
+    findings += work_findings(config, published, work, facts, slot=slot)
+    if not (captured_tables(selected, published) or work.create or work.add):
+        # A slot that is there must move on all the same, and the publication is what it is read with.
+        findings.append(
+            Finding(
+                "error" if slot is None else "warning",
+                "tables",
+                "None of the tables that the file names can be captured",
+                "Put right what is said of the tables, or correct `tables`",
+                Move.FIX_CONFIG,
+            )
+        )
+    return selected, published
+
+
+def keep(survey: Survey, captured: frozenset[TableName]) -> None:
+    """Keep the tables' errors in the ledger, where runs and pages look for them."""
+    errors: dict[str, list[TableError]] = {}
+    for finding in survey.findings:
+        for table in finding.tables:
+            errors.setdefault(str(survey.places.called(table)), []).append(
+                TableError(finding.check, finding.message, finding.remedy, finding.bars)
+            )
+    barred = {str(survey.places.called(table)) for table in barred_by(survey.findings, captured)}
+    table_errors.keep(survey.ledger, errors, barred)
+
+
+def barred_by(findings: Iterable[Finding], captured: frozenset[TableName]) -> frozenset[TableName]:
+    """The tables that their errors keep out, of which some may only keep out what is not in yet."""
+    errors = [finding for finding in findings if finding.severity == "table"]
+    always = {table for finding in errors if finding.bars == "capture" for table in finding.tables}
+    joining = {table for finding in errors if finding.bars == "joining" for table in finding.tables}
+    return frozenset(always | (joining - captured))
+
+
+def covered(published: Publication | None) -> frozenset[TableName]:
+    return frozenset() if published is None else published.covered
+
+
+def captured_tables(matched: Matching, published: Publication | None) -> list[SourceTable]:
+    return [] if published is None else [table for table in matched.tables if table.table in published.covered]
+
+
+def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Finding]:
+    """Of a table that is parked nothing can be read or merged: what ends its park is to be done first, and says the
+    rest."""
+    reasons: dict[tuple[str, bool], list[str]] = {}
+    unreadable = backfills.unreadable(ledger)
+    for row in ledger_tables.all_of(ledger):
+        if not (row.life.is_captured and row.life.needs_backfill and not row.life.is_parked):
+            continue
+        if row.table in unreadable:
+            yield Finding(
+                "warning",
+                "backfill",
+                f"{row.table} needs a backfill: {row.backfill_reason}; its last one could not be read",
+                unreadable[row.table],
+                Move.FIX_SOURCE,
+            )
+        else:
+            reasons.setdefault((row.backfill_reason or "", bool(row.lost_keys)), []).append(row.table)
+    for (reason, by_keys), names in reasons.items():
+        way = f"start a backfill of {'it' if len(names) == 1 else 'them'}"
+        if by_keys:
+            way = f"a run of {config.pipeline}_backfill that names no table reads these rows alone"
+        yield Finding(
+            "warning",
+            "backfill",
+            f"{listed(names)} {plural(len(names), 'needs')} a backfill{':' if len(names) == 1 else ', each because'} "
+            f"{reason}",
+            f"Until then current {'has the lost changes' if by_keys else 'lacks those rows'}; {way}",
+            Move.BACKFILL,
+        )

@@ -1,0 +1,240 @@
+"""Tables of file and publication that come and go -> their joins in the ledger, each judged once.
+
+A table's rows from before its join are in no stream, so it needs a backfill unless it was seen empty by a snapshot
+whose xmin is at or above its join horizon. The looks into tables are bounded together: a table that is locked or slow
+is taken for one with rows, and costs the others nothing (R6, R9).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.capture import lake_folder
+from tidemark.capture.preflight.table_findings import captured_tables
+from tidemark.capture.preflight_context import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, Survey
+from tidemark.config import PipelineConfig
+from tidemark.errors import TimelineNotFollowed
+from tidemark.findings import listed
+from tidemark.formats import layout
+from tidemark.ledger.captured import joins, successors
+from tidemark.ledger.captured import put_aside as pairs_put_aside
+from tidemark.ledger.captured import tables as ledger_tables
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.staged import batches, generations
+from tidemark.names import TableName
+from tidemark.schema import table_life
+from tidemark.schema.fingerprint import SPELLED_SINCE, Fingerprint
+from tidemark.source.catalogue import catalog, publication
+from tidemark.source.catalogue.publication import Matching, Publication, SourceTable
+from tidemark.source.wal.wal_messages import make_durable
+from tidemark.storage.store import Store
+from tidemark.wait_log import Wait
+
+# In all, for looks into tables that join.
+LOOKS_S: Final = 60
+
+
+def leaving(survey: Survey, matched: Matching, published: Publication | None) -> list[str]:
+    """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
+    captured = {str(survey.places.of_table(table)) for table in captured_tables(matched, published)}
+    rows = ledger_tables.all_of(survey.ledger)
+    return [row.table for row in rows if row.life.is_captured and row.table not in captured]
+
+
+def joining(
+    survey: Survey, matched: Matching, published: Publication | None
+) -> list[tuple[SourceTable, TableRow | None]]:
+    """Captured tables whose join was not judged yet, with what the ledger knows of them."""
+    rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
+    pairs = [(table, rows.get(str(survey.places.of_table(table)))) for table in captured_tables(matched, published)]
+    return [(table, row) for table, row in pairs if row is None or row.life.awaits_its_join]
+
+
+def begun_in_stream(survey: Survey, matched: Matching, published: Publication | None) -> set[str]:
+    """The tables that join and of which all rows are in the stream: each was created under its name, in the place of a
+    captured one that was dropped, after that one had joined, and a publication of all tables, or of all of its schema,
+    has published both. To be asked before the one that was dropped leaves."""
+    rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
+    pairs = {}
+    for table, _ in joining(survey, matched, published):
+        before = [rows[str(one)] for one in survey.places.predecessors(table.table) if str(one) in rows]
+        exact = [row for row in before if row.life.keeps_its_promise and row.life.can_be_read and row.fingerprint]
+        if len(exact) == 1:
+            pairs[table.relation.oid] = (table, exact[0])
+    if not pairs:
+        return set()
+    looked_at = catalog.captured_tables(survey.source, survey.config)
+    prints = catalog.fingerprint(
+        survey.source, survey.config.publication, [t for t in looked_at if t.relation_oid in pairs]
+    )
+    made = catalog.made_as_they_are(survey.source, pairs)
+    begun = set()
+    for oid, (table, row) in pairs.items():
+        now = prints.get(str(table.table))
+        if oid not in made or now is None or now.relation_oid != oid or made[oid] < (row.join_horizon or 0):
+            continue
+        if not _is_as_created(now):
+            continue
+        assert row.fingerprint is not None
+        then = Fingerprint.from_json(row.fingerprint)
+        wholes = {one for one in {*then.membership} & {*now.membership} if not one.startswith("table ")}
+        if wholes and then.publication_xmin == now.publication_xmin:
+            begun.add(str(survey.places.of_table(table)))
+    return begun
+
+
+def _is_as_created(look: Fingerprint) -> bool:
+    """Whether nothing became of its rows that is in no stream: its files are those that it was created with, which
+    have its own number; what an UNLOGGED table had before SET LOGGED, and what an ALTER writes anew, lies in others.
+    A partitioned table has none itself. Nor did a type of its columns begin to spell them otherwise, nor came a
+    partition with rows."""
+    is_as_created = (
+        all(leaf.is_as_created for leaf in look.partitions)
+        if look.partitions
+        else look.relfilenode in (look.relation_oid, 0)
+    )
+    return is_as_created and not any(SPELLED_SINCE in column.spelling for column in look.columns)
+
+
+def join(
+    survey: Survey, matched: Matching, published: Publication | None, begun: Collection[str] = frozenset()
+) -> None:
+    """Judge the tables that joined: was each seen empty by a snapshot that saw all the stream lacks? Of those that have
+    `begun` in the stream it lacks nothing."""
+    newcomers = joining(survey, matched, published)
+    if not newcomers:
+        return
+    horizon = publication.join_horizon(survey.source)
+    blockers = _await_horizon(survey.source, horizon, survey.config.bounds.lock_timeout_s)
+    looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
+    # Before the tables are looked into: what alters one from here on differs from its fingerprint (R11).
+    with publication.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
+        captured = survey.places.kept(t for t in catalog.captured_tables(survey.source, survey.config) if t.published)
+        prints = catalog.fingerprint(survey.source, survey.config.publication, captured)
+    emptied = {str(table.table) for table, _ in newcomers if not blockers and looks.seen_empty(table, horizon) is True}
+    # Horizon, publication and looks: what they are judged by must not be lost in a crash behind the judgement.
+    seen = make_durable(survey.source)
+    opened = generations.current(survey.ledger)
+    if opened is not None and seen.timeline < opened.timeline:
+        raise TimelineNotFollowed(what="No table joined", timeline=seen.timeline, followed=opened.timeline)
+    for table, row in newcomers:
+        kept_as = survey.places.of_table(table)
+        backfill: tuple[str, str] | None = None
+        if row is not None and not row.life.is_captured:
+            why = "it was out of the publication for a while; what changed meanwhile is in no stream"
+            backfill = (joins.REJOINED, why)
+        elif str(kept_as) in begun:
+            pass
+        elif kept_as.place == 1 and _in_lake(survey.config, kept_as):
+            backfill = (joins.REJOINED, "its Delta table is older than the ledger's knowledge of it")
+        elif blockers:
+            why = f"transactions older than its capture are still open: {listed(blockers)}"
+            backfill = (joins.EXISTING_ROWS, why)
+        elif str(table.table) not in emptied:
+            backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
+        table_id = str(kept_as)
+        if (row is None or row.fingerprint is None) and table_id in prints:
+            ledger_tables.keep_fingerprints(survey.ledger, {table_id: prints[table_id]})
+        joins.join(survey.ledger, table_id, horizon, seen, backfill=backfill)
+    survey.note("tables", f"Capturing {listed(table.table for table, _ in newcomers)}")
+
+
+def to_put_aside(survey: Survey) -> list[str]:
+    """Tables of which nothing comes any more, since another one has their name or they have another shape, and nothing
+    waits."""
+    rows = ledger_tables.all_of(survey.ledger)
+    done = [
+        row.table
+        for row in rows
+        if row.life.capture == table_life.LEFT
+        and row.life.is_merged
+        and survey.places.is_superseded(TableName.parse(row.table))
+    ]
+    waiting = batches.unapplied_counts(survey.ledger, done) if done else {}
+    return [table for table in done if table not in waiting]
+
+
+def put_aside(survey: Survey) -> None:
+    """What nothing comes of any more is listed no more; its Delta tables are kept as they are, and listed apart if its
+    relation is gone. One that was renamed is there still, and may be named by the file again. With a shape whose
+    relation is gone before it was whole goes what it was built beside."""
+    for table in to_put_aside(survey):
+        relation = survey.places.relation_of(TableName.parse(table))
+        with survey.ledger.transaction():
+            joins.forget(survey.ledger, table)
+            if relation is not None and relation.gone_lsn is not None:
+                pairs_put_aside.note(survey.ledger, table, relation.name, relation.gone_lsn)
+                for shape in successors.given_up(survey.ledger, table):
+                    pairs_put_aside.note(survey.ledger, shape.before, relation.name, shape.begun_lsn)
+        survey.note("tables", f"Another table has the place of {table} by now: its Delta tables are kept as they are")
+
+
+def look_again_at_marked(survey: Survey, matched: Matching) -> None:
+    """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest."""
+    tables = {str(survey.places.of_table(table)): table for table in matched.tables}
+    looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
+    for row in ledger_tables.all_of(survey.ledger):
+        table = tables.get(row.table)
+        if table is None or row.join_horizon is None or not row.life.may_be_seen_empty:
+            continue
+        if looks.seen_empty(table, row.join_horizon) is True and joins.seen_empty(
+            survey.ledger, row.table, make_durable(survey.source)
+        ):
+            survey.note("tables", f"{table.table} was seen empty: it needs no backfill")
+
+
+def _in_lake(config: PipelineConfig, table: TableName) -> bool:
+    store = Store(config.lake, config.lake_access)
+    return lake_folder.has_delta_table(store, layout.current_table(config.pipeline, table))
+
+
+def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:
+    """Wait until a new snapshot's xmin reaches the horizon; empty, or who is in the way after `seconds`."""
+    wait = Wait(seconds, every_s=0.05)
+    while publication.snapshot_xmin(source) < horizon:
+        blockers = publication.transactions_in_flight(source) or ["they have just ended"]
+        reason = f"transactions that are older than the capture: {listed(blockers)}"
+        if not wait.goes_on(lambda reason=reason: reason):  # type: ignore[misc]
+            return blockers
+    wait.is_over()
+    return []
+
+
+class _Looks:
+    """Looks into tables, one after another, that all together take no longer than LOOKS_S, nor wait for locks longer
+    than two of them may: tables that somebody holds, or that are slow, cost the others nothing."""
+
+    def __init__(self, source: psycopg.Connection[Any], lock_timeout_s: float) -> None:
+        self._source = source
+        self._lock_timeout_s = lock_timeout_s
+        self._lock_left_s = 2 * lock_timeout_s
+        self._left_s = float(LOOKS_S)
+
+    def seen_empty(self, table: SourceTable, horizon: int) -> bool | None:
+        """As `publication.seen_empty`; None too where the look was refused: locked, slow, hidden by a policy, gone, or
+        no time is left for it."""
+        if self._left_s <= 0:
+            return None
+        began = time.monotonic()
+        try:
+            return publication.seen_empty(
+                self._source,
+                table.table,
+                horizon,
+                partitioned=table.partitioned,
+                lock_timeout_s=max(SHORTEST_LOCK_TIMEOUT_S, min(self._lock_timeout_s, self._lock_left_s)),
+                statement_timeout_s=min(STATEMENT_TIMEOUT_S, self._left_s),
+            )
+        except psycopg.errors.LockNotAvailable:
+            self._lock_left_s -= time.monotonic() - began
+            return None
+        except psycopg.DatabaseError:
+            if self._source.broken:
+                raise
+            return None
+        finally:
+            self._left_s -= time.monotonic() - began

@@ -1,0 +1,161 @@
+"""As which table a relation of the source is kept: by its OID, whatever it is called (R11).
+
+    RELATION message, or a look at the catalogue ──► OID ──known──► its id
+                                                       └─unknown──► an id by its name, new where another has that one
+
+    DROP TABLE, CREATE TABLE    another OID: the next place of the name, `schema.table~2`; what was there stays
+    RENAME TABLE, SET SCHEMA    the same OID, the same id; also where two tables swap their names
+    another shape               the same OID, the next place from a position on (`capture.definitions.successor_shapes`)
+
+An id belongs to the relation as a whole, so it is written at once: no batch has to be registered for it, and a drain
+that begins again finds what the one before chose. The rules of the file are asked by the name at the source: for a
+change by the name that it had then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from tidemark.config import PipelineConfig
+from tidemark.formats import layout
+from tidemark.ledger.captured import relation_ids, successors
+from tidemark.ledger.captured.relation_ids import Relation
+from tidemark.ledger.connection import Ledger
+from tidemark.names import TableName
+from tidemark.source.catalogue import catalog
+from tidemark.source.catalogue.catalog import CapturedTable
+from tidemark.source.catalogue.publication import SourceTable
+from tidemark.storage.store import Store
+
+
+class Places:
+    """The relations of one pipeline at one server. Without `records` nothing is written."""
+
+    def __init__(self, config: PipelineConfig, ledger: Ledger, system_identifier: str, *, records: bool = True) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._system_identifier = system_identifier
+        self._records = records
+        self._folders: dict[str, set[str]] = {}
+        self.read_again()
+
+    def read_again(self) -> None:
+        """What the ledger has by now; a drain may have moved a relation on since, but none does while its lease is
+        held."""
+        self._relations = relation_ids.all_of(self._ledger, self._system_identifier)
+        self._followed = {shape.before: shape.table for shape in successors.all_of(self._ledger).values()}
+
+    def look(self, source: psycopg.Connection[Any]) -> None:
+        """Note what the known relations are called by now, and which are gone."""
+        called = catalog.called_now(source, self._relations)
+        altered, gone = {}, []
+        for oid, relation in self._relations.items():
+            now = called.names.get(oid)
+            if now is None or relation.is_another(now[1]):
+                if relation.gone_lsn is None:
+                    gone.append(oid)
+            elif (relation.name, relation.born, relation.gone_lsn) != (*now, None):
+                altered[oid] = now
+        if self._records and (altered or gone):
+            relation_ids.note(self._ledger, self._system_identifier, altered, gone, called.lsn)
+            self._relations = relation_ids.all_of(self._ledger, self._system_identifier)
+
+    def known(self, oid: int) -> TableName | None:
+        """The id of a relation that somebody has seen, by its OID."""
+        relation = self._relations.get(oid)
+        return None if relation is None else relation.table
+
+    def of(self, oid: int, called: TableName, born: int | None = None) -> TableName:
+        """The id of a relation, whoever made it. One that nobody knows gets one here."""
+        relation = self._relations.get(oid)
+        if relation is None or relation.is_another(born):
+            relation = self._assigned(oid, called, born)
+            self._relations[oid] = relation
+        return relation.table
+
+    def go_on(self, oid: int) -> TableName:
+        """Keep a known relation as another table from here on; nobody else knows of it before a batch says so."""
+        relation = self._relations[oid]
+
+        def in_lake() -> Iterable[int]:
+            return self._in_lake(relation.table.at_source)
+
+        table = successors.reserve(self._ledger, relation.table, in_lake)
+        self._followed[str(relation.table)] = str(table)
+        self._relations[oid] = replace(relation, table=table)
+        return table
+
+    def readers_see(self, table: TableName) -> TableName:
+        """What readers see of a relation that is kept as this table."""
+        known = successors.all_of(self._ledger)
+        followed = {after: before for before, after in self._followed.items()}
+        while str(table) in followed and str(table) not in known:  # this drain's own, of which no batch says anything
+            table = TableName.parse(followed[str(table)])
+        return TableName.parse(successors.beside(known, str(table)))
+
+    def _assigned(self, oid: int, called: TableName, born: int | None) -> Relation:
+        def in_lake() -> Iterable[int]:
+            return self._in_lake(called)
+
+        if self._records:
+            return relation_ids.assign(self._ledger, self._system_identifier, oid, called, born, in_lake)
+        table = relation_ids.choose(self._ledger, self._system_identifier, called, in_lake)
+        return Relation(oid, table, called, born, None)
+
+    def _in_lake(self, called: TableName) -> list[int]:
+        """The places above the first that the lake has a folder for. A schema's folders are listed once, since each of
+        its tables asks at a first run; what is made meanwhile, the ledger knows."""
+        schema, _, name = called.path.rpartition("/")
+        if schema not in self._folders:
+            store = Store(self._config.lake, self._config.lake_access)
+            parents = {path(self._config.pipeline, called) for path in (layout.current_table, layout.history_table)}
+            self._folders[schema] = {entry for parent in parents for entry in store.list(parent.rpartition("/")[0])}
+        places = (entry.rpartition("~") for entry in self._folders[schema] if "~" in entry)
+        return [int(place) for before, _, place in places if before == name and place.isdigit()]
+
+    def of_table(self, table: SourceTable) -> TableName:
+        return self.of(table.relation.oid, table.table, table.relation.born)
+
+    def kept(self, captured: Iterable[CapturedTable]) -> list[CapturedTable]:
+        """The tables with the ids that they are kept as; without those that are not published and never were, which
+        may be of a kind that cannot be."""
+        return [
+            table.kept_as(self.of(table.relation_oid, table.name, table.born))
+            for table in captured
+            if table.published or table.relation_oid in self._relations
+        ]
+
+    def relation_of(self, table: TableName) -> Relation | None:
+        """The relation that is kept as that table: the one that is there, if one is."""
+        of_table = [relation for relation in self._relations.values() if relation.table == table]
+        return max(of_table, key=lambda relation: (relation.gone_lsn is None, relation.oid), default=None)
+
+    def name_of(self, table: TableName) -> TableName:
+        """What the source calls the table that is kept as this one, or called it last."""
+        relation = self.relation_of(table)
+        return table.at_source if relation is None else relation.name
+
+    def called(self, name: TableName) -> TableName:
+        """The table that is kept of what the source calls so now; the name itself where nothing of it was seen."""
+        there = [relation for relation in self._relations.values() if relation.gone_lsn is None]
+        return next((relation.table for relation in there if relation.name == name), name)
+
+    def predecessors(self, name: TableName) -> list[TableName]:
+        """The tables that are gone and had this name last."""
+        return [r.table for r in self._relations.values() if r.gone_lsn is not None and r.name == name]
+
+    def is_superseded(self, table: TableName) -> bool:
+        """Whether another relation has the name by now under which the rows of this table came, or the relation goes on
+        as another table."""
+        relation = self.relation_of(table)
+        if str(table) in self._followed:
+            return True
+        if relation is None:
+            return False
+        names = {table.at_source} if relation.gone_lsn is None else {table.at_source, relation.name}
+        others = (other for other in self._relations.values() if other is not relation and other.gone_lsn is None)
+        return any(other.name in names for other in others)

@@ -1,0 +1,75 @@
+"""What was brought into the ledger -> per table whose position advanced: LSN range, rows, lag behind the source.
+
+For people and for whoever reads the tables next; nothing here decides what is applied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from tidemark.capture.merge_planning import Ingested, IngestedTable
+from tidemark.ledger.captured import definition_changes, relation_ids, tables
+from tidemark.ledger.captured.definition_changes import DefinitionChange
+from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.staged import batches
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class AdvancedTable:
+    """The table's applied position went from `start_lsn` (None: it had none in this generation) to `end_lsn`.
+
+    `rows` are those of `formats.merge_result.TableResult`, summed; `lag_s` is the time since the commit of the newest
+    change in the last applied batch. `definition_changes` are what was decided of its definition in between, newest
+    first. `called` is what the source calls it now, its id where it is captured no more.
+    """
+
+    table: TableName
+    called: TableName
+    generation: int
+    start_lsn: Lsn | None
+    end_lsn: Lsn
+    rows: dict[str, int]
+    lag_s: float | None
+    definition_changes: tuple[DefinitionChange, ...] = ()
+
+
+def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:
+    """The tables whose position advanced, by id; a table of several results appears once per generation."""
+    risen = sorted(
+        (table for result in ingested for table in result.tables if table.advanced and table.after is not None),
+        key=lambda table: (table.table, table.generation),
+    )
+    advanced_tables = []
+    now = run.now()
+    with open_ledger(run.ledger, run.pipeline) as book:
+        captured = {row.table for row in tables.all_of(book) if row.life.is_captured}
+        names = {table: name for table, name in relation_ids.names(book).items() if table in captured}
+        for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
+            steps = sorted(group, key=_end)
+            committed_at = batches.last_committed_at(book, generation, _end(steps[-1]))
+            advanced_tables.append(
+                AdvancedTable(
+                    table=TableName.parse(table),
+                    called=names.get(table, TableName.parse(table)),
+                    generation=generation,
+                    start_lsn=steps[0].before,
+                    end_lsn=_end(steps[-1]),
+                    rows=dict(sum((Counter(step.rows) for step in steps), Counter())),
+                    lag_s=None if committed_at is None else (now - committed_at).total_seconds(),
+                    definition_changes=definition_changes.between(
+                        book, table, generation, steps[0].before, _end(steps[-1])
+                    ),
+                )
+            )
+    return advanced_tables
+
+
+def _end(table: IngestedTable) -> Lsn:
+    assert table.after is not None
+    return table.after

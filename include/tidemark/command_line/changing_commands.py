@@ -1,0 +1,188 @@
+"""The commands that change something: what each says, and 0 if it was done."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from typing import Final
+
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemark.command_line import screen
+from tidemark.command_line.invocation import Invocation, somebody
+from tidemark.errors import ConnectionInvalid, ConnectionMissing
+from tidemark.ledger import migrations
+from tidemark.ledger.connection import connect
+from tidemark.run import Run
+from tidemark.spark_submit import spark_jars
+from tidemark.spark_submit.spark_connection import SparkConnection
+from tidemark.wording import counted
+
+_AIRFLOW_TIMEOUT_S: Final = 120
+
+
+def preflight(called: Invocation) -> int:
+    from tidemark.capture.preflight.preflight_report import Word, preflight
+
+    config, look_up = called.config, called.look_up
+    try:
+        spark = look_up(config.spark_connection).spark_connection()
+    except (ConnectionMissing, ConnectionInvalid):
+        spark = SparkConnection("yarn")  # as the Spark hook resolves it
+    if config.mask_salt_connection is not None:
+        look_up(config.mask_salt_connection).salt()
+    holder = f"preflight/{socket.gethostname()}/{os.getpid()}"
+    run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=holder, holder=holder)
+    jars = spark_jars.jars(run.config.lake, os.environ, run.config.spark_conf) or ""
+    words: tuple[Word, ...] = ("adopt_slot", "staging_is_lost")
+    says = [word for word in words if getattr(called.options, word)]
+    report = preflight(run, spark=spark, jars=jars, act=not called.options.look, says=says)
+    print(report)
+    return 1 if report.errors or report.table_errors else 0
+
+
+def migrate(called: Invocation) -> int:
+    """By the pipeline's own connection, or by one whose role owns the schema."""
+    connection_id = called.options.connection or called.config.ledger_connection
+    conninfo = called.look_up(connection_id).conninfo()
+    if called.options.look:
+        with connect(conninfo) as connection:
+            migration = migrations.look(connection)
+        done = "would be brought"
+    else:
+        migration = migrations.migrate(conninfo)
+        done = "was brought"
+    if not migration.is_needed:
+        screen.say(f"The ledger of connection {connection_id} is at version {migration.after}: nothing to do.")
+        return 0
+    screen.say(
+        f"The ledger of connection {connection_id} {done} from {migration.origin} to version {migration.after}. Tasks "
+        "of an older Tidemark are refused by it from then on, those of every pipeline that uses it."
+    )
+    return 3 if called.options.look else 0
+
+
+def rebuild_ledger(called: Invocation) -> int:
+    from tidemark.capture.continuity import ledger_rebuild
+
+    holder = f"ledger/{socket.gethostname()}/{os.getpid()}"
+    # The source is not asked.
+    rebuilt = ledger_rebuild.rebuild(
+        Run(called.with_lake(), source="", ledger=called.ledger, run_id=holder, holder=holder)
+    )
+    generation = rebuilt.generation
+    if generation is None:
+        screen.say(f"The lake has no generation of pipeline {called.config.pipeline}: there is nothing to bring back.")
+        return 1
+    if not rebuilt.batches and not rebuilt.plans:
+        screen.say(
+            f"The ledger lacks nothing that the lake has: generation {generation.number} is staged up to "
+            f"{generation.staged_lsn}."
+        )
+        return 0
+    waiting = sum(rebuilt.unapplied.values())
+    screen.say(
+        f"Brought back {counted(rebuilt.batches, 'batch')} of {counted(rebuilt.tables, 'table')}, and the results of "
+        f"{counted(rebuilt.plans, 'merge')}. Generation {generation.number} is staged up to {generation.staged_lsn}; "
+        f"{counted(waiting, 'batch')} in {counted(len(rebuilt.unapplied), 'table')} wait for the next merge, which "
+        "passes over those that the Delta tables have already.",
+        "What no file in the lake has:",
+        *(f"  {lost}" for lost in ledger_rebuild.NOT_IN_THE_LAKE),
+        f"Now run the capture DAG ({called.config.pipeline}_capture).",
+    )
+    return 0
+
+
+def upgraded(called: Invocation) -> int:
+    """Continue on the upgraded server, and have every table compared with it."""
+    from tidemark.capture import pg_upgrade
+
+    who = somebody()
+    run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=f"upgraded/{who}", holder=who)
+    said, done = pg_upgrade.continue_upgraded(run, who=who)
+    screen.say(said)
+    return _trigger_verify(called, (), share="1", repair=True) if done else 1
+
+
+def trigger(called: Invocation) -> int:
+    """Print the script that creates or removes the event trigger at the source, for whoever may run it there."""
+    from tidemark.source import definition_trigger
+
+    if called.options.remove:
+        print(definition_trigger.drop_sql(called.config), end="")
+    else:
+        role = conninfo_to_dict(called.source).get("user") or getpass.getuser()
+        print(definition_trigger.create_sql(called.config, str(role)), end="")
+    return 0
+
+
+def unpark(called: Invocation) -> int:
+    from tidemark.observe import table_commands as by_hand
+
+    config = called.with_lake()
+    options = called.options
+    if options.past:
+        return _said(*by_hand.pass_over(config, options.table, ledger=called.ledger))
+    return _said(*by_hand.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=somebody()))
+
+
+def pause(called: Invocation) -> int:
+    from tidemark.observe import table_commands as by_hand
+
+    return _said(*by_hand.pause(called.config, called.options.table, ledger=called.ledger, who=somebody()))
+
+
+def resume(called: Invocation) -> int:
+    from tidemark.observe import table_commands as by_hand
+
+    return _said(*by_hand.resume(called.config, called.options.table, ledger=called.ledger))
+
+
+def forget(called: Invocation) -> int:
+    from tidemark.observe import table_commands as by_hand
+
+    return _said(*by_hand.forget(called.config, called.options.table, ledger=called.ledger))
+
+
+def verify(called: Invocation) -> int:
+    """Trigger the verify DAG: it needs Spark, and its run is to be seen where all runs are. Without an Airflow here,
+    the command to type where there is one."""
+    from tidemark.observe import table_commands as by_hand
+    from tidemark.observe.health import readable
+
+    config, options = called.config, called.options
+    with called.open_ledger() as book:
+        names = [readable(by_hand.named(book, config, table).table) for table in options.tables]
+    return _trigger_verify(called, names, share=options.share, repair=options.repair)
+
+
+def _trigger_verify(called: Invocation, names: Sequence[str], *, share: str, repair: bool) -> int:
+    config = called.config
+    conf = {"tables": [*names], "share": share, "repair": repair}
+    command = ["airflow", "dags", "trigger", f"{config.pipeline}_verify", "--conf", json.dumps(conf)]
+    if shutil.which(command[0]) is None:
+        screen.say("There is no airflow on the path. Where there is one, type:", f"  {shlex.join(command)}")
+        return 1
+    triggered = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_AIRFLOW_TIMEOUT_S
+    )
+    if triggered.returncode != 0:
+        last = next((line for line in reversed(triggered.stderr.splitlines()) if line.strip()), "it said nothing")
+        screen.say(f"Airflow did not start it: {last}", f"  {shlex.join(command)}")
+        return 1
+    screen.say(
+        f"{config.pipeline}_verify is triggered. Its task `report` says what differs; when it is through, "
+        f"`tidemark tables {config.pipeline}` shows what is proven."
+    )
+    return 0
+
+
+def _said(text: str, done: bool) -> int:
+    screen.say(text)
+    return 0 if done else 1

@@ -1,0 +1,231 @@
+"""The commands that show something: by the records and the JSON that the page in Airflow shows too.
+
+Each has `--json`, for programs. Exit status by severity: 0 nothing is wrong, 3 something may become so or ends by
+itself, 1 somebody is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from typing import Any, Final
+
+from tidemark.command_line import screen
+from tidemark.command_line.invocation import Invocation
+from tidemark.lsn import Lsn
+from tidemark.observe import status_json
+from tidemark.observe.status import Status, read_status
+from tidemark.wording import counted, duration
+
+EXIT: Final = {"ok": 0, "note": 0, "warning": 3, "red": 1}
+
+
+def status(called: Invocation) -> int:
+    from tidemark.observe import status_text
+
+    now = _status(called.with_lake_if_found(), called)
+    if called.options.json:
+        screen.dump(status_json.to_json(now))
+    else:
+        print(status_text.text(now, everything=called.options.all))
+    return _exit(now)
+
+
+def tables(called: Invocation) -> int:
+    """Every table, or those whose name fits a pattern; of one that is named in full, all that is known."""
+    options = called.options
+    now = _status(called.config, called, of_lake=False)
+    shown = status_json.to_json(now)
+    rows = [row for row in shown["tables"] if _fits(row, options.pattern) and options.state in (None, row["state"])]
+    if options.pattern and not rows and options.state is None:
+        from tidemark.observe import table_commands
+
+        with called.open_ledger() as book:
+            table_commands.named(book, called.config, options.pattern)
+    if options.json:
+        screen.dump(rows)
+    elif len(rows) == 1 and options.pattern in (rows[0]["name"], rows[0]["table"]):
+        _one_table(called, rows[0], shown["now"])
+    else:
+        _table_lines(rows, shown["now"])
+    severities = {row["severity"] for row in rows}
+    return max((EXIT[severity] for severity in severities), key=lambda code: (0, 3, 1).index(code), default=0)
+
+
+def positions(called: Invocation) -> int:
+    now = _status(called.config, called, of_lake=False)
+    shown = status_json.to_json(now)
+    at, slot, lag = shown["positions"], shown["slot"], shown["lag"]
+    if called.options.json:
+        screen.dump({"positions": at, "lag": lag, "slot": slot, "queue": shown["queue"], "unseen": shown["unseen"]})
+        return _exit(now)
+    for what, why in shown["unseen"].items():
+        screen.say(f"The {what} cannot be seen: {why}")
+    if at is not None:
+        places = (
+            ("confirmed", "confirmed_lsn"),
+            ("applied", "applied_lsn"),
+            ("staged", "staged_lsn"),
+            ("source", "source_lsn"),
+        )
+        lsns = [at[key] for _, key in places]
+        rows = [
+            (name, lsns[i] or "-", _distance(lsns[i], lsns[i + 1]) if i < 3 else "")
+            for i, (name, _) in enumerate(places)
+        ]
+        screen.table(("position", "LSN", "to the next"), rows, right=("to the next",))
+        if lag["bytes"] is not None:
+            screen.say(f"Behind the source: {duration(lag['s'])}, {screen.size(lag['bytes'])} of WAL")
+        if at["held_back_by"]:
+            held = at["held_back_by"]
+            more = f" and {len(held) - 5} more" if len(held) > 5 else ""
+            screen.say(f"Not confirmed further for: {', '.join(held[:5])}{more}")
+    if slot is not None:
+        limit = "no limit" if slot["limit_bytes"] is None else f"lost at {screen.size(slot['limit_bytes'])}"
+        screen.say(
+            f'Slot "{slot["name"]}" keeps {screen.size(slot["retained_bytes"])} of WAL ({slot["wal_status"]}, {limit})'
+        )
+    return _exit(now)
+
+
+def plan(called: Invocation) -> int:
+    """What the next merge would take, and what it would leave and why."""
+    from tidemark.observe import next_plan
+    from tidemark.observe.health import readable
+
+    with called.open_ledger() as book:
+        backlogs = next_plan.read(book, called.config, datetime.now(UTC))
+    if called.options.json:
+        screen.dump(
+            [
+                {**dataclasses.asdict(backlog), "start_lsn": str(backlog.start_lsn), "end_lsn": str(backlog.end_lsn)}
+                for backlog in backlogs
+            ]
+        )
+        return 0
+    taken = [backlog for backlog in backlogs if not backlog.why_not]
+    if not backlogs:
+        screen.say("Nothing is staged that is not merged: the next merge starts no Spark application.")
+        return 0
+    if taken:
+        total = counted(sum(backlog.changes for backlog in taken), "change")
+        size = screen.size(sum(backlog.bytes for backlog in taken))
+        screen.say(f"The next merge takes {total} of {counted(len(taken), 'table')}, {size}:")
+    else:
+        screen.say("The next merge has nothing to do:")
+    screen.table(
+        ("table", "batches", "changes", "size", "chunks", "from", "to", "left, because"),
+        [
+            (
+                *(
+                    readable(backlog.table),
+                    str(backlog.batches),
+                    screen.number(backlog.changes),
+                    screen.size(backlog.bytes),
+                ),
+                *(
+                    str(backlog.chunks) if backlog.chunks else "-",
+                    str(backlog.start_lsn),
+                    str(backlog.end_lsn),
+                    backlog.why_not,
+                ),
+            )
+            for backlog in backlogs
+        ],
+        right=("batches", "changes", "size", "chunks"),
+    )
+    return 0
+
+
+def _status(config: Any, called: Invocation, *, of_lake: bool = True) -> Status:
+    return read_status(
+        config,
+        source=called.conninfo_or_error(config.source_connection),
+        ledger=called.conninfo_or_error(config.ledger_connection),
+        of_lake=of_lake,
+    )
+
+
+def _exit(status: Status) -> int:
+    return EXIT[status.health.worst or "ok"]
+
+
+def _fits(row: dict[str, Any], pattern: str | None) -> bool:
+    return pattern is None or pattern == row["table"] or fnmatch(row["name"], pattern)
+
+
+def _distance(lower: str | None, upper: str | None) -> str:
+    if lower is None or upper is None:
+        return ""
+    return screen.size(max(0, Lsn.parse(upper) - Lsn.parse(lower)))
+
+
+def _table_lines(rows: list[dict[str, Any]], now: str) -> None:
+    screen.table(
+        ("table", "state", "rows", "last change", "waiting", "proven", "size", ""),
+        [
+            (
+                *(row["name"], row["state"], screen.number(row["rows"]), screen.ago(row["applied_at"], now)),
+                *(screen.number(row["waiting_changes"]) if row["waiting_changes"] else "-", _proven(row, now)),
+                *(screen.size(row["bytes"]), row["why"]),
+            )
+            for row in rows
+        ],
+        right=("rows", "waiting", "size"),
+        severities=[row["severity"] for row in rows],
+    )
+
+
+def _proven(row: dict[str, Any], now: str) -> str:
+    if row["verified_at"] is not None:
+        return screen.ago(row["verified_at"], now)
+    return f"{row['proven_parts']} of {counted(row['parts'], 'part')}" if row["parts"] else "-"
+
+
+def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
+    from tidemark.ledger.captured import table_details
+
+    with called.open_ledger() as book:
+        details = table_details.read(book, row["table"])
+    assert details is not None
+    more = status_json.details_to_json(called.config, details)
+    error, delta = row["error"], more["delta"]
+    facts = [
+        ("state", f"{row['state']}, since {screen.ago(row['since'], now)}"),
+        ("error", f"{error['kind']}: {error['message']}" if error else ""),
+        *(("", way) for way in more["ways"]),
+        ("paused by", row["paused_by"] or ""),
+        ("needs a backfill", row["needs_backfill"] or ""),
+        ("differs", row["differences"]),
+        ("applied", f"{row['applied_lsn']}, last change {screen.ago(row['applied_at'], now)}"),
+        (
+            "waiting",
+            f"{counted(row['waiting_changes'], 'change')} in {counted(row['waiting_batches'], 'batch')}"
+            if row["waiting_batches"]
+            else "",
+        ),
+        ("due by choice", row["due_at"] or ""),
+        ("merged now by", row["held_by"] or ""),
+        ("proven", _proven(row, now) + (f", through {row['verified_through']}" if row["verified_through"] else "")),
+        *((one["kind"], _size_of(one, now)) for one in delta),
+        ("did not fit", ", ".join(f"{column} ({count})" for column, count in more["unfit"].items())),
+        ("holes", ", ".join(f"{column} ({count})" for column, count in more["holes"].items())),
+        *(
+            (f"{change['decided']} {screen.ago(change['at'], now)}", _change(change))
+            for change in more["definition_changes"]
+        ),
+        *((f"version {version['version']}", "; ".join(version["changed"])) for version in more["versions"]),
+    ]
+    screen.table((row["name"], ""), [(name, value) for name, value in facts if value], severities=())
+
+
+def _change(change: dict[str, Any]) -> str:
+    by = f", by {change['by']}" if change["by"] else ""
+    return f"{change['reason']} (at {change['lsn']}{by})"
+
+
+def _size_of(delta: dict[str, Any], now: str) -> str:
+    files = counted(delta["files"], "file")
+    seen = screen.ago(delta["seen_at"], now)
+    return f"{screen.number(delta['rows'])} rows, {screen.size(delta['bytes'])} in {files}, seen {seen}"

@@ -1,0 +1,475 @@
+"""Defines the sections of a pipeline file: each option's type, default, bounds and description.
+
+pydantic reads a file's values into these models and collects every error. The text below an option describes it in
+docs/configuration.md and docs/pipeline.schema.json. The unit of an option stands last in its name.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+
+from tidemark.config.table_rules import Evolve, TableRule, TableRules, split_pattern
+from tidemark.names import TableName
+
+# How long a table waits at most where the file states only how many changes make it due.
+_EVERY_S: Final = 3600
+
+# What `every` counts from: midnight, so that a table that is merged every 15 minutes is merged at the quarters.
+_GRID: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+# Names of Spark's and Hadoop's settings whose values are secrets; a file or a provider that has one is none.
+_SECRET_SETTING: Final = re.compile(
+    r"(secret([.-]?key)?|password|passphrase|token|account\.key(\.[\w.-]+)?|sas\.[\w.-]+)$", re.IGNORECASE
+)
+_READ_IN_TWO_WAYS: Final = re.compile(r"(s3a|gs|abfss)://.*([%?#]|//)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Words an error of the annotated type as "must be …"; `shown` states whether the error may show the value."""
+
+    words: str
+    shown: bool = True
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        kind = "expected" if self.shown else "expected_unshown"
+        return core_schema.custom_error_schema(handler(source), kind, custom_error_message=self.words)
+
+
+# --- types of values --------------------------------------------------------------------------------------------------
+
+
+def _check_pattern(text: str) -> str:
+    split_pattern(text)
+    return text
+
+
+def _check_target(text: str) -> str:
+    precision, scale = map(int, re.findall(r"\d+", text) or (1, 0))
+    if not 1 <= precision <= 38 or scale > precision:
+        raise ValueError
+    return text
+
+
+def _check_time(text: str) -> str:
+    if not 60 <= _seconds(text) <= 86_400:
+        raise ValueError
+    return text
+
+
+def _seconds(text: str) -> int:
+    return int(text[:-1]) * _UNIT_S[text[-1]]
+
+
+def _check_setting(name: str) -> str:
+    if not name.startswith("spark."):
+        raise ValueError(f"{name!r} is no Spark setting: their names begin with 'spark.'")
+    if _SECRET_SETTING.search(name):
+        raise ValueError(
+            f"{name} is a secret, and would stand in spark-submit's command line, which everybody on the machine "
+            "reads: name a connection, lake: {root, connection}, or set it in spark-defaults.conf of the machines that "
+            "run Spark"
+        )
+    return name
+
+
+def _check_root(root: str) -> str:
+    """The root under the one name that clients and Spark have for it."""
+    if root.startswith("file://"):
+        root = "/" + root.removeprefix("file://").lstrip("/")
+    scheme, separator, place = root.partition("://")
+    if "@" in place.partition("/")[0] and scheme != "abfss":
+        raise ValueError("has no user and no secret in it; name a connection: lake: {root, connection}")
+    if scheme in ("s3", "s3n"):
+        root = f"s3a://{place}"  # Hadoop's name for it, and one lake has one name
+    if _READ_IN_TWO_WAYS.match(root.rstrip("/")):
+        raise ValueError(
+            f"{root!r} has %, ?, # or an empty name in its path, which Spark takes for another folder than the clients "
+            "of object stores do: name one without"
+        )
+    return root.rstrip("/") if separator else root
+
+
+Text = Annotated[str, Field(pattern=r"\S"), _Expected("a text")]
+Flag = Annotated[bool, Strict(), _Expected("true or false")]
+Whole = Annotated[int, Strict(), Field(ge=1), _Expected("a whole number, 1 or more")]
+WholeOrZero = Annotated[int, Strict(), Field(ge=0), _Expected("a whole number, 0 or more")]
+Share = Annotated[float, Strict(), Field(gt=0, le=1), _Expected("a number above 0, and 1 at most")]
+PipelineName = Annotated[
+    str, Field(pattern="^[A-Za-z0-9_-]{1,64}$"), _Expected("letters, digits, '_' and '-', at most 64")
+]
+SlotName = Annotated[
+    str, Field(pattern="^[a-z0-9_]{1,63}$"), _Expected("lower-case letters, digits and '_', at most 63")
+]
+Connection = Annotated[
+    str,
+    Field(pattern="^([A-Za-z0-9_./-]|:[A-Za-z0-9_.-])+$"),
+    _Expected("the id of an Airflow connection, without address or secret", shown=False),
+]
+Schedule = Annotated[str, Field(pattern=r"\S"), _Expected("a cron expression or preset in quotes, or null")]
+ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"), _Expected("the dotted path of a class")]
+Every = Annotated[
+    str,
+    Field(pattern="^[0-9]{1,9} *[smhd]$"),
+    AfterValidator(_check_time),
+    _Expected("a whole number with s, m, h or d, from 1m to 1d"),
+]
+Pattern = Annotated[
+    str,
+    AfterValidator(_check_pattern),
+    _Expected('of the form schema.table, where a part that holds a dot is quoted: schema."a.b"'),
+]
+Target = Annotated[
+    str,
+    Field(pattern=r"^(text|decimal\(\s*\d{1,2}\s*,\s*\d{1,2}\s*\))$"),
+    AfterValidator(_check_target),
+    _Expected("text or decimal(p,s) with p up to 38 and s up to p"),
+]
+_Masks = Literal["null", "sha256", "clear"]
+# An unquoted null means the mask of that name.
+Mask = Annotated[
+    _Masks, BeforeValidator(lambda value: "null" if value is None else value, json_schema_input_type=_Masks | None)
+]
+Root = Annotated[Text, AfterValidator(_check_root)]
+Setting = Annotated[str, AfterValidator(_check_setting)]
+SettingValue = Annotated[
+    str, _Expected("a text or a number"), WithJsonSchema({"type": ["string", "number", "boolean"]})
+]
+
+
+# --- sections ---------------------------------------------------------------------------------------------------------
+
+# Where in `tables` two options contradict each other, and a sentence.
+Contradiction = tuple[tuple[str | int, ...], str]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceSection(_Section):
+    connection: Connection
+    """Airflow connection of the source database"""
+    slot: SlotName | None = None
+    """replication slot; each pipeline needs one of its own"""
+    publication: Text | None = None
+    """publication that the slot reads"""
+    manage_publication: Flag = True
+    """whether preflight creates the publication and keeps its tables those of this file; if not, it prints the SQL
+    for the publication's owner"""
+
+
+class TableEntry(_Section):
+    name: Pattern
+    """a table (`schema.table`) or a pattern (`schema.*`, `schema.order_*`)"""
+    leave_out: tuple[Text, ...] = ()
+    """columns that never reach staging"""
+    mask: dict[str, Mask] = {}
+    """column → `null` or `sha256`, applied before the value reaches staging; never on a key column. A mask stays
+    with its column when that is renamed (as `null`), until the file names it: `clear` captures it as it is"""
+    evolve: Evolve | None = None
+    """for these tables, in place of what the file says for all"""
+    target: dict[str, Target] = {}
+    """column → `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it"""
+
+    def rule(self, line: int) -> TableRule:
+        return TableRule(
+            self.name,
+            self.leave_out,
+            {column: how for column, how in self.mask.items() if how != "clear"},
+            self.target,
+            line,
+            tuple(column for column, how in self.mask.items() if how == "clear"),
+            self.evolve,
+        )
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        """Columns that two options of the entry treat differently: an option, and a sentence."""
+        for column in self.leave_out:
+            if column in self.mask or column in self.target:
+                yield "leave_out", f"column {column!r} of {self.name} is left out and has a mask or target too"
+        for column in self.target:
+            if self.mask.get(column) == "sha256":
+                yield "target", f"column {column!r} of {self.name} has a mask and a target: a hash is always text"
+
+
+class LakeSection(_Section):
+    root: Root
+    """`s3://bucket/path` or another URI, an absolute path, or a path relative to this file's folder"""
+    connection: Connection | None = None
+    """Airflow connection (`aws`, `google_cloud_platform`, `wasb` or `adls`) of the object store; without one, the
+    machine's own identity"""
+
+
+class LedgerSection(_Section):
+    connection: Connection = "tidemark_ledger"
+    """Airflow connection of the ledger's database"""
+
+
+class SparkSection(_Section):
+    connection: Connection = "spark_default"
+    """Airflow connection of type spark"""
+    conf: dict[Setting, SettingValue] = {}
+    """Spark settings of the pipeline's applications"""
+
+
+class Alerts(_Section):
+    """Who gets alerts, and from when on one is sent. `health` states whether the task of that name is red or skipped
+    where the pipeline is not exact."""
+
+    notifier: ClassPath | None = None
+    """dotted path of an Airflow notifier, or of a function that returns one; gets `message=` once for each alert,
+    and once when it is over; docs/operations.md, Alerts"""
+    health: Literal["red", "warn"] = "red"
+    """what the capture's task `health` is while the pipeline is not exact: `red`, or `warn` for skipped"""
+    max_lag_s: Whole = 3600
+    """how long changes may wait for the drain, or staged ones for the merge"""
+    wal_share: Share = 0.5
+    """share of the WAL that the source lets the slot keep (max_slot_wal_keep_size)"""
+
+
+class Merge(_Section):
+    """When a table is merged, and by how many Spark applications.
+
+    With neither `every` nor `rows` each run merges all that is staged. Else a table waits, with what is staged for
+    it, until the clock has passed a multiple of `every` (UTC), so that tables come due together, or until `rows`
+    changes wait. `rows` alone has an hour beside it: a table with few changes must come due as well.
+    """
+
+    every: Every | None = None
+    """a whole number with `s`, `m`, `h` or `d`, from `1m` to `1d`: a table's staged changes are merged when the
+    clock passes the next multiple of it, in UTC; without `every` and `rows`, in each run"""
+    rows: Whole | None = None
+    """so many staged changes make a table due before that; alone, with `every: 1h`"""
+    applications: Whole = 1
+    """Spark applications, as mapped tasks, that a run's tables are spread over where that is worth their start"""
+    threads: Whole = 4
+    """tables merged at the same time in one Spark application"""
+    timeout_s: Whole = 3600
+    """seconds that a Spark application may run, from its start; then it is ended"""
+
+    @property
+    def defers(self) -> bool:
+        """Whether a table may wait."""
+        return self.every is not None or self.rows is not None
+
+    @property
+    def every_s(self) -> int:
+        """How long a table waits at most, in seconds."""
+        return _EVERY_S if self.every is None else _seconds(self.every)
+
+    def due_at(self, since: datetime) -> datetime:
+        """When a table is due whose oldest change waits since then."""
+        every = timedelta(seconds=self.every_s)
+        return _GRID + ((since - _GRID) // every + 1) * every
+
+
+class Maintenance(_Section):
+    """When the DAG `<pipeline>_maintenance` runs, and how long it keeps staging, older versions of the Delta tables,
+    and tables that were put aside (None: for good). Its thresholds stand in `target.table_compaction`."""
+
+    schedule: Schedule | None = "@daily"
+    """cron expression or Airflow preset of the maintenance DAG; null for none"""
+    staging_days: Whole = 7
+    """how long applied staging is kept, for replay. Longer than the age of the oldest copy of the ledger that you
+    would restore"""
+    versions_days: Whole = 7
+    """how far back the Delta tables can be read as they were (time travel)"""
+    put_aside_days: Whole | None = 30
+    """how long Delta tables are kept that were put aside: those of a dropped table whose name another one has, and
+    those whose place another shape took; null for good"""
+
+
+class BoundsSection(_Section):
+    """The bounds that a file may set: there is rarely a reason to change another, and a file has 25 options at most."""
+
+    batch_rows: Whole = 1_000_000
+    """changes after which a batch ends at the next commit"""
+    batch_bytes: Whole = 256 * 2**20
+    """bytes of WAL messages after which a batch ends at the next commit"""
+    wait_s: WholeOrZero = 0
+    """seconds for which `changes_waiting` defers when it finds nothing; 0 looks once"""
+    wal_valve_bytes: Whole = 8 * 2**30
+    """WAL retained by the slot at which the drain confirms up to staged first"""
+
+
+class Bounds(BoundsSection):
+    """Every bound and time of a pipeline: those of the file, and those that are the same for every pipeline."""
+
+    drain_stall_s: int = 120
+    """seconds without any message before a drain fails with the cause"""
+    lock_timeout_s: int = 5
+    """longest wait for a lock at the source"""
+    batch_s: int = 60
+    """seconds after which a batch ends at the next commit"""
+    run_s: int = 600
+    """seconds after which a capture run's drain starts no further batch"""
+    heartbeat_s: int = 900
+    """an idle pipeline writes and confirms a heartbeat at least this often"""
+    park_after: int = 3
+    """failed runs after which a table with a RETRY error is parked"""
+    unpark_retry_s: int = 3600
+    """how often a table parked after RETRY errors is tried again"""
+    chunk_rows: int = 50_000
+    """rows of a backfill's first chunk, if its form does not say"""
+    chunk_s: int = 10
+    """seconds that a backfill's chunk is made to take, by its size"""
+    readers: int = 2
+    """tasks that read a backfill at the same time, if its form does not say"""
+    join_wait_s: int = 300
+    """how long a backfill waits for transactions older than the table's capture"""
+    filter_s: int = 3600
+    """longest statement of a backfill with a row filter"""
+    file_settle_s: int = 600
+    """how long after a change of the file its older text counts as a worker that lags"""
+    parked_bytes: int = 10 * 2**30
+    """staging older than `staging_days` that parked tables may keep before maintenance says so in red"""
+    backfill_idle_s: int = 86_400
+    """an open backfill that nobody reads for so long is closed"""
+
+
+def _or_alone(option: str, section: type[_Section]) -> BeforeValidator:
+    """Accepts a text as the value of one option of the section."""
+    return BeforeValidator(
+        lambda value: {option: value} if isinstance(value, str) else value, json_schema_input_type=str | section
+    )
+
+
+class PipelineFile(_Section):
+    """One YAML file. Its options are checked one by one, then those that may contradict each other."""
+
+    pipeline: PipelineName = ""
+    """name of the pipeline: of its DAGs, of its folder in the lake, of its rows in the ledger"""
+    source: SourceSection
+    """the database whose changes are captured"""
+    tables: Annotated[
+        tuple[Annotated[TableEntry, _or_alone("name", TableEntry)], ...], Field(json_schema_extra={"minItems": 1})
+    ]
+    """the tables to capture: names, patterns, or entries with options"""
+    lake: Annotated[LakeSection, _or_alone("root", LakeSection)]
+    """where the tables go: `{root, connection}`, or the root alone"""
+    ledger: LedgerSection = LedgerSection()
+    """the database that holds the ledger"""
+    spark: SparkSection = SparkSection()
+    """where the Spark application runs"""
+    schedule: Schedule | None = "*/5 * * * *"
+    """cron expression or Airflow preset of the capture DAG; null for none"""
+    evolve: Evolve = "follow"
+    """what becomes of a change of a table's definition: `follow`, `ask` (the table waits until somebody un-parks it)
+    or `freeze` (until the file says otherwise)"""
+    auto_backfill: Flag = False
+    """whether a capture run that finds a table in need of a backfill starts it; one that is built in another shape
+    gets its own in any case"""
+    mask_salt_connection: Connection | None = Field(default=None, validate_default=True)
+    """Airflow connection whose password is the salt of `sha256` masks"""
+    alerts: Alerts = Alerts()
+    """who is told of what must not stay so, and from when on, see below"""
+    merge: Merge = Merge()
+    """when tables are merged, and by how many Spark applications, see below"""
+    maintenance: Maintenance = Maintenance()
+    """when staging, ledger and Delta tables are cleaned, and what is kept, see below"""
+    bounds: BoundsSection = BoundsSection()
+    """bounds and times, see below"""
+
+    @field_validator("tables")
+    @classmethod
+    def _entries_agree(cls, entries: tuple[TableEntry, ...], info: ValidationInfo) -> tuple[TableEntry, ...]:
+        if not entries:
+            raise ValueError("must be a list with at least one table or pattern")
+        problems: list[Contradiction] = [
+            ((number, option), text) for number, entry in enumerate(entries) for option, text in entry.contradictions()
+        ]
+        rules = table_rules(entries, info.context)
+        first: dict[str, TableRule] = {}
+        for number, rule in enumerate(rules):
+            earlier = first.setdefault(rule.pattern, rule)
+            if earlier is not rule:
+                problems.append(
+                    ((number,), f"{rule.pattern} is already in line {earlier.line}; write one entry for it")
+                )
+        distinct = TableRules(tuple(first.values()))
+        for number, rule in enumerate(rules):
+            if rule.exact and first[rule.pattern] is rule:
+                (schema, _), (name, _) = split_pattern(rule.pattern)
+                problems += [
+                    ((number,), f"the entries that match {rule.pattern} contradict each other: {conflict}")
+                    for conflict in distinct.conflicts(TableName(schema, name))
+                ]
+        _refuse(problems)
+        return entries
+
+    @field_validator("mask_salt_connection")
+    @classmethod
+    def _hashes_have_a_salt(cls, salt: str | None, info: ValidationInfo) -> str | None:
+        hashed = [n for n, entry in enumerate(info.data.get("tables", ())) if "sha256" in entry.mask.values()]
+        if salt is None and hashed:
+            _refuse([((hashed[0],), "mask sha256 needs mask_salt_connection: without a salt it can be guessed")])
+        return salt
+
+
+# Section -> its model; "" is the file itself.
+SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    "": PipelineFile,
+    "source": SourceSection,
+    "tables[]": TableEntry,
+    "lake": LakeSection,
+    "ledger": LedgerSection,
+    "spark": SparkSection,
+    "alerts": Alerts,
+    "merge": Merge,
+    "maintenance": Maintenance,
+    "bounds": BoundsSection,
+}
+
+
+def descriptions(section: type[BaseModel]) -> dict[str, str]:
+    """Option -> the text below it, of the section's own options. Read from the source, and only where it is shown:
+    every start of a task imports this module."""
+    (definition,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        ast.unparse(option.target): " ".join(ast.literal_eval(text.value).split())
+        for option, text in pairwise(definition.body)
+        if isinstance(option, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def table_rules(entries: Sequence[TableEntry], lines: Any) -> tuple[TableRule, ...]:
+    return tuple(entry.rule(lines["tables", number]) for number, entry in enumerate(entries))
+
+
+def _refuse(problems: Sequence[Contradiction]) -> None:
+    """Raises ValidationError with all of them, if there are any."""
+    if problems:
+        raise ValidationError.from_exception_data(
+            "tables",
+            [
+                InitErrorDetails(
+                    type=PydanticCustomError("contradiction", "{text}", {"text": text, "place": ("tables", *place)}),
+                    input=None,
+                )
+                for place, text in problems
+            ],
+        )

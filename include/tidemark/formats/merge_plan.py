@@ -1,0 +1,166 @@
+"""What one Spark application shall apply: `MergePlan` <-> plan.json.
+
+A plan carries no secret and no Airflow (R10): only paths relative to the lake root, table definitions and LSNs. Every
+attempt writes a plan of its own, so a driver that outlives its task never reads another's. Pure: no Spark in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import ClassVar
+
+from msgspec import field
+from msgspec.structs import replace
+
+from tidemark.formats.json_file import JsonFile
+from tidemark.formats.manifest import Claim, Purpose, StagedFile, Sweep
+from tidemark.lsn import Lsn
+from tidemark.schema.table import Column, TableSchema
+from tidemark.strict_json import JsonRecord
+
+
+class PlannedBatch(JsonRecord, frozen=True):
+    """One registered batch as far as it touches the table; files in R1 order, chunks as they were claimed."""
+
+    start_lsn: Lsn
+    end_lsn: Lsn
+    files: tuple[StagedFile, ...]
+    unchanged: int
+    moved: int
+    truncates: int
+    claims: tuple[Claim, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+
+    @property
+    def changes(self) -> int:
+        return sum(f.rows for f in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Changes and rows of chunks."""
+        return self.changes + sum(c.rows for c in self.claims)
+
+    @property
+    def may_bring_holes(self) -> bool:
+        """Whether it can leave an unchanged value without a base: by a change that did not send it, of its own or an
+        older one that a chunk is put under."""
+        return self.unchanged > 0 or bool(self.claims)
+
+    def of(self, *purposes: Purpose) -> PlannedBatch:
+        """The batch with the chunks and sweeps of these purposes alone."""
+        return replace(
+            self,
+            claims=tuple(c for c in self.claims if c.purpose in purposes),
+            sweeps=tuple(s for s in self.sweeps if s.purpose in purposes),
+        )
+
+
+class Base(JsonRecord, frozen=True):
+    """What a table takes over before its first batch: the history of `table`, below `lsn` of `generation`."""
+
+    table: str
+    generation: int
+    lsn: Lsn
+
+
+class PlannedTable(JsonRecord, frozen=True):
+    """`after`: end of the last touching batch before the plan, None if there is none in this generation.
+
+    `schemas` holds every version that a file of the plan follows, oldest first; the last one is the target's.
+    `evidence` are older batches, R1 order, none of which the plan applies: those with changes that a chunk or a sweep
+    of the plan did not see, and those that claimed the other chunks of a backfill that the plan sweeps. `had_holes`
+    says that rows of current were last seen with unchanged values whose base is known nowhere. `dropped` are columns
+    that an older version has, of the plan or from before it, and the last one has no more: the target keeps them, those
+    that it has; one whose number is known may have the name of a column that is there, which then is called otherwise
+    in the target. `ahead` are columns with a default that only a later version has: if the target has one already,
+    since a chunk brought it, what the plan writes has the default in it. `called` is which column of the source, by its
+    number, each name is that the target can have from before the plan, where its own schema does not say it.
+    `comments` are the source's, by the numbers of the columns, the table's under 0; None if they are not known. `base`
+    is what comes before all of it, where the table has no position yet.
+    """
+
+    table: str
+    after: Lsn | None
+    schemas: tuple[TableSchema, ...]
+    batches: tuple[PlannedBatch, ...]
+    evidence: tuple[PlannedBatch, ...] = ()
+    had_holes: bool = False
+    dropped: tuple[Column, ...] = ()
+    ahead: tuple[Column, ...] = ()
+    called: dict[str, int] = field(default_factory=dict)
+    comments: dict[int, str] | None = None
+    base: Base | None = None
+
+    @property
+    def end_lsn(self) -> Lsn:
+        return self.batches[-1].end_lsn
+
+    def may_have_new_holes(self, applied: Lsn | None, without_holes: Collection[Lsn] = ()) -> bool:
+        """Whether the table, applied up to there, may have holes that came with the plan and that nobody has counted:
+        those of each batch but the ones, by their ends, of which somebody saw that they brought none."""
+        return applied is not None and any(
+            batch.may_bring_holes and batch.end_lsn <= applied and batch.end_lsn not in without_holes
+            for batch in self.batches
+        )
+
+    @property
+    def rows(self) -> int:
+        """What the plan applies: changes and rows of chunks."""
+        return sum(b.rows for b in self.batches)
+
+    @property
+    def rows_read(self) -> int:
+        """All rows of the files that the plan names."""
+        return self.rows + sum(b.rows for b in self.evidence)
+
+    @property
+    def changes_read(self) -> int:
+        """Those of these rows that are no chunk's."""
+        return sum(b.changes for b in (*self.batches, *self.evidence))
+
+    @property
+    def files(self) -> Iterator[StagedFile]:
+        """All files that the plan names, of changes and of chunks."""
+        for batch in (*self.batches, *self.evidence):
+            yield from batch.files
+            for claim in batch.claims:
+                yield from claim.files
+
+    @property
+    def bytes_read(self) -> int:
+        """The size of these files."""
+        return sum(file.bytes for file in self.files)
+
+
+class Level(JsonRecord, frozen=True):
+    """How far the pipeline was staged before the plan was put together: all its tables in `tables` were level with
+    that, and those of the plan are once it is applied. `committed_at` is the latest commit time of a change below, None
+    if there is none. `inexact` are tables, of both, that are not what the source was: they need a backfill, or joined
+    and were not judged yet. `names` are what the source calls tables, of both, whose id is not their name; None of what
+    is captured no more."""
+
+    generation: int
+    lsn: Lsn
+    committed_at: str | None
+    tables: tuple[str, ...]
+    inexact: tuple[str, ...]
+    names: dict[str, str | None] = field(default_factory=dict)
+
+
+class MergePlan(JsonFile, frozen=True):
+    """`lake` is the root URI that paths are relative to; `pipeline` and `generation` make up the `txnAppId` (R5). What
+    the application shall note in `_positions` stands in `level`."""
+
+    KIND: ClassVar[str] = "merge plan"
+
+    plan: str
+    pipeline: str
+    generation: int
+    lake: str
+    threads: int
+    tables: tuple[PlannedTable, ...]
+    level: Level | None = None
+
+    def application_id(self, table: str, step: str) -> str:
+        """Delta's `txnAppId`: it and `txnVersion`, the end LSN, come from the source and outlive any ledger."""
+        return f"tidemark:{self.pipeline}:{self.generation}:{table}:{step}"

@@ -1,0 +1,49 @@
+"""What one Spark application shall make anew from `history`, and what it made: `ReplayPlan` <-> plan.json,
+`ReplayResult` <-> result.json beside it, below `replays/`. Pure: no Spark in here.
+
+Neither is read again once its run is over; what was made stands in the Delta tables.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.json_file import JsonFile
+from tidemark.strict_json import JsonRecord
+
+# `rebuild` puts what history says in the place of all that current holds; `as_of` makes tables beside the live ones.
+Step = Literal["rebuild", "as_of"]
+
+
+class ReplayPlan(JsonFile, frozen=True):
+    """`keys` maps a table's id to the columns of its key, none of a multiset. `generation` is the open one; `moment` an
+    LSN or a time with its zone, "" of a rebuild."""
+
+    KIND: ClassVar[str] = "plan of a replay"
+
+    plan: str
+    pipeline: str
+    lake: str
+    step: Step
+    keys: dict[str, tuple[str, ...]]
+    generation: int
+    moment: str
+    threads: int
+
+
+class Replayed(JsonRecord, frozen=True):
+    """One table: where it lies, the position it shows and its rows; or why not."""
+
+    table: str
+    path: str = ""
+    position: str = ""
+    rows: int | None = None
+    error: ErrorRecord | None = None
+
+
+class ReplayResult(JsonFile, frozen=True):
+    KIND: ClassVar[str] = "result of a replay"
+
+    plan: str
+    tables: tuple[Replayed, ...]

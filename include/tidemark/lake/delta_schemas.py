@@ -1,0 +1,92 @@
+"""What a Delta table's log says of its columns -> `TableShape`: the source's columns, the key, what older rows mean.
+
+Follows Delta's protocol, "Schema Serialization Format". The key is what `current` has as NOT NULL (docs/formats.md,
+Target tables); a table without `current` is one of which the source can only insert, or whose first merge died between
+its two commits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tidemark.lake.moments import Position
+from tidemark.lsn import Lsn
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS
+
+# What the merge leaves in the metadata of a column of `history` that came with a default.
+OLDER: Final = "tidemark.older"
+# How the comment begins of a column that the source dropped.
+DROPPED: Final = "Dropped at the source"
+
+# Delta's own, of a table with column mapping.
+PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
+
+_DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_OF_HISTORY: Final = frozenset((*CHANGE_COLUMNS, *MARK_COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """`target` is the Delta type as DDL. Rows from below `added_at` are older than the column and mean `missing`,
+    PostgreSQL's text; None if there are none such. If it may have had another name, older rows call it so in
+    `_unchanged`."""
+
+    name: str
+    target: str
+    nullable: bool = True
+    added_at: Position | None = None
+    missing: str | None = None
+    is_dropped: bool = False
+    may_be_renamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """`columns` are the source's, as `history` has them; without a `key` the table is a multiset."""
+
+    columns: tuple[LakeColumn, ...]
+    key: tuple[str, ...]
+
+
+def shape_of(history: Sequence[LakeColumn], current: Sequence[LakeColumn] | None) -> TableShape:
+    """The shape of the table that these two Delta tables, by their columns, are of."""
+    return shape_with(history, tuple(column.name for column in current or () if not column.nullable))
+
+
+def shape_with(history: Sequence[LakeColumn], key: tuple[str, ...]) -> TableShape:
+    """The shape of a table with this key. Without one what was dropped says nothing of which row it is, at no time, so
+    it is left out."""
+    columns = (column for column in history if column.name not in _OF_HISTORY and (key or not column.is_dropped))
+    return TableShape(tuple(columns), key)
+
+
+def columns_of(schema_json: str) -> tuple[LakeColumn, ...]:
+    """The columns of a `schemaString`."""
+    return tuple(_column(field) for field in json.loads(schema_json)["fields"])
+
+
+def _column(field: dict[str, Any]) -> LakeColumn:
+    older = field.get("metadata", {}).get(OLDER)
+    is_dropped = field.get("metadata", {}).get("comment", "").startswith(DROPPED)
+    if isinstance(older, str):
+        older = json.loads(older)
+    named = field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]) != field["name"]
+    column = LakeColumn(
+        field["name"], _ddl(field["type"]), field["nullable"], is_dropped=is_dropped, may_be_renamed=named
+    )
+    if older is None:
+        return column
+    return replace(column, added_at=Position(older["generation"], Lsn(older["commit_lsn"])), missing=older["default"])
+
+
+def _ddl(of: Any) -> str:
+    if isinstance(of, str):
+        return _DDL.get(of, of)
+    if of["type"] == "array":
+        return f"array<{_ddl(of['elementType'])}>"
+    if of["type"] == "map":
+        return f"map<{_ddl(of['keyType'])},{_ddl(of['valueType'])}>"
+    return str(of["type"])

@@ -1,0 +1,398 @@
+"""A pipeline's folder -> its tables as they are, as they were at any moment, and several as of one (R1, R2).
+
+`current` is read where a version of it shows the moment that is asked for, `history` everywhere else, so that nothing
+depends on the versions that Delta keeps. How far a table is known stands in its Delta tables, as the position of the
+last batch that touched it, and in `_positions`, where the merge says how far it was level without being touched
+(`formats.layout.positions_table`). `_positions` is read first, the tables after it: what it says held when it was
+written, so it holds for what is opened later.
+
+`exact_from` is since when a table as a whole is what the source was. A backfill's `read` and `sweep` rows are no
+changes of the source: they say what was found at their watermark, and that the changes alone had not told it before. So
+a table is exact since the last of them, or since the ledger last stopped to call it in need of a backfill, whichever is
+later; None while it needs one, and where `_positions` says nothing of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from tidemark.errors import MomentBeforeHistory, MomentNotApplied, TableNotInLake
+from tidemark.formats import layout
+from tidemark.lake import as_of_query, delta_schemas
+from tidemark.lake import moments as positions
+from tidemark.lake.as_of_query import Truncated
+from tidemark.lake.delta_schemas import TableShape
+from tidemark.lake.engine import Engine, OpenedTable
+from tidemark.lake.moments import Moment, Position
+from tidemark.lsn import Lsn
+from tidemark.names import TableName, spark_identifier
+from tidemark.wording import moment as in_words
+
+if TYPE_CHECKING:
+    from tidemark.lake.spark_engine import SparkEngine
+
+# A generation without a commit on the table leaves no transaction in it; so many are passed over.
+_GENERATIONS_AHEAD: Final = 3
+
+
+class Lake:
+    """The folder of one pipeline, `<lake root>/<pipeline>`: a path, or a URI that the engine knows.
+
+    With a SparkSession rows are DataFrames; without one delta-rs reads, and rows are Arrow tables. `storage_options`
+    are delta-rs' own. Raises DeltaRsMissing.
+    """
+
+    def __init__(self, folder: str, *, spark: Any = None, storage_options: Mapping[str, str] | None = None) -> None:
+        root, _, name = str(folder).rstrip("/").rpartition("/")
+        self.root = root
+        self.pipeline = name
+        self.engine = _engine(spark, storage_options)
+
+    def table(self, name: str) -> TableInLake:
+        """`name` is what the source calls the table: "shop.orders"; a name with a dot of its own is percent-encoded. Of
+        several tables that had the name it is the one that has it now, as the last merge knew; "shop.orders~1",
+        "shop.orders~2" are the first and the second of them, whatever they are called."""
+        return TableInLake(self, name)
+
+    def place(self, name: str) -> TableName:
+        """The id of the table, by which its Delta tables lie."""
+        return self._places([name])[name]
+
+    def as_of(self, moment: Moment, *names: str) -> Together:
+        """Tables as of one moment: a time is turned into a position once, for all of them. Raises TableNotInLake,
+        MomentInvalid, MomentNotApplied, MomentBeforeHistory."""
+        looks = self._look(names)
+        return Together(_pasts(looks, _position([*looks.values()], moment)))
+
+    def together(self, *names: str) -> Together:
+        """Tables as of the newest position that all of them have reached. Raises TableNotInLake."""
+        looks = self._look(names)
+        return Together(_pasts(looks, min(look.applied for look in looks.values())))
+
+    def register(self, schema: str, *names: str) -> list[str]:
+        """Name the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
+        `<schema>.<table>__history`, `<schema>.tidemark_positions`. Returns what is named now; a name that is taken is
+        left. Raises TableNotInLake, and ValueError where two would have one name."""
+        spark = _spark(self.engine)
+        _refuse_one_name_for_two(schema, names)
+        places = {"tidemark_positions": f"{self.root}/{layout.positions_table(self.pipeline)}"}
+        ids = self._places(names)
+        for name in names:
+            called, table = TableName.parse(name).name, ids[name]
+            places |= {called: self.path("current", table), f"{called}__history": self.path("history", table)}
+        there = {name: path for name, path in places.items() if self.engine.open(path) is not None}
+        lacking = [name for name in names if f"{TableName.parse(name).name}__history" not in there]
+        if lacking:
+            table = ids[lacking[0]]
+            raise TableNotInLake(table=table, path=self.path("history", table))
+        return [spark.register(schema, name, path) for name, path in there.items()]
+
+    def path(self, kind: str, table: TableName) -> str:
+        place = layout.history_table if kind == "history" else layout.current_table
+        return f"{self.root}/{place(self.pipeline, table)}"
+
+    def _look(self, names: Iterable[str]) -> dict[str, Look]:
+        noted = self._noted()
+        return {name: Look(self, table, noted) for name, table in self._places(names, noted).items()}
+
+    def _noted(self) -> OpenedTable | None:
+        return self.engine.open(f"{self.root}/{layout.positions_table(self.pipeline)}")
+
+    def _places(self, names: Iterable[str], noted: OpenedTable | None = None) -> dict[str, TableName]:
+        ids = {name: TableName.parse(name) for name in names}
+        asked = {str(table): name for name, table in ids.items() if "~" not in name}
+        noted = noted or self._noted()
+        if not asked or noted is None or "source_name" not in {column.name for column in noted.columns}:
+            return ids  # no table has had the name of another one yet
+        positions, listed = _made_up(), ", ".join(map(self.engine.dialect.text, asked))
+        last: dict[str, Position] = {}
+        for row in self.engine.listed(
+            f"SELECT source_name, table_name, generation, max(lsn) AS lsn FROM {positions} "
+            f"WHERE source_name IN ({listed}) GROUP BY source_name, table_name, generation",
+            {positions: noted},
+        ):
+            position, name = Position(row["generation"], Lsn(row["lsn"])), row["source_name"]
+            if name not in last or last[name] < position:
+                last[name], ids[asked[name]] = position, TableName.parse(row["table_name"])
+        return ids
+
+
+def _engine(spark: Any, storage_options: Mapping[str, str] | None) -> Engine:
+    if spark is None:
+        from tidemark.lake.delta_rs import DeltaRsEngine
+
+        return DeltaRsEngine(storage_options)
+    from tidemark.lake.spark_engine import SparkEngine
+
+    return SparkEngine(spark)
+
+
+def _refuse_one_name_for_two(schema: str, names: Iterable[str]) -> None:
+    """Catalogues tell names apart without regard to capitals."""
+    first: dict[str, str] = {}
+    for name in names:
+        called = TableName.parse(name).name
+        other = first.setdefault(called.lower(), name)
+        if other != name:
+            raise ValueError(
+                f"{other} and {name} would both be {schema}.{called}: name them in two schemas, by two calls"
+            )
+
+
+def _spark(engine: Engine) -> SparkEngine:
+    """The engine, which must be Spark for what is about its catalogue."""
+    from tidemark.lake.spark_engine import SparkEngine
+
+    if not isinstance(engine, SparkEngine):
+        raise TypeError("a catalogue is Spark's: give Lake a SparkSession")
+    return engine
+
+
+@dataclass(frozen=True, slots=True)
+class TableInLake:
+    """One table of the lake; each call looks at it anew."""
+
+    lake: Lake
+    name: str
+
+    def rows(self) -> Any:
+        """The rows of `current` as they are. Raises TableNotInLake."""
+        return self.lake.engine.rows(self._opened("current"))
+
+    def history(self) -> Any:
+        """Every change, in no order. Raises TableNotInLake."""
+        return self.lake.engine.rows(self._opened("history"))
+
+    def _opened(self, kind: str) -> OpenedTable:
+        path = self.lake.path(kind, self.lake.place(self.name))
+        opened = self.lake.engine.open(path)
+        if opened is None:
+            raise TableNotInLake(table=self.name, path=path)
+        return opened
+
+    def as_of(self, moment: Moment) -> Past:
+        """See `Lake.as_of`."""
+        return self.lake.as_of(moment, self.name)[self.name]
+
+    def newest(self) -> Past:
+        """As of the position that the table has reached."""
+        return self.lake.together(self.name)[self.name]
+
+
+class Look:
+    """One table as it is found: what its Delta tables and `_positions` say."""
+
+    def __init__(self, lake: Lake, table: TableName, noted: OpenedTable | None) -> None:
+        self.lake = lake
+        self.engine = lake.engine
+        self.table = table
+        self.noted = noted
+        self.current = self.engine.open(lake.path("current", table))
+        history = self.engine.open(lake.path("history", table))
+        if history is None:
+            raise TableNotInLake(table=table, path=lake.path("history", table))
+        self.history = history
+        self.shape: TableShape = delta_schemas.shape_of(
+            history.columns, None if self.current is None else self.current.columns
+        )
+        self.noted_at = _one(self._of_positions("", newest=True))
+        self.extents = self.listed(as_of_query.extents)
+        self.newest_generation = max([1, *(row["generation"] for row in self.extents)])
+        if self.noted_at is not None:
+            self.newest_generation = max(self.newest_generation, self.noted_at.generation)
+        of_history = self._transaction("history", history)
+        self.applied = max((at for at in (of_history, self.noted_at) if at is not None), default=Position(0, Lsn(0)))
+
+    def _transaction(self, step: str, opened: OpenedTable) -> Position | None:
+        """The position of the table's newest generation, as its commits carry it (R5)."""
+        for generation in range(self.newest_generation + _GENERATIONS_AHEAD, 0, -1):
+            application = f"tidemark:{self.lake.pipeline}:{generation}:{self.table}:{step}"
+            version = self.engine.transaction(opened, application)
+            if version is not None:
+                return Position(generation, Lsn(version))
+        return None
+
+    def listed(self, statement: Any, *facts: Any) -> list[dict[str, Any]]:
+        """What a function of `past` asks of the table's history."""
+        name = _made_up()
+        return self.engine.listed(statement(name, *facts), {name: self.history})
+
+    def _of_positions(self, condition: str, *, newest: bool) -> list[dict[str, Any]]:
+        """One row at most of what `_positions` has of the table."""
+        if self.noted is None:
+            return []
+        name, order = _made_up(), "DESC" if newest else "ASC"
+        of_table = f"table_name = {self.engine.dialect.text(str(self.table))}"
+        return self.engine.listed(
+            f"SELECT generation, lsn FROM {name} WHERE {of_table}{condition} "
+            f"ORDER BY generation {order}, lsn {order} LIMIT 1",
+            {name: self.noted},
+        )
+
+    def first(self) -> Position | None:
+        """Where anything is first known of the table: its first change, or a row of `_positions` without any."""
+        changed = _one([{**row, "lsn": row["first"]} for row in self.extents])
+        noted = _one(self._of_positions("", newest=False))
+        # A change is known behind its commit, a position where it stands.
+        behind = None if changed is None else Position(changed.generation, Lsn(changed.lsn + 1))
+        return min((position for position in (behind, noted) if position is not None), default=None)
+
+    def first_after(self, time: datetime) -> Position | None:
+        """Where the first change that was committed after that time begins, or a position below which anything of the
+        pipeline was."""
+        dialect = self.engine.dialect
+        later = _one(self.listed(lambda name: as_of_query.first_after(dialect, name, time)))
+        capped = None
+        if self.noted is not None:
+            name = _made_up()
+            capped = _one(
+                self.engine.listed(
+                    f"SELECT generation, min(lsn) AS lsn FROM {name} WHERE committed_at > {dialect.time(time)} "
+                    "GROUP BY generation ORDER BY generation LIMIT 1",
+                    {name: self.noted},
+                )
+            )
+        return min((position for position in (later, capped) if position is not None), default=None)
+
+    def exact_from(self) -> Position | None:
+        """See this module."""
+        inexact = _one(self._of_positions(" AND NOT exact", newest=True))
+        behind = "" if inexact is None else f" AND NOT {_at_or_below(inexact)}"
+        since = _one(self._of_positions(f" AND exact{behind}", newest=False))
+        seen = [Position(row["generation"], Lsn(row["seen"] + 1)) for row in self.extents if row["seen"] is not None]
+        return None if since is None else max([since, *seen])
+
+    def shows(self, position: Position) -> bool:
+        """Whether the newest version of current is the state at the position."""
+        if self.current is None:
+            return False
+        at = self._transaction("current", self.current)
+        return at is not None and at <= position <= max(at, self.noted_at or at)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A table at a position. `version` is that of `current` if it shows the position; it is None if only `history`
+    does."""
+
+    look: Look
+    position: Position
+    version: int | None
+
+    @property
+    def exact_from(self) -> Position | None:
+        """Since when the table as a whole was what the source was, None if that is not known. Before it rows may be
+        missing that a backfill found only later, and of a row with `_op` `read` it is only known that it was so at its
+        `_commit_lsn`."""
+        return self.look.exact_from()
+
+    @property
+    def is_exact(self) -> bool:
+        exact_from = self.exact_from
+        return exact_from is not None and exact_from <= self.position
+
+    def rows(self) -> Any:
+        """The source's columns, and of the change that said what the row is `_commit_lsn`, `_committed_at` and `_op`;
+        `_holes` names columns whose value nobody knew."""
+        name = _made_up()
+        return self.look.engine.frame(self.statement(name), {name: self.look.history})
+
+    def statement(self, history: str) -> str:
+        """What `rows` asks of the table's history, in the engine's SQL, if history is known by that name."""
+        look = self.look
+        truncated = [Truncated(**row) for row in look.listed(as_of_query.last_truncate, self.position)]
+        return as_of_query.rows(look.engine.dialect, look.shape, history, self.position, next(iter(truncated), None))
+
+    def current(self) -> Any:
+        """The rows without `_op`, from the version of `current` if there is one: as good, and faster."""
+        if self.version is None or self.look.current is None:
+            return _without_op(self.rows())
+        return self.look.engine.rows(self.look.current)
+
+
+def _without_op(rows: Any) -> Any:
+    """Spark's frames and Arrow's have this by different names."""
+    return rows.drop("_op") if hasattr(rows, "drop") else rows.drop_columns(["_op"])
+
+
+class Together:
+    """Tables at one position, by the names they were asked for: a join of them never sees part of a transaction."""
+
+    def __init__(self, pasts: Mapping[str, Past]) -> None:
+        self._pasts = dict(pasts)
+        self.position = next(iter(self._pasts.values())).position
+
+    def __getitem__(self, name: str) -> Past:
+        return self._pasts[name]
+
+    def create_views(self, schema: str) -> list[str]:
+        """In the catalogue of the SparkSession a view for each table, `<schema>.<table>`, which shows it at this
+        position for good; one that is there is replaced. Returns their names. Raises ValueError where two would have
+        one name."""
+        _refuse_one_name_for_two(schema, self._pasts)
+        return [
+            _spark(one.look.engine).create_view(
+                schema,
+                TableName.parse(name).name,
+                one.statement(f"delta.{spark_identifier(one.look.history.path)}"),
+            )
+            for name, one in self._pasts.items()
+        ]
+
+    @property
+    def versions(self) -> dict[str, int | None]:
+        """Per table the version of `current` that shows the position, None if only `history` does."""
+        return {name: one.version for name, one in self._pasts.items()}
+
+
+def _pasts(looks: Mapping[str, Look], position: Position) -> dict[str, Past]:
+    for look in looks.values():
+        if look.applied < position:
+            raise MomentNotApplied(table=look.table, moment=position, applied=look.applied)
+        first = look.first()
+        if first is None or position < first:
+            raise MomentBeforeHistory(table=look.table, moment=position, first=first or "nothing yet")
+    return {
+        name: Past(
+            look,
+            position,
+            look.current.version if look.current is not None and look.shows(position) else None,
+        )
+        for name, look in looks.items()
+    }
+
+
+def _position(looks: Sequence[Look], moment: Moment) -> Position:
+    """Raises MomentNotApplied for a time of which the tables do not know yet that nothing more comes."""
+    asked = positions.read(moment, max(look.newest_generation for look in looks))
+    if isinstance(asked, Position):
+        return asked
+    later = [position for look in looks if (position := look.first_after(asked)) is not None]
+    if not later:
+        raise MomentNotApplied(
+            table=", ".join(str(look.table) for look in looks),
+            moment=in_words(asked),
+            applied=min(look.applied for look in looks),
+        )
+    return min(later)
+
+
+def _at_or_below(position: Position) -> str:
+    return (
+        f"(generation < {position.generation} OR (generation = {position.generation} AND lsn <= {int(position.lsn)}))"
+    )
+
+
+def _one(rows: Sequence[Mapping[str, Any]]) -> Position | None:
+    """The position in the one row that a statement gave, None if it gave none."""
+    for row in rows:
+        return Position(row["generation"], Lsn(row["lsn"]))
+    return None
+
+
+def _made_up() -> str:
+    return f"tidemark_{uuid4().hex}"

@@ -1,0 +1,1 @@
+"""Stores captured tables: their states, schema versions, relations and joins."""

@@ -1,0 +1,129 @@
+"""The guards of columns, by relation and attnum (`schema.guards`), and the look that they may be compared with.
+
+Guards are written by everybody who looks at the source's columns, readers of a backfill too, each change inside a
+transaction that has the row locked: none takes away what another one found. The look is moved on by a drain alone, when
+it has staged everything that the last look did not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from tidemark.formats.snapshot import Snapshot
+from tidemark.ledger.connection import Ledger
+from tidemark.schema.guards import Guard, Guards, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """`snapshot` is None if `rows` are no look from before."""
+
+    table: str
+    timeline: int
+    snapshot: Snapshot | None
+    rows: Rows
+    guards: dict[int, Guard]
+
+
+def all_of(ledger: Ledger, system_identifier: str) -> dict[int, Guarded]:
+    """Relation OID -> its guards, of every relation that ever had any."""
+    rows = ledger.execute(
+        'SELECT relation_oid, "table", timeline, snapshot, rows, guards FROM tidemark.guards '
+        "WHERE pipeline = %s AND system_identifier = %s",
+        (ledger.pipeline, system_identifier),
+    ).fetchall()
+    return {oid: _guarded(*facts) for oid, *facts in rows}
+
+
+def change(
+    ledger: Ledger,
+    system_identifier: str,
+    relation_oid: int,
+    table: str,
+    timeline: int,
+    how: Callable[[Guards], dict[int, Guard]],
+) -> dict[int, Guard]:
+    """Let `how` make other guards of those that the ledger has now; what it then has."""
+    with ledger.transaction():
+        ledger.execute(
+            'INSERT INTO tidemark.guards (pipeline, system_identifier, relation_oid, "table", timeline, guards) '
+            "VALUES (%s, %s, %s, %s, %s, '{}') ON CONFLICT DO NOTHING",
+            (ledger.pipeline, system_identifier, relation_oid, table, timeline),
+        )
+        row = ledger.execute(
+            "SELECT guards FROM tidemark.guards "
+            "WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s FOR UPDATE",
+            (ledger.pipeline, system_identifier, relation_oid),
+        ).fetchone()
+        assert row is not None
+        before = _guards(row[0])
+        changed = how(before)
+        if changed != before:
+            ledger.execute(
+                "UPDATE tidemark.guards SET guards = %s "
+                "WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s",
+                (_json(changed), ledger.pipeline, system_identifier, relation_oid),
+            )
+    return changed
+
+
+def carry(ledger: Ledger, before: str, after: str, timeline: int) -> None:
+    """Guard the same columns on the system that `pg_upgrade` made: it keeps OIDs and column numbers. The look of the
+    old system is not comparable there."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.guards (pipeline, system_identifier, relation_oid, "table", timeline, guards)
+        SELECT pipeline, %s, relation_oid, "table", %s, guards FROM tidemark.guards
+         WHERE pipeline = %s AND system_identifier = %s
+        ON CONFLICT (pipeline, system_identifier, relation_oid) DO UPDATE SET guards = excluded.guards
+        """,
+        (after, timeline, ledger.pipeline, before),
+    )
+
+
+def keep_look(
+    ledger: Ledger,
+    system_identifier: str,
+    relation_oid: int,
+    look: Guarded,
+) -> None:
+    """From now on `look` is the one from before. Of its guards those whose column it no longer has are let go."""
+    gone = [str(attnum) for attnum in look.guards if attnum not in look.rows]
+    ledger.execute(
+        """
+        UPDATE tidemark.guards SET "table" = %s, timeline = %s, snapshot = %s, rows = %s, guards = guards - %s::text[]
+         WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s
+        """,
+        (
+            look.table,
+            look.timeline,
+            None if look.snapshot is None else str(look.snapshot),
+            Jsonb({str(attnum): list(row) for attnum, row in look.rows.items()}),
+            gone,
+            ledger.pipeline,
+            system_identifier,
+            relation_oid,
+        ),
+    )
+
+
+def _guarded(table: str, timeline: int, snapshot: str | None, rows: dict[str, Any], guards: dict[str, Any]) -> Guarded:
+    return Guarded(
+        table,
+        timeline,
+        None if snapshot is None else Snapshot.parse(snapshot),
+        {int(attnum): (name, xmin) for attnum, (name, xmin) in rows.items()},
+        _guards(guards),
+    )
+
+
+def _guards(raw: dict[str, Any]) -> dict[int, Guard]:
+    return {int(attnum): Guard(**guard) for attnum, guard in raw.items()}
+
+
+def _json(guards: Guards) -> Jsonb:
+    return Jsonb({str(attnum): guard.to_json() for attnum, guard in guards.items()})

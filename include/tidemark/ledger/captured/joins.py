@@ -1,0 +1,201 @@
+"""When a table joined the stream, and whether its older rows are missing: `join_horizon` and the mark `existing_rows`.
+
+Which states lead to which stands in `schema.table_life`, machine `capture`.
+
+A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
+no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
+below which everything must have ended before a snapshot counts; NULL means that the join was not yet judged, so that a
+crash between two steps is caught up by the next preflight. A table that leaves takes its open backfill along: what was
+read of it before is no base for a stream that has a gap behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.ledger.captured import tables
+from tidemark.ledger.captured.table_lives import step
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading import backfills
+from tidemark.ledger.staged import positions
+from tidemark.lsn import Lsn, WalPoint
+from tidemark.schema import table_life
+
+EXISTING_ROWS: Final = tables.EXISTING_ROWS
+REJOINED: Final = "rejoined"
+BEGUN_ANEW: Final = "begun_anew"
+LEFT: Final = "its table left the pipeline file or the publication"
+
+
+def join(
+    ledger: Ledger,
+    table: str,
+    horizon: int,
+    seen_at: WalPoint,
+    *,
+    backfill: tuple[str, str] | None,
+) -> None:
+    """Record the join; `backfill` is (kind, reason) if the table needs one. `seen_at` is where in WAL all that it was
+    judged by is durable.
+
+    A mark that it already has stays, as `tables.mark_needs_backfill` says. Join and mark are one transaction: a table
+    that is captured with a horizon is never judged again.
+    """
+    with ledger.transaction():
+        with step(ledger, "capture", "join", [table]):
+            ledger.execute(
+                """
+                INSERT INTO tidemark.tables (pipeline, "table", join_horizon, joined_timeline, joined_lsn)
+                VALUES (%s, %s, %s, %s, %s)
+                ON CONFLICT (pipeline, "table") DO UPDATE
+                   SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
+                       joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
+                """,
+                (ledger.pipeline, table, horizon, seen_at.timeline, seen_at.lsn),
+            )
+        if backfill is not None:
+            tables.mark_needs_backfill(ledger, table, *backfill)
+
+
+def take_over(ledger: Ledger, table: str, before: str) -> None:
+    """The table is captured since the other one was: its relation never left the stream. Where that one's join is not
+    judged yet, nor is this one's."""
+    row = ledger.execute(
+        "SELECT join_horizon, joined_timeline, joined_lsn FROM tidemark.tables "
+        'WHERE pipeline = %s AND "table" = %s AND captured AND join_horizon IS NOT NULL',
+        (ledger.pipeline, before),
+    ).fetchone()
+    if row is not None:
+        join(ledger, table, row[0], WalPoint(row[1], row[2]), backfill=None)
+
+
+def leave(ledger: Ledger, table: str) -> None:
+    """The table is no longer in the file or the publication. What is staged of it is still
+    merged; coming back is a join. Its open backfill is closed."""
+    with step(ledger, "capture", "leave", [table]):
+        ledger.execute(
+            'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
+        backfills.close_of(ledger, table, LEFT)
+
+
+def forget(ledger: Ledger, table: str) -> None:
+    """Stop showing a table that is no longer captured, until it joins again. If it is parked it stays so,
+    untried, and is told anew when it is back."""
+    with step(ledger, "capture", "forget", [table]):
+        ledger.execute(
+            'UPDATE tidemark.tables SET forgotten_at = clock_timestamp() WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
+
+
+def begin_anew(ledger: Ledger, table: str) -> bool:
+    """Un-park a table whose Delta tables are gone: what is staged of it by now is never merged, and a backfill brings
+    the rows. False if it is not parked.
+
+    Its join is judged anew by the next preflight, so that the backfill's snapshots see whatever is passed over here.
+    """
+    reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
+    with ledger.transaction():
+        if not _go_on_behind(ledger, table, "its table was begun anew"):
+            return False
+        ledger.execute(
+            "UPDATE tidemark.tables SET holes = '{}', hole_keys = '[]' WHERE pipeline = %s AND \"table\" = %s",
+            (ledger.pipeline, table),
+        )
+        tables.mark_needs_backfill(ledger, table, BEGUN_ANEW, reason)
+        # Whatever it was marked for before, nothing of that is left.
+        tables.rename_mark(ledger, table, BEGUN_ANEW, reason)
+    return True
+
+
+def bare(ledger: Ledger) -> set[str]:
+    """The tables that begin anew, and of which nothing was staged or merged since: their Delta tables will be made in
+    whatever shape comes first."""
+    rows = ledger.execute(
+        """
+        SELECT t."table" FROM tidemark.tables t
+         WHERE t.pipeline = %s AND t.needs_backfill AND t.backfill_kind = %s
+           AND NOT EXISTS (SELECT 1 FROM tidemark.unapplied u
+                            WHERE u.pipeline = t.pipeline AND u."table" = t."table")
+           -- Of what is merged the batches may be forgotten.
+           AND NOT EXISTS (SELECT 1 FROM tidemark.positions p
+                            WHERE p.pipeline = t.pipeline AND p."table" = t."table"
+                              AND (p.history_lsn, p.current_lsn) IS DISTINCT FROM (p.begun_lsn, p.begun_lsn))
+        """,
+        (ledger.pipeline, BEGUN_ANEW),
+    )
+    return {table for (table,) in rows}
+
+
+def pass_over(ledger: Ledger, table: str) -> bool:
+    """Un-park a table of which something staged is lost. As `begin_anew`, but its Delta tables stay, and what they have
+    is as good as it was: a backfill brings what was passed over. False if it is not parked."""
+    reason = "what was staged of it could not be read, and was passed over"
+    with ledger.transaction():
+        if not _go_on_behind(ledger, table, reason):
+            return False
+        tables.mark_needs_backfill(ledger, table, tables.GAP, reason)
+        row = tables.one(ledger, table)
+        if row is not None and row.backfill_kind == BEGUN_ANEW:
+            # What was merged since gave its Delta tables their shape, and no batch behind this position tells of it.
+            tables.rename_mark(ledger, table, tables.GAP, reason)
+    return True
+
+
+def _go_on_behind(ledger: Ledger, table: str, why: str) -> bool:
+    """Un-park it, and let all that is staged of it by now count as applied. False if it is not parked."""
+    tables.lock(ledger, [table])
+    if not tables.unpark(ledger, table):
+        return False
+    with step(ledger, "capture", "judge_anew", [table]):
+        ledger.execute(
+            'UPDATE tidemark.tables SET join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
+    backfills.close_of(ledger, table, why)
+    positions.begin_anew(ledger, table)
+    return True
+
+
+def lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
+    """The tables whose join was judged on an earlier timeline than this one, by what lies above the point where that
+    one was left; their rows are locked."""
+    rows = ledger.execute(
+        """
+        SELECT "table" FROM tidemark.tables
+         WHERE pipeline = %s AND join_horizon IS NOT NULL AND joined_timeline IS DISTINCT FROM %s
+           AND (joined_lsn IS NULL OR joined_lsn > %s)
+         ORDER BY "table" FOR UPDATE
+        """,
+        (ledger.pipeline, timeline, left_lsn),
+    )
+    return [table for (table,) in rows]
+
+
+def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
+    """Let the next preflight judge the table's join, as if it joined then. Its open backfill is closed."""
+    with step(ledger, "capture", "judge_anew", [table]):
+        ledger.execute(
+            "UPDATE tidemark.tables SET join_horizon = NULL, joined_timeline = NULL, joined_lsn = NULL "
+            'WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
+        backfills.close_of(ledger, table, reason)
+
+
+def seen_empty(ledger: Ledger, table: str, seen_at: WalPoint) -> bool:
+    """Take the mark EXISTING_ROWS away, and no other. True if it was there. If WAL from before `seen_at` is lost, the
+    rows that were gone may be back: the join then stands on this look."""
+    with ledger.transaction():
+        tables.lock(ledger, [table])
+        row = tables.one(ledger, table)
+        if row is None or row.life.target != table_life.EXISTING_ROWS:
+            return False
+        tables.clear_needs_backfill(ledger, table, "see_empty")
+        ledger.execute(
+            'UPDATE tidemark.tables SET joined_timeline = %s, joined_lsn = %s WHERE pipeline = %s AND "table" = %s',
+            (seen_at.timeline, seen_at.lsn, ledger.pipeline, table),
+        )
+    return True

@@ -1,0 +1,106 @@
+"""Pairs of Delta tables that nothing is merged into any more, since another table, or another shape of their own, has
+their name: kept for a while and listed, then removed by maintenance.
+
+    nothing waits ──note──► put aside ──begin_removal──► in part ──removed──► gone
+    captured again: none of this holds any more
+
+A table without a successor is not put aside: what it had may be all that is left of it, and is its owner's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from psycopg.rows import class_row
+
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import Lease, of_table
+from tidemark.ledger.staged import batches
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema import table_life
+
+_KEPT: Final = """
+    a.removed_at IS NULL AND EXISTS (
+    SELECT 1 FROM tidemark.tables t
+     WHERE t.pipeline = a.pipeline AND t."table" = a."table" AND t.capture_state = 'forgotten')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """`table` is its id, `name` what the source called it last; all of it lies below `lsn`, None if nobody saw its end.
+    `bytes` are those of its Delta tables, None if no maintenance has looked at them."""
+
+    table: str
+    name: str
+    lsn: Lsn | None
+    since: datetime
+    bytes: int | None
+
+
+def note(ledger: Ledger, table: str, name: TableName, lsn: Lsn | None) -> None:
+    """The table is put aside from now on."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.put_aside (pipeline, "table", name, lsn) VALUES (%s, %s, %s, %s)
+        ON CONFLICT (pipeline, "table") DO UPDATE
+           SET name = excluded.name, lsn = excluded.lsn, since = excluded.since, removing_since = NULL,
+               removed_at = NULL
+        """,
+        (ledger.pipeline, table, str(name), lsn),
+    )
+
+
+def all_of(ledger: Ledger) -> tuple[PutAside, ...]:
+    """Those that are kept still, the oldest first."""
+    query = f"""
+        SELECT a."table", a.name, a.lsn, a.since,
+               (SELECT sum(bytes)::bigint FROM tidemark.delta_tables d
+                 WHERE d.pipeline = a.pipeline AND d."table" = a."table") AS bytes
+          FROM tidemark.put_aside a WHERE a.pipeline = %s AND {_KEPT} ORDER BY a.since, a."table"
+    """
+    with ledger.connection.cursor(row_factory=class_row(PutAside)) as cursor:
+        return tuple(cursor.execute(query.encode(), (ledger.pipeline,)).fetchall())
+
+
+def due(ledger: Ledger, before: datetime) -> list[str]:
+    """Those that were put aside before that, and those that are there in part."""
+    query = f"""
+        SELECT a."table" FROM tidemark.put_aside a
+         WHERE a.pipeline = %s AND (a.since < %s OR a.removing_since IS NOT NULL) AND {_KEPT}
+         ORDER BY a.since, a."table"
+    """
+    return [table for (table,) in ledger.execute(query.encode(), (ledger.pipeline, before))]
+
+
+def begin_removal(ledger: Ledger, lease: Lease, table: str) -> bool:
+    """Write down that its Delta tables go, before they do. False if it came back meanwhile, or changes wait for it.
+    Needs the lease of the table."""
+    with ledger.transaction():
+        lease.check(ledger, of_table(table))
+        tables.lock(ledger, [table])
+        row = tables.one(ledger, table)
+        if row is None or row.life.capture != table_life.FORGOTTEN or batches.unapplied_counts(ledger, [table]):
+            return False
+        begun = ledger.execute(
+            "UPDATE tidemark.put_aside SET removing_since = coalesce(removing_since, clock_timestamp()) "
+            'WHERE pipeline = %s AND "table" = %s AND removed_at IS NULL',
+            (ledger.pipeline, table),
+        )
+    return begun.rowcount == 1
+
+
+def removed(ledger: Ledger, table: str) -> None:
+    """Its Delta tables are gone."""
+    with ledger.transaction():
+        ledger.execute(
+            'UPDATE tidemark.put_aside SET removed_at = clock_timestamp() WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
+        ledger.execute(
+            'DELETE FROM tidemark.delta_tables WHERE pipeline = %s AND "table" = %s', (ledger.pipeline, table)
+        )

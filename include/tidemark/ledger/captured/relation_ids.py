@@ -1,0 +1,225 @@
+"""As which table each relation of the source is kept: OID -> id, name of now, and whether it is still there.
+
+An id is a name and a place (`names.TableName`). The first relation of a name has that name alone for its id; another
+one that has the name later, since the first was dropped or renamed, gets the next place, and with it Delta tables,
+positions and schema versions of its own. A relation keeps its id whatever it is called later. On another server, which
+gives out OIDs of its own, a relation takes over the id of what was called so on the one before.
+
+Rows are made by whoever sees a relation first, drain or preflight, and by every batch that is registered, whose
+manifest says which relation its files are of. They are never deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidemark.ledger.connection import Ledger
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema.table import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """`table` is its id, `name` what the source called it last. `born` is the transaction that made it, by the 32 bits
+    that the catalogue has of it, None where nobody looked: an OID may be given out again. `gone_lsn` is the position
+    below which all of it lies, None while it is there."""
+
+    oid: int
+    table: TableName
+    name: TableName
+    born: int | None
+    gone_lsn: Lsn | None
+
+    def is_another(self, born: int | None) -> bool:
+        """Whether a relation with its OID, made by that transaction, is not this one."""
+        return None not in (self.born, born) and self.born != born
+
+
+def all_of(ledger: Ledger, system_identifier: str) -> dict[int, Relation]:
+    """By OID, those of one server."""
+    rows = ledger.execute(
+        'SELECT relation_oid, "table", name, born, gone_lsn FROM tidemark.relations '
+        "WHERE pipeline = %s AND system_identifier = %s",
+        (ledger.pipeline, system_identifier),
+    )
+    return {
+        oid: Relation(oid, TableName.parse(table), TableName.parse(name), born, gone)
+        for oid, table, name, born, gone in rows
+    }
+
+
+def names(ledger: Ledger) -> dict[str, TableName]:
+    """By id, what the source calls each table now, or called it last."""
+    rows = ledger.execute(
+        'SELECT DISTINCT ON ("table") "table", name FROM tidemark.relations WHERE pipeline = %s '
+        'ORDER BY "table", gone_lsn IS NOT NULL, noted_at DESC',
+        (ledger.pipeline,),
+    )
+    return {table: TableName.parse(name) for table, name in rows}
+
+
+def name_of(ledger: Ledger, table: str) -> TableName:
+    return called(names(ledger), table)
+
+
+def called(known: Mapping[str, TableName], table: str) -> TableName:
+    """Of the `names`, that of one table; of a table of which no relation was seen, the one in its id."""
+    return known.get(table, TableName.parse(table).at_source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An id that the ledger has, with the servers on which a relation is kept as it, and what is there called last."""
+
+    table: TableName
+    systems: frozenset[str]
+    there: frozenset[TableName]
+
+
+def _known(ledger: Ledger) -> list[_Known]:
+    """Every id that anything of the pipeline stands under, those that are chosen and not used yet included."""
+    rows = ledger.execute(
+        """
+        SELECT "table", coalesce(array_agg(system_identifier) FILTER (WHERE system_identifier IS NOT NULL), '{}'),
+               coalesce(array_agg(name) FILTER (WHERE name IS NOT NULL), '{}')
+          FROM (
+            SELECT "table", system_identifier, CASE WHEN gone_lsn IS NULL THEN name END AS name
+              FROM tidemark.relations WHERE pipeline = %(pipeline)s
+             UNION ALL
+            SELECT "table", NULL, NULL FROM tidemark.tables WHERE pipeline = %(pipeline)s
+             UNION ALL
+            SELECT "table", NULL, NULL FROM tidemark.shapes WHERE pipeline = %(pipeline)s) known
+         GROUP BY "table"
+        """,
+        {"pipeline": ledger.pipeline},
+    )
+    return [
+        _Known(TableName.parse(table), frozenset(systems), frozenset(map(TableName.parse, names)))
+        for table, systems, names in rows
+    ]
+
+
+def choose(
+    ledger: Ledger, system_identifier: str, called: TableName, in_lake: Callable[[], Iterable[int]]
+) -> TableName:
+    """The id of a relation that nobody knows yet. `in_lake` are the places of that name in the lake: a ledger that was
+    lost, or restored from an older copy, may not know them all, and which relation their tables are of nobody can say
+    who does not know them."""
+    known = _known(ledger)
+    left = [one.table for one in known if called in one.there and system_identifier not in one.systems]
+    if left:
+        return max(left)
+    of_name = [one for one in known if one.table.at_source == called]
+    if [one.table for one in of_name] == [called] and not of_name[0].systems:
+        return called
+    places = [*(one.table.place for one in of_name), *in_lake()]
+    return TableName(called.schema, called.name, 1 + max(places)) if places else called
+
+
+def next_place(ledger: Ledger, name: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
+    """The next place of the name, which neither ledger nor lake has."""
+    places = [one.table.place for one in _known(ledger) if one.table.at_source == name]
+    return TableName(name.schema, name.name, 1 + max([1, *places, *in_lake()]))
+
+
+def lock(ledger: Ledger) -> None:
+    """The pipeline's row, under which ids are chosen, until the caller's transaction ends."""
+    ledger.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (ledger.pipeline,))
+    ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
+
+
+def assign(
+    ledger: Ledger,
+    system_identifier: str,
+    oid: int,
+    called: TableName,
+    born: int | None,
+    in_lake: Callable[[], Iterable[int]],
+) -> Relation:
+    """The relation, which gets an id here if it has none, or if its OID was that of another one."""
+    with ledger.transaction():
+        lock(ledger)
+        relation = all_of(ledger, system_identifier).get(oid)
+        if relation is not None and not relation.is_another(born):
+            return relation
+        table = choose(ledger, system_identifier, called, in_lake)
+        ledger.execute(
+            """
+            INSERT INTO tidemark.relations (pipeline, system_identifier, relation_oid, "table", name, born)
+            VALUES (%s, %s, %s, %s, %s, %s)
+            ON CONFLICT (pipeline, system_identifier, relation_oid) DO UPDATE
+               SET "table" = excluded."table", name = excluded.name, born = excluded.born, gone_lsn = NULL,
+                   gone_at = NULL, noted_at = clock_timestamp()
+            """,
+            (ledger.pipeline, system_identifier, oid, str(table), str(called), born),
+        )
+    return Relation(oid, table, called, born, None)
+
+
+def note(
+    ledger: Ledger, system_identifier: str, now: Mapping[int, tuple[TableName, int]], gone: Collection[int], lsn: Lsn
+) -> None:
+    """Keep what the catalogue says of known relations: by OID what they are called and who made them, and which are
+    `gone`; everything of those lies below `lsn`."""
+    ledger.execute(
+        """
+        UPDATE tidemark.relations r
+           SET name = n.name, born = coalesce(r.born, n.born), gone_lsn = NULL, gone_at = NULL,
+               noted_at = clock_timestamp()
+          FROM unnest(%s::bigint[], %s::text[], %s::bigint[]) AS n (oid, name, born)
+         WHERE r.pipeline = %s AND r.system_identifier = %s AND r.relation_oid = n.oid
+        """,
+        (
+            list(now),
+            [str(name) for name, _ in now.values()],
+            [born for _, born in now.values()],
+            ledger.pipeline,
+            system_identifier,
+        ),
+    )
+    ledger.execute(
+        """
+        UPDATE tidemark.relations SET gone_lsn = %s, gone_at = clock_timestamp(), noted_at = clock_timestamp()
+         WHERE pipeline = %s AND system_identifier = %s AND relation_oid = ANY(%s) AND gone_lsn IS NULL
+        """,
+        (lsn, ledger.pipeline, system_identifier, list(gone)),
+    )
+
+
+def carry(ledger: Ledger, before: str, after: str) -> None:
+    """Keep each relation of one system under the other too, which has the same OIDs: `pg_upgrade` made it. Which
+    transaction made a relation is another one there, and is not known yet."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.relations (pipeline, system_identifier, relation_oid, "table", name)
+        SELECT pipeline, %s, relation_oid, "table", name FROM tidemark.relations
+         WHERE pipeline = %s AND system_identifier = %s AND gone_lsn IS NULL
+        ON CONFLICT (pipeline, system_identifier, relation_oid) DO UPDATE
+           SET "table" = excluded."table", name = excluded.name, noted_at = clock_timestamp()
+        """,
+        (after, ledger.pipeline, before),
+    )
+
+
+def keep_staged(ledger: Ledger, system_identifier: str, schemas: Iterable[TableSchema]) -> None:
+    """What a manifest says: the files of each of its definitions are of that relation."""
+    staged: dict[int, TableName] = {}
+    for schema in schemas:
+        staged[schema.relation_oid] = max(schema.table, staged.get(schema.relation_oid, schema.table))
+    ledger.execute(
+        """
+        INSERT INTO tidemark.relations AS known (pipeline, system_identifier, relation_oid, "table", name)
+        SELECT %s, %s, s.* FROM unnest(%s::bigint[], %s::text[], %s::text[]) s
+        ON CONFLICT (pipeline, system_identifier, relation_oid) DO UPDATE SET "table" = excluded."table"
+         WHERE known."table" <> excluded."table"
+        """,
+        (
+            ledger.pipeline,
+            system_identifier,
+            list(staged),
+            [str(table) for table in staged.values()],
+            [str(table.at_source) for table in staged.values()],
+        ),
+    )

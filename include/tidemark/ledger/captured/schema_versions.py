@@ -1,0 +1,158 @@
+"""The numbered shapes of a table, of those who write files of it: the drain, which finds them in the stream, and the
+reader of a backfill, which finds them in the catalogue and may be ahead of the stream.
+
+A version is `streamed` once a registered batch holds files of it. The drain compares what the stream brings with the
+last streamed one, never with what a reader saw: a column that only the catalogue has yet was not dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import replace
+from psycopg.types.json import Jsonb
+
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.staged import generations
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+
+# Tables of which a drain asks one by one.
+FEW: Final = 8
+
+
+def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
+    """The shape under its version number, which is given to it here where the table's latest version is another shape,
+    or has no numbers of its columns; `schema.version` is not read. Two readers at once get one number."""
+    with ledger.transaction():
+        tables.add(ledger, str(schema.table))
+        ledger.execute(
+            'SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
+            (ledger.pipeline, str(schema.table)),
+        )
+        versions = tables.versions(ledger, str(schema.table))
+        if versions and versions[-1].same_shape(schema) and bool(versions[-1].published) >= bool(schema.published):
+            return replace(versions[-1], relation_oid=schema.relation_oid)
+        adopted = replace(schema, version=1 + (versions[-1].version if versions else 0))
+        generation = generations.required(ledger)
+        ledger.execute(
+            """
+            INSERT INTO tidemark.schema_versions
+                   (pipeline, "table", version, definition, generation, start_lsn, streamed)
+            VALUES (%s, %s, %s, %s, %s, %s, false)
+            """,
+            (
+                ledger.pipeline,
+                str(schema.table),
+                adopted.version,
+                Jsonb(adopted.to_json()),
+                generation.number,
+                generation.staged_lsn,
+            ),
+        )
+    return adopted
+
+
+def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
+    """The versions that registered batches hold changes of, oldest first."""
+    return _versions(ledger, "streamed", table)
+
+
+def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
+    """The numbers of columns that only versions have from parts of the stream that the source lost: `left` is from
+    where on that is so, by generation. A new column may get such a number again. A version of chunks that were claimed
+    below that point is known there, wherever its first change was streamed. If no version is known there, no row of the
+    table is from there, and those of the lost part are read again as they are."""
+    if not left:
+        return frozenset()
+    rows = ledger.execute(
+        """
+        SELECT v.version, v.definition, v.generation, v.streamed, coalesce(b.end_lsn, v.start_lsn)
+          FROM tidemark.schema_versions v
+          LEFT JOIN tidemark.batches b
+                 ON b.pipeline = v.pipeline AND b.generation = v.generation AND b.start_lsn = v.start_lsn
+         WHERE v.pipeline = %s AND v."table" = %s
+        """,
+        (ledger.pipeline, table),
+    )
+    lost: set[int] = set()
+    kept: set[int] = set()
+    claimed = _claimed_below(ledger, table, left)
+    for version, definition, generation, is_streamed, end_lsn in rows:
+        # What a reader saw, it saw later than what was staged then.
+        is_lost = generation in left and (not is_streamed or end_lsn > left[generation]) and version not in claimed
+        (lost if is_lost else kept).update(TableSchema.from_json(definition).published)
+    return frozenset(lost - kept) if kept else frozenset()
+
+
+def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[int]:
+    """The versions of those chunks that were claimed in what the source still has."""
+    rows = ledger.execute(
+        """
+        SELECT DISTINCT (f.value ->> 'schema_version')::int
+          FROM tidemark.batch_tables b, jsonb_array_elements(b.claims) c, jsonb_array_elements(c.value -> 'files') f
+         WHERE b.pipeline = %s AND b."table" = %s AND b.claims <> '[]'
+           AND b.end_lsn <= coalesce((%s::jsonb ->> b.generation::text)::pg_lsn, b.end_lsn)
+        """,
+        (ledger.pipeline, table, Jsonb({str(generation): str(lsn) for generation, lsn in left.items()})),
+    )
+    return {version for (version,) in rows}
+
+
+class Streamed:
+    """What `streamed` says of one table after another, for a drain, which alone streams: where it asks of many tables,
+    they are read all at once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._asked = 0
+        self._all: dict[str, list[TableSchema]] | None = None
+
+    def __call__(self, table: str) -> list[TableSchema]:
+        self._asked += 1
+        if self._all is None and self._asked <= FEW:
+            return streamed(self._ledger, table)
+        if self._all is None:
+            self._all = tables.versions_of(self._ledger, None, only_streamed=True)
+        return self._all.get(table, [])
+
+
+def ahead(ledger: Ledger, table: str) -> list[TableSchema]:
+    """The versions above the last streamed one, which so far only readers use, oldest first."""
+    newer = """
+        NOT streamed AND version > coalesce((
+            SELECT max(version) FROM tidemark.schema_versions s
+             WHERE s.pipeline = v.pipeline AND s."table" = v."table" AND s.streamed), 0)
+        """
+    return _versions(ledger, newer, table)
+
+
+def _versions(ledger: Ledger, condition: str, table: str) -> list[TableSchema]:
+    query = (
+        f'SELECT definition FROM tidemark.schema_versions v WHERE pipeline = %s AND "table" = %s AND {condition} '
+        "ORDER BY version"
+    )
+    return [TableSchema.from_json(raw) for (raw,) in ledger.execute(query.encode(), (ledger.pipeline, table))]
+
+
+def merged(ledger: Ledger, table: str) -> TableSchema | None:
+    """The newest version of which anything was applied: the shape that the target has. None before that."""
+    versions = _versions(
+        ledger,
+        # The stream's numbers only rise, so the last applied batch that has changes has the newest.
+        """version = (SELECT max((file ->> 'schema_version')::int)
+                        FROM (SELECT b.files
+                                FROM tidemark.positions p
+                               CROSS JOIN LATERAL (
+                                     SELECT x.files FROM tidemark.batch_tables x
+                                      WHERE x.pipeline = p.pipeline AND x.generation = p.generation
+                                        AND x."table" = p."table" AND x.end_lsn <= p.applied_lsn AND x.files <> '[]'
+                                      ORDER BY x.end_lsn DESC LIMIT 1) b
+                               WHERE p.pipeline = v.pipeline AND p."table" = v."table"
+                               ORDER BY p.generation DESC LIMIT 1) newest
+                       CROSS JOIN LATERAL jsonb_array_elements(newest.files) AS file)""",
+        table,
+    )
+    return versions[-1] if versions else None

@@ -1,0 +1,190 @@
+"""Another shape of a relation, or its replay, beside the one before: which ids follow each other, and which of them
+readers see.
+
+    a drain meets it      an id is chosen ─► `reserve`
+    its batch registers   the relation is kept as the new id from here on; the one before leaves ─► `begin`
+    all rows are in it    a plan says so in `_positions` ─► `name`; its result says that it did ─► `place`
+                          and what it took the place of is put aside (`ledger.captured.put_aside`)
+
+A shape that is followed by another one before it was whole is given up: the next one is built beside the same table
+that it was. A replay has the shape of the one before; what it is built of says `ledger.captured.replays`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from tidemark.formats.manifest import BatchManifest, TableMark
+from tidemark.ledger.captured import definition_changes, joins, relation_ids, replays, tables
+from tidemark.ledger.captured.definition_changes import Shown
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading import backfills
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+
+# The kind of `needs_backfill` of a table that is built beside another one.
+ANOTHER_SHAPE: Final = "another_shape"
+KINDS: Final = (ANOTHER_SHAPE, tables.REPLAYED)
+FOLLOWED: Final = "the table has another shape by now, which a backfill of its own builds"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`table` follows `before` in the life of a relation, and is built `beside` what readers see until it is whole,
+    which is since `placed_at`. All changes of `before` lie below `begun_lsn`."""
+
+    table: str
+    before: str
+    beside: str
+    begun_lsn: Lsn
+    begun_at: datetime
+    placed_at: datetime | None
+
+
+def all_of(ledger: Ledger) -> dict[str, Shape]:
+    """By id, those that a registered batch has begun."""
+    rows = ledger.execute(
+        'SELECT "table", before, beside, begun_lsn, begun_at, placed_at FROM tidemark.shapes '
+        'WHERE pipeline = %s AND begun_lsn IS NOT NULL ORDER BY "table"',
+        (ledger.pipeline,),
+    )
+    return {row[0]: Shape(*row) for row in rows}
+
+
+def unplaced(ledger: Ledger) -> set[str]:
+    """The tables that readers do not see yet by the name of their relation, those that were given up included."""
+    return {table for table, shape in all_of(ledger).items() if shape.placed_at is None}
+
+
+def beside(shapes: Mapping[str, Shape], table: str) -> str:
+    """What readers see of a relation that is kept as this table."""
+    shape = shapes.get(table)
+    return table if shape is None or shape.placed_at is not None else shape.beside
+
+
+def reserve(ledger: Ledger, before: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
+    """The id of what follows this table. A drain that begins again finds what the one before chose."""
+    with ledger.transaction():
+        relation_ids.lock(ledger)
+        row = ledger.execute(
+            'SELECT "table" FROM tidemark.shapes WHERE pipeline = %s AND before = %s AND begun_lsn IS NULL',
+            (ledger.pipeline, str(before)),
+        ).fetchone()
+        if row is not None:
+            return TableName.parse(row[0])
+        table = relation_ids.next_place(ledger, before.at_source, in_lake)
+        ledger.execute(
+            'INSERT INTO tidemark.shapes (pipeline, "table", before) VALUES (%s, %s, %s)',
+            (ledger.pipeline, str(table), str(before)),
+        )
+    return table
+
+
+def is_built_by_capture(row: TableRow, called: TableName, evolves: Callable[[TableName], str]) -> bool:
+    """Whether the capture starts the backfill that the table needs, whatever the file says of other backfills: it is
+    built beside another one, and changes of what the source calls so now are followed."""
+    return row.backfill_kind == ANOTHER_SHAPE and evolves(called) == "follow"
+
+
+def marks_of(manifest: BatchManifest) -> dict[str, TableMark]:
+    """The marks of what the batch begins, by table."""
+    return {mark.table: mark for mark in manifest.marks if mark.kind in KINDS}
+
+
+def left_by(ledger: Ledger, manifest: BatchManifest) -> dict[str, str]:
+    """By the table that the batch begins, in their order, the one that its relation was kept as until then."""
+    begun = marks_of(manifest)
+    if not begun:
+        return {}
+    known = relation_ids.all_of(ledger, manifest.source.system_identifier)
+    kept_as = {oid: relation.table for oid, relation in known.items()}
+    left = {}
+    for table, oid in sorted({(s.table, s.relation_oid) for s in manifest.schemas if str(s.table) in begun}):
+        if oid in kept_as and kept_as[oid] != table:
+            left[str(table)] = str(kept_as[oid])
+            kept_as[oid] = table
+    return left
+
+
+def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> None:
+    """The relations are kept as these tables from here on. What they were kept as leaves: nothing more comes of it, and
+    its open backfill is closed."""
+    marks = marks_of(manifest)
+    for table, before in left.items():
+        row = tables.one(ledger, before)
+        is_replay = marks[table].kind == tables.REPLAYED
+        if not is_replay:
+            # What else its rows lack, its backfill brings, whichever mark came first.
+            tables.rename_mark(ledger, table, ANOTHER_SHAPE, marks[table].message)
+        base = replays.begin(ledger, manifest, table, before) if is_replay else None
+        backfills.close_of(ledger, before, FOLLOWED)
+        if row is not None and row.life.is_captured:
+            joins.leave(ledger, before)
+        if row is not None and row.life.is_paused:
+            tables.pause(ledger, table, row.paused_by or "")
+        ledger.execute(
+            """
+            INSERT INTO tidemark.shapes
+                   (pipeline, "table", before, beside, begun_lsn, base_generation, base_lsn)
+            VALUES (%s, %s, %s, %s, %s, %s, %s)
+            ON CONFLICT (pipeline, "table") DO UPDATE
+               SET before = excluded.before, beside = excluded.beside, begun_lsn = excluded.begun_lsn,
+                   begun_at = clock_timestamp(), base_generation = excluded.base_generation,
+                   base_lsn = excluded.base_lsn
+            """,
+            (
+                ledger.pipeline,
+                table,
+                before,
+                beside(all_of(ledger), before),
+                manifest.end_lsn,
+                None if base is None else manifest.generation,
+                base,
+            ),
+        )
+        if is_replay:
+            continue
+        versions = tables.versions_of(ledger, [before, table])
+        older, newer = versions.get(before, []), versions.get(table, [])
+        shown = Shown(
+            manifest.generation, manifest.start_lsn, older[-1] if older else None, newer[0] if newer else None
+        )
+        definition_changes.add(ledger, table, shown, "rebuilt", marks[table].message)
+
+
+def name(ledger: Ledger, plan: str, whole: Collection[str]) -> None:
+    """The plan is to say that these tables have the names of their relations."""
+    ledger.execute(
+        'UPDATE tidemark.shapes SET named_by = %s WHERE pipeline = %s AND "table" = ANY(%s) AND placed_at IS NULL',
+        (plan, ledger.pipeline, sorted(whole)),
+    )
+
+
+def place(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
+    """The plan said so, but of the tables that `failed`; which have their place now."""
+    rows = ledger.execute(
+        "UPDATE tidemark.shapes SET placed_at = clock_timestamp() WHERE pipeline = %s AND named_by = %s "
+        'AND placed_at IS NULL AND "table" <> ALL(%s) RETURNING "table"',
+        (ledger.pipeline, plan, sorted(failed)),
+    )
+    return sorted(table for (table,) in rows)
+
+
+def given_up(ledger: Ledger, table: str) -> list[Shape]:
+    """As `replaced_by`, of a shape that will never have its place; none of any other table."""
+    shape = all_of(ledger).get(table)
+    return [] if shape is None or shape.placed_at is not None else replaced_by(ledger, table)
+
+
+def replaced_by(ledger: Ledger, table: str) -> list[Shape]:
+    """The shapes of the relation from this one back to the first that is built beside the same table: what each
+    followed, readers need no more once this one has its place."""
+    known = all_of(ledger)
+    shapes = [known[table]]
+    while shapes[-1].before != shapes[-1].beside and shapes[-1].before in known:
+        shapes.append(known[shapes[-1].before])
+    return shapes

@@ -1,0 +1,78 @@
+"""What the ledger knows of one table beyond its line in the overview; read when somebody opens it.
+
+Values that did not fit are counted in what is still staged: what was retired took its counts with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.ledger.captured import definition_changes, tables
+from tidemark.ledger.captured.definition_changes import DefinitionChange
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.observations import table_sizes
+from tidemark.ledger.observations.table_sizes import DeltaTable
+from tidemark.ledger.staged import batches, generations, positions
+from tidemark.lsn import Lsn
+from tidemark.schema.evolution import compare_schemas, dropped_before
+from tidemark.schema.table import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A shape of the table by its number, and what it changed: half sentences with names."""
+
+    number: int
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetails:
+    """`unfit` maps a column to its values that the target type could not hold; `versions` and
+    `definition_changes` stand newest first."""
+
+    row: TableRow
+    history_lsn: Lsn | None
+    current_lsn: Lsn | None
+    unfit: dict[str, int]
+    versions: tuple[Version, ...]
+    delta: tuple[DeltaTable, ...]
+    definition_changes: tuple[DefinitionChange, ...] = ()
+
+
+def read(ledger: Ledger, table: str) -> TableDetails | None:
+    """The table by its id; None if it was never captured."""
+    with ledger.transaction():
+        ledger.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        row = tables.one(ledger, table)
+        generation = generations.current(ledger)
+        if row is None or generation is None:
+            return None
+        position = positions.all_of(ledger, generation.number).get(table)
+        return TableDetails(
+            row=row,
+            history_lsn=None if position is None else position.history_lsn,
+            current_lsn=None if position is None else position.current_lsn,
+            unfit=batches.unfit(ledger).get(table, {}),
+            versions=_versions(tables.versions(ledger, table)),
+            delta=table_sizes.all_of(ledger).get(table, ()),
+            definition_changes=definition_changes.of_table(ledger, table),
+        )
+
+
+def _versions(versions: list[TableSchema]) -> tuple[Version, ...]:
+    changes_by_version = []
+    for before, schema in zip([None, *versions], versions, strict=False):
+        if before is None:
+            changed = [f"{len(schema.columns)} columns, {_key(schema)}"]
+        else:
+            dropped = dropped_before(versions[: versions.index(schema)], schema)
+            differences = compare_schemas(before, schema, [column.name for column in dropped])
+            changed = [difference.reason for difference in differences] or ["nothing that is seen in the target"]
+        changes_by_version.append(Version(schema.version, tuple(changed)))
+    return tuple(reversed(changes_by_version))
+
+
+def _key(schema: TableSchema) -> str:
+    return f"key {', '.join(schema.key)}" if schema.key else "no key"

@@ -1,0 +1,1 @@
+"""Stores and reads what people see: runs, rates, sizes, notes and alerts."""

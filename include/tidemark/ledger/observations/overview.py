@@ -1,0 +1,263 @@
+"""What `tidemark status`, the assets and the UI show of one pipeline: the ledger's rows
+as records, read in one moment.
+
+Nothing here asks the source: `confirmed_lsn` is what the last confirmation read back, and lag is
+counted against what is staged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from psycopg.rows import class_row
+
+from tidemark.formats.manifest import Purpose
+from tidemark.ledger.captured import (
+    definition_changes,
+    put_aside,
+    relation_ids,
+    replays,
+    successors,
+    table_errors,
+    tables,
+)
+from tidemark.ledger.captured.definition_changes import DefinitionChange
+from tidemark.ledger.captured.put_aside import PutAside
+from tidemark.ledger.captured.table_errors import TableErrors
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.observations import runs, table_sizes
+from tidemark.ledger.observations.table_sizes import DeltaTable
+from tidemark.ledger.reading import backfill_progress, backfills, chunks, proofs
+from tidemark.ledger.reading.backfill_progress import Filled, Progress
+from tidemark.ledger.reading.proofs import Verified
+from tidemark.ledger.retention import retirement
+from tidemark.ledger.retention.retirement import LastMaintenance
+from tidemark.ledger.staged import batches, generations, positions, unapplied_changes
+from tidemark.ledger.staged.generations import Generation
+from tidemark.ledger.staged.unapplied_changes import Backlog
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+
+NEWEST_CHANGES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table. `applied_lsn` is how far it counts as applied; `backlog` is what is staged and not applied, None where
+    that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
+    it is proven, None if it never was; `unfit` counts by column the values that did not fit, in what is kept of
+    staging. `applied_at` is when a merge last brought anything, `delta` are its Delta tables as the last maintenance
+    saw them. `beside` is the table that readers see in its stead, while it is built in another shape or, `is_replayed`,
+    from staging. `unreadable` is why its last backfill could not be read, while nothing starts another. `at_source` is
+    what the source calls the table now, or called it last."""
+
+    row: TableRow
+    history_lsn: Lsn | None
+    current_lsn: Lsn | None
+    applied_lsn: Lsn
+    lag_bytes: int
+    backlog: Backlog | None
+    verified: Verified | None = None
+    unfit: dict[str, int] = field(default_factory=dict)
+    applied_at: datetime | None = None
+    delta: tuple[DeltaTable, ...] = ()
+    beside: str | None = None
+    is_replayed: bool = False
+    unreadable: str | None = None
+    at_source: TableName | None = None
+
+    @property
+    def called(self) -> TableName:
+        """What the source calls it; of a table of which no relation was seen, the name in its id."""
+        return self.at_source or TableName.parse(self.table).at_source
+
+    @property
+    def differences(self) -> str:
+        """What a verify found and nobody repaired, in words."""
+        return "" if self.verified is None else "; ".join(self.verified.differing)
+
+    @property
+    def table(self) -> str:
+        return self.row.table
+
+    @property
+    def waiting_batches(self) -> int:
+        return 0 if self.backlog is None else self.backlog.batches
+
+    @property
+    def waiting_changes(self) -> int:
+        return 0 if self.backlog is None else self.backlog.changes
+
+    @property
+    def waiting_bytes(self) -> int:
+        return 0 if self.backlog is None else self.backlog.bytes
+
+    @property
+    def waiting_since(self) -> datetime | None:
+        return None if self.backlog is None else self.backlog.since
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the guarantee holds: everything staged is applied, and no backfill is needed."""
+        return self.row.life.keeps_its_promise and not self.waiting_batches
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease that has not expired."""
+
+    name: str
+    holder: str
+    taken_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBackfill:
+    """How far an open backfill, or a verify by its `purpose`, is, since when it is open, who reads it (None: nobody),
+    and the stretches that are filled, as `backfill_progress.filled` has them: their bounds are values of rows."""
+
+    purpose: Purpose
+    progress: Progress
+    opened_at: datetime
+    active_at: datetime
+    read_by: str | None
+    filled: tuple[Filled, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """`confirmable_lsn` and `held_back_by` are what the next confirmation will use. What had committed at
+    the source by `level_at`, and by the heartbeat, is staged."""
+
+    pipeline: str
+    generation: Generation
+    confirmable_lsn: Lsn
+    held_back_by: dict[str, Lsn]
+    batches: int
+    last_staged_at: datetime | None
+    last_committed_at: datetime | None
+    open_plans: int
+    tables: tuple[TableStatus, ...]
+    leases: tuple[HeldLease, ...]
+    backfills: tuple[OpenBackfill, ...]
+    table_errors: tuple[TableErrors, ...]
+    maintenance: LastMaintenance | None
+    level_at: datetime | None = None
+    definition_changes: tuple[DefinitionChange, ...] = ()
+    put_aside: tuple[PutAside, ...] = ()
+
+
+def read(ledger: Ledger) -> PipelineStatus | None:
+    """The pipeline's status; None before its first generation was opened."""
+    with ledger.transaction():
+        ledger.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        generation = generations.current(ledger)
+        if generation is None:
+            return None
+        row = ledger.execute(
+            """
+            SELECT (SELECT sum(batches)::bigint FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
+                   (SELECT max(registered_at) FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
+                   g.last_committed_at,
+                   (SELECT count(*) FROM tidemark.plans p
+                     WHERE p.pipeline = g.pipeline AND p.ingested_at IS NULL AND p.abandoned_at IS NULL)
+              FROM tidemark.generations g WHERE g.pipeline = %s AND g.number = %s
+            """,
+            (ledger.pipeline, generation.number),
+        ).fetchone()
+        assert row is not None
+        batches, last_staged_at, last_committed_at, open_plans = row
+        return PipelineStatus(
+            pipeline=ledger.pipeline,
+            generation=generation,
+            confirmable_lsn=positions.confirmable(ledger),
+            held_back_by=positions.held_back_by(ledger),
+            batches=batches,
+            last_staged_at=last_staged_at,
+            last_committed_at=last_committed_at,
+            open_plans=open_plans,
+            tables=_tables(ledger, generation),
+            leases=_leases(ledger),
+            backfills=_backfills(ledger),
+            maintenance=retirement.last(ledger),
+            level_at=runs.level_at(ledger),
+            table_errors=tuple(table_errors.all_of(ledger)),
+            definition_changes=definition_changes.newest(ledger, NEWEST_CHANGES),
+            put_aside=put_aside.all_of(ledger),
+        )
+
+
+def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
+    applied = positions.applied(ledger)
+    table_positions = positions.all_of(ledger, generation.number)
+    waiting = unapplied_changes.all_of(ledger)
+    proven = proofs.verified(ledger)
+    unfit = batches.unfit(ledger)
+    delta = table_sizes.all_of(ledger)
+    besides = {table: one.beside for table, one in successors.all_of(ledger).items() if one.placed_at is None}
+    replayed = set(replays.unplaced(ledger).values())
+    unreadable = backfills.unreadable(ledger)
+    called = relation_ids.names(ledger)
+    statuses = []
+    for row in tables.all_of(ledger):
+        if not row.life.is_listed:
+            continue
+        position = table_positions.get(row.table)
+        statuses.append(
+            TableStatus(
+                row=row,
+                history_lsn=None if position is None else position.history_lsn,
+                current_lsn=None if position is None else position.current_lsn,
+                applied_lsn=applied[row.table],
+                lag_bytes=generation.staged_lsn - applied[row.table],
+                backlog=waiting.get(row.table),
+                verified=proven.get(row.table),
+                unfit=unfit.get(row.table, {}),
+                applied_at=None if position is None else position.risen_at,
+                delta=delta.get(row.table, ()),
+                beside=besides.get(row.table),
+                is_replayed=row.table in replayed,
+                unreadable=unreadable.get(row.table),
+                at_source=called.get(row.table),
+            )
+        )
+    return tuple(statuses)
+
+
+def _leases(ledger: Ledger) -> tuple[HeldLease, ...]:
+    with ledger.connection.cursor(row_factory=class_row(HeldLease)) as cursor:
+        rows = cursor.execute(
+            "SELECT name, holder, taken_at, expires_at FROM tidemark.leases "
+            "WHERE pipeline = %s AND expires_at >= clock_timestamp() ORDER BY name",
+            (ledger.pipeline,),
+        )
+        return tuple(rows.fetchall())
+
+
+def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
+    by_id = {b.backfill: b for b in backfills.all_open(ledger)}
+    open_backfills = []
+    for progress in backfill_progress.progress(ledger):
+        backfill = by_id[progress.backfill]
+        assert backfill.opened_at is not None
+        assert backfill.active_at is not None
+        open_backfills.append(
+            OpenBackfill(
+                purpose=backfill.purpose,
+                progress=progress,
+                opened_at=backfill.opened_at,
+                active_at=backfill.active_at,
+                read_by=_reader(ledger, progress.backfill),
+                filled=tuple(backfill_progress.filled(ledger, progress.backfill)),
+            )
+        )
+    return tuple(open_backfills)
+
+
+def _reader(ledger: Ledger, backfill: str) -> str | None:
+    lease = chunks.being_read(ledger, backfill)
+    return None if lease is None else lease[0]

@@ -1,0 +1,61 @@
+"""The figures that runs left, for a plot over hours or days, and what they say of the present rate.
+
+Of many runs those of one stretch of time are one point (`runs.stretches`), so a peak of a minute is seen in the plot of
+90 days too, and no plot has more than POINTS.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.observations import runs
+
+POINTS: Final = 400
+# Over so long a rate is of the present, and not of one run alone.
+PRESENT: Final = timedelta(hours=1)
+FIGURES: Final = ("lag_s", "lag_bytes", "retained_bytes", "drain_s", "merge_s", "run_s")
+
+
+def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -> dict[str, list[Any]]:
+    """By figure, oldest first; `at` is in seconds since 1970. `changes_min` is over the time since the point before."""
+    every_s = max(1, hours * 3600 // points)
+    stretches = runs.stretches(ledger, now - timedelta(hours=hours), every_s)
+    columns: dict[str, list[Any]] = {"at": [], "changes_min": []} | {name: [] for name in FIGURES}
+    before = None
+    for stretch in stretches:
+        passed_s = None if before is None else (stretch.at - before).total_seconds()
+        columns["at"].append(round(stretch.at.timestamp()))
+        columns["changes_min"].append(
+            None if passed_s is None or stretch.changes is None else 60 * stretch.changes / passed_s
+        )
+        for name in FIGURES:
+            columns[name].append(getattr(stretch, name))
+        before = stretch.at
+    return columns
+
+
+def rates(ledger: Ledger, now: datetime) -> dict[str, Any]:
+    """Changes per minute, and bytes of WAL per second that the slot kept in addition, of the last hour's runs; over how
+    long. None if there are not two runs to tell."""
+    row = ledger.execute(
+        """
+        SELECT sum(changes) - (array_agg(changes ORDER BY ended_at))[1], min(ended_at), max(ended_at),
+               (array_agg(retained_bytes ORDER BY ended_at DESC))[1] - (array_agg(retained_bytes ORDER BY ended_at))[1]
+          FROM tidemark.runs
+         WHERE pipeline = %s AND began_at > %s AND verdict IS NOT NULL
+        """,
+        (ledger.pipeline, now - PRESENT),
+    ).fetchone()
+    assert row is not None
+    changes, first, last, kept = row
+    over_s = 0.0 if first is None else (last - first).total_seconds()
+    if not over_s:
+        return {"over_s": None, "changes_min": None, "retained_bytes_s": None, "as_of": None}
+    return {
+        "over_s": over_s,
+        "changes_min": None if changes is None else float(60 * changes) / over_s,
+        "retained_bytes_s": None if kept is None else kept / over_s,
+        "as_of": last.astimezone(UTC).isoformat(),
+    }

@@ -1,0 +1,107 @@
+"""What of the source belongs to a pipeline: slots and publications that it made, or was given by hand (R9).
+
+    nothing there ──note──► noted ──made at the source──► its own
+                              └──the source refused──forget──► nothing there
+    somebody's    ──adopted by hand──► its own
+
+PostgreSQL does not say who made a slot, and reading one moves it on: what its owner has not read yet is gone for that
+owner. So a slot counts as the pipeline's only if this says so. The intention is written down first: whoever dies
+between it and the making finds what it made its own. Pipelines older than these notes are known by their generations,
+and so is one whose ledger was brought back from staging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import SLOT, Lease
+
+Kind = Literal["slot", "publication"]
+Origin = Literal["made", "adopted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """`database` is that of the source, as its server calls it."""
+
+    kind: Kind
+    system_identifier: str
+    database: str
+    name: str
+
+
+def is_own(ledger: Ledger, belonging: Belonging) -> bool:
+    """Whether the pipeline made it or was given it; a slot also if a generation was staged from it."""
+    row = ledger.execute(
+        """
+        SELECT EXISTS (SELECT 1 FROM tidemark.belongings
+                        WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
+                          AND (database, name) IN ((%(database)s, %(name)s), ('', '')))
+            OR EXISTS (SELECT 1 FROM tidemark.generations
+                        WHERE pipeline = %(pipeline)s AND system_identifier = %(system)s
+                          AND %(kind)s = 'slot' AND slot = %(name)s)
+        """,
+        _values(ledger.pipeline, belonging),
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def was_made(ledger: Ledger, belonging: Belonging) -> bool:
+    """Whether preflight made it, or was about to."""
+    row = ledger.execute(
+        """
+        SELECT 1 FROM tidemark.belongings
+         WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
+           AND database = %(database)s AND name = %(name)s AND origin = 'made'
+        """,
+        _values(ledger.pipeline, belonging),
+    ).fetchone()
+    return row is not None
+
+
+def note(ledger: Ledger, lease: Lease, belonging: Belonging, origin: Origin) -> bool:
+    """Write it down, before it is made or taken. False if it was there already. Needs the lease `slot`."""
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
+            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
+        )
+        # The publication of a pipeline that is older than the notes has its name from here on.
+        ledger.execute(
+            "DELETE FROM tidemark.belongings WHERE pipeline = %s AND kind = %s AND name = ''",
+            (lease.pipeline, belonging.kind),
+        )
+        noted = ledger.execute(
+            """
+            INSERT INTO tidemark.belongings (pipeline, kind, system_identifier, database, name, origin)
+            VALUES (%(pipeline)s, %(kind)s, %(system)s, %(database)s, %(name)s, %(origin)s) ON CONFLICT DO NOTHING
+            """,
+            {**_values(lease.pipeline, belonging), "origin": origin},
+        )
+    return noted.rowcount == 1
+
+
+def forget(ledger: Ledger, lease: Lease, belonging: Belonging) -> None:
+    """It was not made after all. Needs the lease `slot`."""
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
+            """
+            DELETE FROM tidemark.belongings
+             WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
+               AND database = %(database)s AND name = %(name)s
+            """,
+            _values(lease.pipeline, belonging),
+        )
+
+
+def _values(pipeline: str, belonging: Belonging) -> dict[str, Any]:
+    return {
+        "pipeline": pipeline,
+        "kind": belonging.kind,
+        "system": belonging.system_identifier,
+        "database": belonging.database,
+        "name": belonging.name,
+    }

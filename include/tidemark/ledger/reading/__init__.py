@@ -1,0 +1,1 @@
+"""Stores backfills and verifications: ranges, chunks, cursors and proofs."""

@@ -1,0 +1,149 @@
+"""How far a backfill is, and which stretches of its table are filled, from its ranges and chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading import backfills
+from tidemark.ledger.reading.backfills import Key, Mode
+from tidemark.wording import counted, duration
+
+# The rate of a backfill is that of the chunks recorded in so many seconds.
+RATE_WINDOW_S: Final = 120
+# Between two chunks a reader pauses for a moment; where nobody read for longer, it ended, and the rate is that of the
+# try that came after.
+PAUSE_S: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A stretch of a range that was read, `(lower, upper]` as keys in PostgreSQL's texts, None for no bound; of chosen
+    keys, how many of their rows. The bounds are values of rows: never for a log."""
+
+    range: int
+    lower: Key | None
+    upper: Key | None
+    keys: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a backfill is: `chunks` and `rows` read, `claimed` and `applied` chunks of them; `rate_rows_s` is that
+    of the last minutes, or since the last retry in them; None if nothing was read in them."""
+
+    backfill: str
+    table: str
+    mode: Mode
+    state: backfills.State
+    run_id: str
+    ranges: int
+    ranges_done: int
+    chunks: int
+    rejected: int
+    claimed: int
+    rows: int
+    estimated_rows: int
+    seconds: float
+    rate_rows_s: float | None
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the rest takes at this rate, if the estimate holds; None if there is no telling."""
+        if self.ranges_done == self.ranges:
+            return 0.0
+        if not self.rate_rows_s:
+            return None
+        return max(0, self.estimated_rows - self.rows) / self.rate_rows_s
+
+    @property
+    def share(self) -> float:
+        """How much of it is read, by the estimate; 1 only if all is."""
+        if self.ranges_done == self.ranges:
+            return 1.0
+        share = self.rows / self.estimated_rows if self.estimated_rows else self.ranges_done / self.ranges
+        return min(share, 0.99)
+
+    def __str__(self) -> str:
+        left = f", about {duration(self.left_s)} left" if self.left_s else ""
+        is_read = self.ranges_done == self.ranges
+        rows = counted(self.rows, "row") if is_read else f"{self.rows} of about {counted(self.estimated_rows, 'row')}"
+        line = (
+            f"{int(self.share * 100)} %{left}: {self.table}: {rows} read in {counted(self.chunks, 'chunk')}, "
+            f"{self.ranges_done} of {counted(self.ranges, 'range')} done, {counted(self.claimed, 'chunk')} claimed"
+        )
+        if self.rejected:
+            line += f", {self.rejected} rejected and read again"
+        if self.rate_rows_s:
+            line += f", {self.rate_rows_s:.0f} rows/s"
+        return line
+
+
+def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
+    """The backfills of a run, whatever their state; without a run, every open one. By table."""
+    rows = ledger.execute(
+        """
+        SELECT b.backfill, b."table", b.mode, b.state, b.run_id, r.ranges, r.done, c.chunks, c.rejected, c.claimed,
+               c.rows, b.estimated_rows, c.seconds, p.rate
+          FROM tidemark.backfills b
+          JOIN LATERAL (SELECT count(*) AS ranges, count(*) FILTER (WHERE done) AS done FROM tidemark.ranges
+                         WHERE pipeline = b.pipeline AND backfill = b.backfill) r ON true
+          JOIN LATERAL (
+               SELECT count(*) FILTER (WHERE rejected IS NULL) AS chunks,
+                      count(*) FILTER (WHERE rejected IS NOT NULL) AS rejected,
+                      count(*) FILTER (WHERE claimed_lsn IS NOT NULL) AS claimed,
+                      coalesce(sum(rows) FILTER (WHERE rejected IS NULL), 0)::bigint AS rows,
+                      coalesce(sum(seconds), 0) AS seconds
+                 FROM tidemark.chunks WHERE pipeline = b.pipeline AND backfill = b.backfill) c ON true
+          JOIN LATERAL (
+               WITH recent AS (
+                    SELECT rows, read_at, read_at - make_interval(secs => seconds) AS began
+                      FROM tidemark.chunks
+                     WHERE pipeline = b.pipeline AND backfill = b.backfill
+                       AND read_at > clock_timestamp() - make_interval(secs => %(window)s)),
+               followed AS (
+                    SELECT *, coalesce(began - max(read_at) OVER before_it > make_interval(secs => %(pause)s), true)
+                              AS begins_anew
+                      FROM recent
+                    WINDOW before_it AS (ORDER BY began ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)),
+               since AS (SELECT max(began) AS began FROM followed WHERE begins_anew)
+               SELECT sum(rows)::float8
+                      / nullif(extract(epoch FROM clock_timestamp() - min(since.began))::float8, 0) AS rate
+                 FROM recent, since WHERE recent.began >= since.began) p ON true
+         WHERE b.pipeline = %(pipeline)s
+           AND CASE WHEN %(run)s::text IS NULL THEN b.state = 'open' ELSE b.run_id = %(run)s END
+         ORDER BY b."table", b.opened_at
+        """,
+        {"pipeline": ledger.pipeline, "run": run_id, "window": RATE_WINDOW_S, "pause": PAUSE_S},
+    ).fetchall()
+    return [Progress(*row) for row in rows]
+
+
+def filled(ledger: Ledger, backfill: str) -> list[Filled]:
+    """The stretches whose chunks were claimed, in order: they are in the target, or will be with the next merge. What
+    lies between them is as the stream left it."""
+    rows = ledger.execute(
+        """
+        SELECT c.range, c.lower, c.upper, c.rows, r.keys IS NOT NULL, c.claimed_lsn IS NOT NULL
+          FROM tidemark.chunks c JOIN tidemark.ranges r USING (pipeline, backfill, range)
+         WHERE c.pipeline = %s AND c.backfill = %s
+         ORDER BY c.range, split_part(c.chunk, '-', 2)::int
+        """,
+        (ledger.pipeline, backfill),
+    ).fetchall()
+    stretches: list[Filled] = []
+    goes_on = False
+    for number, lower, upper, count, by_keys, is_claimed in rows:
+        if is_claimed and goes_on and stretches[-1].range == number:
+            last = stretches[-1]
+            keys = None if last.keys is None else last.keys + count
+            stretches[-1] = Filled(number, last.lower, _key(upper), keys)
+        elif is_claimed:
+            stretches.append(Filled(number, _key(lower), _key(upper), count if by_keys else None))
+        goes_on = is_claimed
+    return stretches
+
+
+def _key(raw: list[str] | None) -> Key | None:
+    return None if raw is None else tuple(raw)

@@ -1,0 +1,506 @@
+"""Which tables' existing rows are being read, and how it ended: rows of `backfills`.
+
+    create ──► open ──the batch of its last claim is applied──► applied
+                 └──another one takes its place, nobody reads it, its table leaves or cannot be read,
+                        a new generation opens──► closed, with the reason
+
+A backfill is one table's, and a table has one open backfill at most, and one open verify (`proofs`) beside it: that is
+a backfill whose chunks are compared. What was read of it stands in `chunks`. Its row is
+the lock of everything below it: recording, claiming and rejecting chunks and ending the backfill lock it first, so that
+whether it is open, and all of it read and claimed, is decided by one transaction at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from tidemark.errors import SnapshotBeforeCleanUp
+from tidemark.formats.manifest import KeyPart, Purpose
+from tidemark.formats.snapshot import Snapshot
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import of_range
+from tidemark.lsn import Lsn, WalPoint
+
+Mode = Literal["chunks", "exported_snapshot", "keys"]
+State = Literal["open", "applied", "closed"]
+
+Key = tuple[str, ...]
+# `source.rows.key_ranges.KeyOrder`
+KeyOrder = list[list[str | bool | None]]
+
+_COLUMNS: Final = (
+    'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, timeline, '
+    "snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns, state, state_reason, "
+    "opened_at, active_at, ended_at, swept, complete_lsn, marks"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migrations 0002, 0010
+    and 0028.
+
+    `create` takes the fields up to `key_order`; the ledger fills in the others.
+    """
+
+    pipeline: str
+    backfill: str
+    table: str
+    generation: int
+    mode: Mode
+    row_filter: str | None
+    chunk_rows: int
+    run_id: str
+    snapshot: str
+    timeline: int
+    snapshot_lsn: Lsn | None
+    estimated_rows: int
+    sweeps: bool
+    key_order: KeyOrder = field(default_factory=list)
+    purpose: Purpose = "fill"
+    parts: tuple[KeyPart, ...] | None = None
+    columns: tuple[int, ...] | None = None
+    state: State = "open"
+    state_reason: str | None = None
+    opened_at: datetime | None = None
+    active_at: datetime | None = None
+    ended_at: datetime | None = None
+    swept: int | None = None
+    complete_lsn: Lsn | None = None
+    marks: int = 0
+
+    @property
+    def whole_table(self) -> bool:
+        """Whether every row of the table is read as a whole."""
+        return self.reads_all_rows and self.columns is None
+
+    @property
+    def reads_all_rows(self) -> bool:
+        """Whether every row of the table is read, rather than those of a filter, of chosen keys, or of some parts."""
+        return self.row_filter is None and self.mode != "keys" and self.parts is None
+
+    @property
+    def reads_lost_keys(self) -> bool:
+        """Whether it is of the keys whose changes the source lost: of chosen keys, no other backfill sweeps."""
+        return self.mode == "keys" and self.sweeps and self.purpose == "fill"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of the key's order, `(lower, upper]`, None for no bound; or `keys`, each as texts, to read instead.
+    `cursor` is the last key read, None before the first chunk; `next_chunk` numbers the chunk that is read next.
+
+    `create` takes the fields up to `keys`; the ledger fills in the others.
+    """
+
+    lower: Key | None = None
+    upper: Key | None = None
+    keys: tuple[Key, ...] | None = None
+    backfill: str = ""
+    range: int = 0
+    cursor: Key | None = None
+    next_chunk: int = 1
+    done: bool = False
+
+    @property
+    def chunk(self) -> str:
+        """The id of the chunk that is read next."""
+        return f"{self.range}-{self.next_chunk}"
+
+    @property
+    def lease(self) -> str:
+        return of_range(self.backfill, self.range)
+
+
+def open_of(ledger: Ledger, table: str, *, verifies: bool = False) -> Backfill | None:
+    """The table's open backfill, or its open verify, None without one."""
+    condition = """pipeline = %s AND "table" = %s AND state = 'open' AND (purpose <> 'fill') = %s"""
+    opened = _select(ledger, condition, (ledger.pipeline, table, verifies))
+    return opened[0] if opened else None
+
+
+def close_of(ledger: Ledger, table: str, reason: str) -> None:
+    """Close whatever is open of the table, as `close` does."""
+    for backfill in (open_of(ledger, table), open_of(ledger, table, verifies=True)):
+        if backfill is not None:
+            close(ledger, backfill.backfill, reason)
+
+
+def one(ledger: Ledger, backfill: str) -> Backfill | None:
+    """The backfill of this id, whatever its state."""
+    of_this_id = _select(ledger, "pipeline = %s AND backfill = %s", (ledger.pipeline, backfill))
+    return of_this_id[0] if of_this_id else None
+
+
+def of_run(ledger: Ledger, run_id: str) -> list[Backfill]:
+    """The backfills that this DAG run reads or read, whatever their state, by table."""
+    return _select(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
+
+
+def all_open(ledger: Ledger) -> list[Backfill]:
+    """Every open backfill and verify of the pipeline, by table."""
+    return _select(ledger, "pipeline = %s AND state = 'open'", (ledger.pipeline,))
+
+
+def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
+    """The tables of which a backfill was begun, adopted or read on within the last `seconds`; what lies ahead, since
+    the ledger's clock was put back, is none of it."""
+    rows = ledger.execute(
+        'SELECT DISTINCT "table" FROM tidemark.backfills '
+        "WHERE pipeline = %s AND purpose = 'fill' "
+        "AND active_at BETWEEN clock_timestamp() - make_interval(secs => %s) AND clock_timestamp()",
+        (ledger.pipeline, seconds),
+    )
+    return {table for (table,) in rows}
+
+
+def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Backfill]:
+    with ledger.connection.cursor(row_factory=class_row(Backfill)) as cursor:
+        query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
+        selected = cursor.execute(query.encode(), values).fetchall()
+    # The ledger has its parts as JSON.
+    parts: list[Any] = [b.parts for b in selected]
+    return [
+        replace(
+            b,
+            parts=None if raw is None else tuple(KeyPart.from_json(part) for part in raw),
+            columns=None if b.columns is None else tuple(b.columns),
+        )
+        for b, raw in zip(selected, parts, strict=True)
+    ]
+
+
+def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
+    """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
+    has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one.
+
+    Raises `SnapshotBeforeCleanUp` if staging was retired since its snapshot was taken."""
+    if not ranges:
+        raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
+    with ledger.transaction():
+        # Opening a generation locks this row and closes the open backfills: this one is seen by it, or sees it.
+        # So does retiring staging: it keeps what this one needs, or this one does not rest on what it takes (R7).
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
+        _require_evidence(ledger, backfill)
+        opened = ledger.execute(
+            """
+            INSERT INTO tidemark.backfills
+                   (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
+                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns, marks)
+            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+                   coalesce((SELECT marks FROM tidemark.tables WHERE pipeline = %s AND "table" = %s), 0)
+              FROM tidemark.generations
+             WHERE pipeline = %s AND number = %s AND timeline = %s
+               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
+            ON CONFLICT (pipeline, "table", (purpose = 'fill')) WHERE state = 'open' DO NOTHING
+            """,
+            (
+                backfill.pipeline,
+                backfill.backfill,
+                backfill.table,
+                backfill.mode,
+                backfill.row_filter,
+                backfill.chunk_rows,
+                backfill.run_id,
+                backfill.snapshot,
+                backfill.timeline,
+                backfill.snapshot_lsn,
+                backfill.estimated_rows,
+                backfill.sweeps,
+                Jsonb(backfill.key_order),
+                backfill.purpose,
+                None if backfill.parts is None else Jsonb([part.to_json() for part in backfill.parts]),
+                None if backfill.columns is None else list(backfill.columns),
+                backfill.pipeline,
+                backfill.table,
+                backfill.pipeline,
+                backfill.generation,
+                backfill.timeline,
+                backfill.pipeline,
+            ),
+        ).rowcount
+        if opened != 1:
+            return False
+        add_ranges(ledger, backfill.backfill, ranges)
+    return True
+
+
+def _require_evidence(ledger: Ledger, backfill: Backfill) -> None:
+    """Every transaction of what is retired must be visible to the snapshot: then to those of all its chunks."""
+    row = ledger.execute(
+        "SELECT retired_xid FROM tidemark.generations WHERE pipeline = %s AND number = %s",
+        (backfill.pipeline, backfill.generation),
+    ).fetchone()
+    if row is not None and row[0] is not None and Snapshot.parse(backfill.snapshot).xmin <= row[0]:
+        raise SnapshotBeforeCleanUp(table=backfill.table, xmin=Snapshot.parse(backfill.snapshot).xmin, xid=row[0])
+
+
+def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
+    """Give the backfill more to read. The caller has its row locked, or has just made it."""
+    for key_range in ranges:
+        ledger.execute(
+            """
+            INSERT INTO tidemark.ranges (pipeline, backfill, range, lower, upper, keys)
+            SELECT %(pipeline)s, %(backfill)s, 1 + coalesce(max(range), 0), %(lower)s, %(upper)s, %(keys)s
+              FROM tidemark.ranges WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s
+            """,
+            {
+                "pipeline": ledger.pipeline,
+                "backfill": backfill,
+                "lower": None if key_range.lower is None else list(key_range.lower),
+                "upper": None if key_range.upper is None else list(key_range.upper),
+                "keys": None if key_range.keys is None else Jsonb([list(key) for key in key_range.keys]),
+            },
+        )
+
+
+def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
+    """Let another DAG run read on. False if the backfill is not open any more."""
+    return (
+        ledger.execute(
+            "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
+            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+            (run_id, ledger.pipeline, backfill),
+        ).rowcount
+        == 1
+    )
+
+
+def touch(ledger: Ledger, backfill: str) -> bool:
+    """Note that somebody works on the backfill now. False if it is not open any more."""
+    return (
+        ledger.execute(
+            "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
+            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+            (ledger.pipeline, backfill),
+        ).rowcount
+        == 1
+    )
+
+
+def close(ledger: Ledger, backfill: str, reason: str, *, unreadable: bool = False) -> bool:
+    """End the backfill before it was applied: no batch staged from now on claims anything of it; what was claimed is
+    merged. `reason` is a sentence for people; `unreadable` where another backfill would end the same way. False if it
+    is not open any more."""
+    with ledger.transaction():
+        ended = _end(ledger, backfill, state="closed", reason=reason, complete_lsn=None)
+        if ended and unreadable:
+            ledger.execute(
+                """
+                UPDATE tidemark.backfills b SET unreadable = true, marks = t.marks FROM tidemark.tables t
+                 WHERE t.pipeline = b.pipeline AND t."table" = b."table" AND b.pipeline = %s AND b.backfill = %s
+                """,
+                (ledger.pipeline, backfill),
+            )
+        return ended
+
+
+def unreadable(ledger: Ledger) -> dict[str, str]:
+    """The tables whose last backfill ended since PostgreSQL could not read them, and that nothing has marked since;
+    each with the reason."""
+    rows = ledger.execute(
+        """
+        SELECT b."table", b.state_reason FROM tidemark.backfills b
+          JOIN tidemark.tables t ON t.pipeline = b.pipeline AND t."table" = b."table" AND t.marks = b.marks
+         WHERE b.pipeline = %s AND b.unreadable
+           AND NOT EXISTS (SELECT FROM tidemark.backfills later
+                            WHERE later.pipeline = b.pipeline AND later."table" = b."table" AND later.purpose = 'fill'
+                              AND (later.opened_at, later.backfill) > (b.opened_at, b.backfill))
+        """,
+        (ledger.pipeline,),
+    )
+    return dict(rows.fetchall())
+
+
+def _end(
+    ledger: Ledger,
+    backfill: str,
+    *,
+    state: State,
+    reason: str | None,
+    complete_lsn: Lsn | None,
+) -> bool:
+    """The table's row first, as everywhere: its holes, which the open backfill might have filled, mark it now."""
+    row = one(ledger, backfill)
+    if row is None:
+        return False
+    tables.lock(ledger, [row.table])
+    ended = ledger.execute(
+        """
+        UPDATE tidemark.backfills
+           SET state = %s, state_reason = %s, complete_lsn = %s, ended_at = clock_timestamp()
+         WHERE pipeline = %s AND backfill = %s AND state = 'open'
+        """,
+        (state, reason, complete_lsn, ledger.pipeline, backfill),
+    ).rowcount
+    if ended == 1:
+        tables.mark_holes(ledger, row.table)
+    return ended == 1
+
+
+def close_idle(ledger: Ledger, idle_s: float) -> list[Backfill]:
+    """Close the open backfills that have something left to read and that nobody worked on for `idle_s`; those with
+    everything read only wait for a drain or a merge."""
+    idle = _select(
+        ledger,
+        """
+        pipeline = %s AND state = 'open' AND active_at < clock_timestamp() - make_interval(secs => %s)
+        AND EXISTS (SELECT 1 FROM tidemark.ranges r
+                     WHERE r.pipeline = b.pipeline AND r.backfill = b.backfill AND NOT r.done)
+        AND NOT EXISTS (SELECT 1 FROM tidemark.leases l
+                         WHERE l.pipeline = b.pipeline AND starts_with(l.name, 'range:' || b.backfill || ':')
+                           AND l.expires_at >= clock_timestamp())
+        """,
+        (ledger.pipeline, idle_s),
+    )
+    reason = "nobody read on since {:%Y-%m-%d %H:%M:%S} UTC"
+    closed = [b.backfill for b in idle if close(ledger, b.backfill, reason.format(_utc(b.active_at)))]
+    return _select(ledger, "pipeline = %s AND backfill = ANY(%s)", (ledger.pipeline, closed))
+
+
+def _utc(moment: datetime | None) -> datetime:
+    assert moment is not None
+    return moment.astimezone(UTC)
+
+
+def close_older(ledger: Ledger, generation: int) -> None:
+    """Close what was opened in a generation below: its snapshots are compared with transaction ids of that one alone.
+    Called where the generation opens, in that transaction."""
+    ledger.execute(
+        """
+        UPDATE tidemark.backfills
+           SET state = 'closed', ended_at = clock_timestamp(), state_reason = %s
+         WHERE pipeline = %s AND generation < %s AND state = 'open'
+        """,
+        (f"generation {generation} was opened", ledger.pipeline, generation),
+    )
+
+
+def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen_at: WalPoint) -> list[str]:
+    """Let the open backfills be read on the timeline of `seen_at`; those whose snapshot lies above the point where the
+    earlier one was left take `snapshot`. Their tables are returned. Nothing of those is claimed: a claimed chunk was
+    read after its backfill's snapshot, and lies below that point. Each row is written, so that a reader that records
+    a chunk of the earlier timeline meets the new one."""
+    rows = ledger.execute(
+        """
+        UPDATE tidemark.backfills b
+           SET timeline = %(timeline)s,
+               snapshot = CASE WHEN lost.is_lost THEN %(snapshot)s ELSE snapshot END,
+               snapshot_lsn = CASE WHEN lost.is_lost THEN %(lsn)s ELSE snapshot_lsn END
+          FROM (SELECT backfill, snapshot_lsn IS NULL OR snapshot_lsn > %(left)s AS is_lost FROM tidemark.backfills
+                 WHERE pipeline = %(pipeline)s AND state = 'open' ORDER BY backfill FOR UPDATE) lost
+         WHERE b.pipeline = %(pipeline)s AND b.backfill = lost.backfill AND b.timeline <> %(timeline)s
+        RETURNING b."table", lost.is_lost
+        """,
+        {
+            "timeline": seen_at.timeline,
+            "snapshot": snapshot,
+            "lsn": seen_at.lsn,
+            "left": left_lsn,
+            "pipeline": ledger.pipeline,
+        },
+    ).fetchall()
+    return sorted(table for table, is_lost in rows if is_lost)
+
+
+def keep_swept(ledger: Ledger, swept: Mapping[str, int]) -> None:
+    """What a plan's result says that it swept; written over, since a plan may be repeated."""
+    for backfill, count in sorted(swept.items()):
+        ledger.execute(
+            "UPDATE tidemark.backfills SET swept = %s WHERE pipeline = %s AND backfill = %s",
+            (count, ledger.pipeline, backfill),
+        )
+
+
+def complete(
+    ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | None, *, verifies: bool = False
+) -> Backfill | None:
+    """End the table's open backfill, or its open verify, if all of it is read, claimed and, as `applied_lsn` says,
+    merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
+    unless something asked for a backfill again since it was opened (`marks`), and repairs what a verify found. One of
+    the keys whose changes the source lost takes that mark away alone, and one of the columns that alone may differ does
+    so too, unless rows may have moved behind its reader, or it is not known of every chunk whether the target lacked
+    rows of it: then another one follows.
+    The caller has the table's row locked."""
+    backfill = open_of(ledger, table, verifies=verifies)
+    if backfill is None or backfill.generation != generation or applied_lsn is None:
+        return None
+    ledger.execute(
+        "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = %s FOR UPDATE",
+        (ledger.pipeline, backfill.backfill),
+    )
+    last = _last_claim(ledger, backfill.backfill)
+    if last is None or applied_lsn < last:
+        return None
+    row = tables.one(ledger, table)
+    brings_all = backfill.whole_table and backfill.purpose == "fill"
+    brings_lost = backfill.reads_lost_keys and row is not None and row.lost_keys is not None
+    in_doubt = None if row is None else row.columns_in_doubt
+    brings_columns = backfill.reads_all_rows and backfill.purpose == "fill" and in_doubt is not None
+    brings_columns &= set(in_doubt or ()) <= set(backfill.columns or ())
+    brings_columns = brings_columns and not _may_have_moved(ledger, backfill, last) and _all_are_told(ledger, backfill)
+    is_newer = row is not None and row.marks == backfill.marks
+    if is_newer and (brings_all or brings_lost or brings_columns):
+        tables.clear_needs_backfill(ledger, table)
+    if brings_all:
+        ledger.execute(
+            'UPDATE tidemark.parts SET differing = NULL WHERE pipeline = %s AND "table" = %s', (ledger.pipeline, table)
+        )
+    if not _end(ledger, backfill.backfill, state="applied", reason=None, complete_lsn=last):
+        return None
+    return one(ledger, backfill.backfill)
+
+
+# Delta's types of what PostgreSQL stores in the row itself, and so always sends.
+_ALWAYS_SENT: Final = frozenset(
+    {"boolean", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
+)
+
+
+def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
+    """Whether a row may have got a new key behind the reader, and a value of these columns with it that was not sent:
+    the old key's, from before it was read again."""
+    versions = tables.versions(ledger, backfill.table)
+    columns = [c for c in versions[-1].columns if c.attnum in (backfill.columns or ())] if versions else []
+    if all(column.target in _ALWAYS_SENT for column in columns):
+        return False
+    row = ledger.execute(
+        """
+        SELECT 1 FROM tidemark.batch_tables
+         WHERE pipeline = %s AND generation = %s AND "table" = %s AND moved > 0 AND unchanged > 0
+           AND end_lsn <= %s AND (%s::pg_lsn IS NULL OR end_lsn > %s) LIMIT 1
+        """,
+        (ledger.pipeline, backfill.generation, backfill.table, last, backfill.snapshot_lsn, backfill.snapshot_lsn),
+    ).fetchone()
+    return row is not None
+
+
+def _all_are_told(ledger: Ledger, backfill: Backfill) -> bool:
+    """Whether it is known what became of every chunk: that of a driver which died behind its commit nobody can tell."""
+    row = ledger.execute(
+        "SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL AND result IS NULL",
+        (ledger.pipeline, backfill.backfill),
+    ).fetchone()
+    return row is None
+
+
+def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:
+    """End of the batch that claimed the backfill's last chunk; None while something is unread or unclaimed."""
+    row = ledger.execute(
+        """
+        SELECT max(c.claimed_lsn) FROM tidemark.chunks c
+         WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s AND c.rejected IS NULL
+           AND NOT EXISTS (SELECT 1 FROM tidemark.ranges r
+                            WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s AND NOT r.done)
+        HAVING bool_and(c.claimed_lsn IS NOT NULL)
+        """,
+        {"pipeline": ledger.pipeline, "backfill": backfill},
+    ).fetchone()
+    return None if row is None else row[0]

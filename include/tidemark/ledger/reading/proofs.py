@@ -1,0 +1,262 @@
+"""What of each table was proven equal to its source, when, and as of which LSN: rows of `parts`.
+
+    cut ──► parts of the key's order, none proven ──a verify of some is applied──► proven as of its end
+                                                  └──a chunk of it differs───────► differing, until it is proven
+
+A part is `(lower, upper]` of the key's order, the parts of a table cover it, and a table without key has one. A verify
+(`backfills`, of purpose `verify` or `repair`) reads some of them. What it says of a table it says of all its parts
+together: proven is what was compared as a whole, and found equal or repaired. `verified_through` of a table is the
+oldest of its parts' proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from psycopg.types.json import Jsonb
+
+from tidemark.formats.manifest import KeyPart
+from tidemark.ledger.captured import tables
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.reading.backfills import Backfill, KeyOrder
+from tidemark.lsn import Lsn
+from tidemark.wording import counted, plural
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`estimated_rows` are those of when the table was cut. `differing` says what a verify found here and
+    left, with the verify's id, since its own rows are retired with its staging."""
+
+    part: int
+    bounds: KeyPart
+    estimated_rows: int
+    proven_at: datetime | None
+    proven_lsn: Lsn | None
+    differing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a table's key order is cut; `key_order` is what its bounds are positions in."""
+
+    key_order: KeyOrder
+    parts: tuple[Part, ...]
+
+    @property
+    def estimated_rows(self) -> int:
+        return sum(part.estimated_rows for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """`through_lsn` and `through_at` are the oldest proof's, None while a part has none. `differing` says what
+    was found and nobody repaired."""
+
+    parts: int
+    proven: int
+    through_lsn: Lsn | None
+    through_at: datetime | None
+    differing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a verify found, summed over its chunks: `unknown` chunks have no result. `missing` rows the target lacks,
+    `extra` ones the source lacks, `differs` have other values, by column in `columns`."""
+
+    chunks: int = 0
+    unknown: int = 0
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    differs: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def differences(self) -> int:
+        return self.missing + self.extra + self.differs
+
+    def __str__(self) -> str:
+        """The differences, by kind, and the columns that differ."""
+        kinds = []
+        if self.missing:
+            kinds.append(f"{counted(self.missing, 'row')} {plural(self.missing, 'is')} missing")
+        if self.extra:
+            kinds.append(f"{counted(self.extra, 'row')} {plural(self.extra, 'is')} not in the source")
+        if self.differs:
+            columns = ", ".join(f"{name} ({count})" for name, count in self.columns.items())
+            differ = "differs" if self.differs == 1 else "differ"
+            kinds.append(f"{counted(self.differs, 'row')} {differ}" + (f" in {columns}" if columns else ""))
+        if self.unknown:
+            kinds.append(f"what became of {counted(self.unknown, 'chunk')} is not known")
+        return ", ".join(kinds) or "no difference"
+
+
+def cut_of(ledger: Ledger, table: str) -> Cut | None:
+    """The table's parts, in order; None if it was never cut."""
+    rows = ledger.execute(
+        """
+        SELECT key_order, part, lower, upper, estimated_rows, proven_at, proven_lsn, differing FROM tidemark.parts
+         WHERE pipeline = %s AND "table" = %s ORDER BY part
+        """,
+        (ledger.pipeline, table),
+    ).fetchall()
+    if not rows:
+        return None
+    parts = tuple(Part(part, _bounds(lower, upper), *rest) for _, part, lower, upper, *rest in rows)
+    return Cut(rows[0][0], parts)
+
+
+def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPart], rows: int) -> Cut:
+    """Cut the table into these parts, of about `rows` rows together. They take over the oldest proof of the parts from
+    before, if all of those have one, and what was found to differ."""
+    with ledger.transaction():
+        tables.lock(ledger, [table])
+        before = ledger.execute(
+            """
+            WITH gone AS (DELETE FROM tidemark.parts WHERE pipeline = %s AND "table" = %s RETURNING *)
+            SELECT bool_and(proven_at IS NOT NULL), min(proven_at), min(proven_lsn), max(differing) FROM gone
+            """,
+            (ledger.pipeline, table),
+        ).fetchone()
+        assert before is not None
+        all_proven, proven_at, proven_lsn, differing = before
+        for number, part in enumerate(bounds, 1):
+            ledger.execute(
+                """
+                INSERT INTO tidemark.parts (pipeline, "table", part, key_order, lower, upper, estimated_rows,
+                                            proven_at, proven_lsn, differing)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                """,
+                (
+                    ledger.pipeline,
+                    table,
+                    number,
+                    Jsonb(key_order),
+                    None if part.lower is None else list(part.lower),
+                    None if part.upper is None else list(part.upper),
+                    -(-rows // len(bounds)),
+                    proven_at if all_proven else None,
+                    proven_lsn if all_proven else None,
+                    differing,
+                ),
+            )
+    new_cut = cut_of(ledger, table)
+    assert new_cut is not None
+    return new_cut
+
+
+def outcome(ledger: Ledger, verify: Backfill) -> Outcome:
+    """What the results of the verify's chunks say together."""
+    rows = ledger.execute(
+        "SELECT rows, result FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND claimed_lsn IS NOT NULL",
+        (ledger.pipeline, verify.backfill),
+    ).fetchall()
+    results = [result for _, result in rows if result is not None]
+    unknown = len(rows) - len(results) + (verify.sweeps and verify.swept is None)
+    extra = sum(result.get("extra", 0) for result in results)
+    columns: dict[str, int] = {}
+    for result in results:
+        for name, count in result.get("columns", {}).items():
+            columns[name] = columns.get(name, 0) + count
+    return Outcome(
+        chunks=len(rows),
+        unknown=unknown,
+        rows=sum(count for count, _ in rows),
+        missing=sum(result.get("inserted", 0) for result in results),
+        extra=extra + (verify.swept or 0),
+        differs=sum(result.get("repaired", 0) for result in results) - extra,
+        columns=dict(sorted(columns.items())),
+    )
+
+
+def note_differences(ledger: Ledger, verify: Backfill) -> None:
+    """Write down what the results so far say that differs, whatever becomes of the verify: nobody looks at those of one
+    that is closed. The caller has the table's row locked."""
+    row = tables.one(ledger, verify.table)
+    result = replace(outcome(ledger, verify), unknown=0)
+    if verify.purpose == "verify" and result.differences and row is not None and _may_be_judged(row):
+        _write_difference(ledger, verify, result)
+
+
+def conclude(ledger: Ledger, verify: Backfill) -> bool:
+    """Write down what an applied verify says of its parts; whether they are proven. What differs is said whatever else
+    is not known, of all parts where only rows of a filter were read, unless it was repaired. Nothing is proven where a
+    result is missing or a filter was read; nothing is said where the table is marked: then it may differ. The caller
+    has the table's row locked."""
+    row = tables.one(ledger, verify.table)
+    result = outcome(ledger, verify)
+    if row is None or not _may_be_judged(row):
+        return False
+    if result.differences and verify.purpose == "verify":
+        _write_difference(ledger, verify, result)
+        return False
+    if result.unknown or verify.row_filter is not None:
+        return False
+    ledger.execute(
+        """
+        UPDATE tidemark.parts SET proven_at = %s, proven_lsn = %s, differing = NULL
+         WHERE pipeline = %s AND "table" = %s AND part = ANY(%s)
+        """,
+        (verify.ended_at, verify.complete_lsn, ledger.pipeline, verify.table, _numbers(ledger, verify)),
+    )
+    return True
+
+
+def _may_be_judged(row: TableRow) -> bool:
+    return row.life.is_captured and not row.life.needs_backfill
+
+
+def _write_difference(ledger: Ledger, verify: Backfill, result: Outcome) -> None:
+    """Of a table that was cut anew since, nobody knows in which part it lies: then it is said of all."""
+    numbers = _numbers(ledger, verify)
+    is_cut_anew = verify.parts is not None and len(numbers) < len(verify.parts)
+    ledger.execute(
+        """
+        UPDATE tidemark.parts SET differing = %s
+         WHERE pipeline = %s AND "table" = %s AND (%s OR part = ANY(%s))
+        """,
+        (f"verify {verify.backfill}: {result}", ledger.pipeline, verify.table, is_cut_anew, numbers),
+    )
+
+
+def _numbers(ledger: Ledger, verify: Backfill) -> list[int]:
+    """Of the parts that the verify read, as far as there still are such; all of a table that it read as a whole."""
+    now = cut_of(ledger, verify.table)
+    if now is None or (verify.parts is not None and now.key_order != verify.key_order):
+        return []
+    bounds = None if verify.parts is None else set(verify.parts)
+    return [part.part for part in now.parts if bounds is None or part.bounds in bounds]
+
+
+def withdraw(ledger: Ledger) -> None:
+    """No table counts as proven any more: the next verifies take all of them first."""
+    ledger.execute(
+        "UPDATE tidemark.parts SET proven_at = NULL, proven_lsn = NULL WHERE pipeline = %s", (ledger.pipeline,)
+    )
+
+
+def verified(ledger: Ledger) -> dict[str, Verified]:
+    """How far each table is proven, by table; none that was never cut."""
+    rows = ledger.execute(
+        """
+        SELECT "table", count(*), count(proven_at), min(proven_lsn), min(proven_at),
+               coalesce(array_agg(DISTINCT differing) FILTER (WHERE differing IS NOT NULL), '{}')
+          FROM tidemark.parts WHERE pipeline = %s GROUP BY "table"
+        """,
+        (ledger.pipeline,),
+    )
+    return {
+        table: Verified(
+            parts, proven, lsn if proven == parts else None, at if proven == parts else None, tuple(differing)
+        )
+        for table, parts, proven, lsn, at, differing in rows
+    }
+
+
+def _bounds(lower: list[str] | None, upper: list[str] | None) -> KeyPart:
+    return KeyPart(None if lower is None else tuple(lower), None if upper is None else tuple(upper))

@@ -1,0 +1,1 @@
+"""Decides which staged files and ledger rows can be removed."""

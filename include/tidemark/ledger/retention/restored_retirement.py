@@ -1,0 +1,157 @@
+"""What a ledger learns that was restored from before a clean-up of staging: retired.json -> its rows (R4, R7).
+
+`retirement.mark` wrote the file before anything was deleted. A copy of the ledger from before still counts on what is
+gone: its positions lie below, and its open backfills rest on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tidemark.formats.retired_file import RetiredFile
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.reading import backfills
+from tidemark.lsn import Lsn
+
+RESTORED: Final = "the ledger was restored from before staging was cleaned up, and with it what this backfill rests on"
+
+
+def knows(ledger: Ledger, file: RetiredFile) -> bool:
+    """Whether the ledger has what retired.json says, as far as it goes itself. A copy from between two clean-ups may
+    know where they end, and not that a table let go of what it kept below."""
+    row = ledger.execute(
+        """
+        SELECT retired_lsn >= least(%(up_to)s::pg_lsn, staged_lsn)
+               AND coalesce(retired_xid, -1) >= coalesce(%(max_xid)s::bigint, -1)
+               AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables b
+                                WHERE b.pipeline = g.pipeline AND b.generation = g.number
+                                  AND b.end_lsn <= %(up_to)s::pg_lsn AND b.retired_at IS NULL
+                                  AND b."table" <> ALL(%(kept)s))
+          FROM tidemark.generations g WHERE pipeline = %(pipeline)s AND number = %(generation)s
+        """,
+        {
+            "up_to": file.up_to,
+            "max_xid": file.max_xid,
+            "kept": list(file.kept),
+            "pipeline": ledger.pipeline,
+            "generation": file.generation,
+        },
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def learn(
+    ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[list[str]], bool], *, was_behind: bool = False
+) -> bool:
+    """Take over what retired.json says and the ledger, which was restored from before, does not know. False if it
+    knows. Needs the lease `slot`; `is_gone` says whether a batch's files, by their paths, are gone. A ledger that
+    `was_behind` staging just now is compared with the files themselves: of what a table keeps, some may have gone.
+
+    What is retired was applied, so positions rise. Open backfills are closed: since then they may have ended, and what
+    they rest on may be gone with it; read again from the beginning they rest on what is there.
+    """
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
+        row = ledger.execute(
+            "SELECT staged_lsn FROM tidemark.generations WHERE pipeline = %s AND number = %s",
+            (ledger.pipeline, file.generation),
+        ).fetchone()
+        if row is None:
+            return False
+        is_known = knows(ledger, file)
+        if is_known and not was_behind:
+            return False
+        up_to = min(file.up_to, row[0])
+        gone = _gone(ledger, file, up_to, is_gone)
+        if is_known and not gone:
+            return False
+        _learn_rows(ledger, file, up_to, gone)
+        ledger.execute(
+            """
+            UPDATE tidemark.generations
+               SET retired_lsn = greatest(retired_lsn, %s), retired_xid = greatest(retired_xid, %s)
+             WHERE pipeline = %s AND number = %s
+            """,
+            (up_to, file.max_xid, ledger.pipeline, file.generation),
+        )
+        for backfill in backfills.all_open(ledger):
+            if backfill.generation == file.generation:
+                backfills.close(ledger, backfill.backfill, RESTORED)
+    return True
+
+
+def _gone(ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable[[list[str]], bool]) -> list[tuple[str, Lsn]]:
+    """Table and end of the batches whose files are gone, of the tables that keep some."""
+    below = ledger.execute(
+        """
+        SELECT b."table", b.end_lsn, b.files, b.claims FROM tidemark.batch_tables b
+         WHERE b.pipeline = %s AND b.generation = %s AND b.end_lsn <= %s AND b."table" = ANY(%s)
+           AND b.retired_at IS NULL ORDER BY b.end_lsn
+        """,
+        (ledger.pipeline, file.generation, up_to, list(file.kept)),
+    ).fetchall()
+    return [
+        (table, end)
+        for table, end, files, claims in below
+        if is_gone([f["path"] for f in (*files, *(f for claim in claims for f in claim["files"]))])
+    ]
+
+
+def _learn_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, gone: Sequence[tuple[str, Lsn]]) -> None:
+    values: dict[str, Any] = {
+        "pipeline": ledger.pipeline,
+        "generation": file.generation,
+        "up_to": up_to,
+        "kept": list(file.kept),
+    }
+    ledger.execute(
+        """
+        INSERT INTO tidemark.positions AS known (pipeline, generation, "table", history_lsn, current_lsn)
+        SELECT DISTINCT pipeline, generation, "table", %(up_to)s::pg_lsn, %(up_to)s::pg_lsn FROM tidemark.batch_tables
+         WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s
+           AND "table" <> ALL(%(kept)s)
+        ON CONFLICT (pipeline, generation, "table") DO UPDATE
+           SET history_lsn = greatest(known.history_lsn, excluded.history_lsn),
+               current_lsn = greatest(known.current_lsn, excluded.current_lsn)
+        """,
+        values,
+    )
+    for table, end in gone:
+        ledger.execute(
+            """
+            INSERT INTO tidemark.positions AS known (pipeline, generation, "table", history_lsn, current_lsn)
+            VALUES (%(pipeline)s, %(generation)s, %(table)s, %(end)s, %(end)s)
+            ON CONFLICT (pipeline, generation, "table") DO UPDATE
+               SET history_lsn = greatest(known.history_lsn, excluded.history_lsn),
+                   current_lsn = greatest(known.current_lsn, excluded.current_lsn)
+            """,
+            {**values, "table": table, "end": end},
+        )
+        ledger.execute(
+            """
+            UPDATE tidemark.batch_tables SET retired_at = clock_timestamp()
+             WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND "table" = %(table)s AND end_lsn = %(end)s
+            """,
+            {**values, "table": table, "end": end},
+        )
+    ledger.execute(
+        """
+        UPDATE tidemark.batch_tables SET retired_at = clock_timestamp()
+         WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s
+           AND "table" <> ALL(%(kept)s) AND retired_at IS NULL
+        """,
+        values,
+    )
+    ledger.execute(
+        """
+        UPDATE tidemark.batches b SET retired_at = clock_timestamp()
+         WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s AND retired_at IS NULL
+           AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables t
+                            WHERE t.pipeline = b.pipeline AND t.generation = b.generation
+                              AND t.end_lsn = b.end_lsn AND t.retired_at IS NULL)
+        """,
+        values,
+    )

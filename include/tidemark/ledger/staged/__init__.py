@@ -1,0 +1,1 @@
+"""Stores what was staged and applied: generations, batches, plans and positions."""

@@ -1,0 +1,517 @@
+"""Registered batches: manifest -> rows, by one compare-and-set on the generation's staged LSN (R4).
+
+A batch whose start is not the end of the one before it is refused, so of two drains at once one wins, and neither a
+hole nor an overlap can exist. Rows are never changed. Schema versions, fingerprints and marks of the manifest are
+written in the same transaction: a table's state is never older than what is staged for it.
+
+So are its claims. They were looked up before the manifest was written, and are verified here under the locks of the
+backfills' rows: every chunk is free, every backfill open, nothing of a backfill that is swept is unread or unclaimed.
+A manifest that is registered again says itself what it claims. Rows are locked in one order everywhere: the
+generation, the tables by id, the backfills by id, and below them ranges and chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.abc import Params
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
+from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
+from tidemark.ledger.captured import definition_changes, relation_ids, successors, tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.reading import chunks
+from tidemark.ledger.reading.chunks import ChunkId
+from tidemark.ledger.staged import generations
+from tidemark.ledger.staged.snapshot_evidence import Unseen
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+
+_COLUMNS = (
+    "generation, start_lsn, end_lsn, attempt, run_id, manifest, registered_at, changes, bytes, transaction_count, "
+    "skipped_messages, heartbeat_lsn, last_committed_at"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One registered batch; `manifest` is the path of its manifest.json relative to the lake root."""
+
+    generation: int
+    start_lsn: Lsn
+    end_lsn: Lsn
+    attempt: str
+    run_id: str
+    manifest: str
+    registered_at: datetime
+    changes: int
+    bytes: int
+    transaction_count: int
+    skipped_messages: int
+    heartbeat_lsn: Lsn | None
+    last_committed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedTable:
+    """One table's part of a registered batch; a batch touches a table when it has files for it or claims its chunks.
+    `max_xid` is the highest transaction id of the changes, None without any."""
+
+    generation: int
+    table: str
+    start_lsn: Lsn
+    end_lsn: Lsn
+    files: tuple[StagedFile, ...]
+    counts: dict[str, int]
+    converted: dict[str, int]
+    unchanged: int
+    moved: int
+    max_xid: int | None = None
+    claims: tuple[Claim, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+
+
+def register(
+    ledger: Ledger,
+    lease: Lease,
+    manifest: BatchManifest,
+    manifest_path: str,
+    *,
+    rejected: Mapping[ChunkId, str] | None = None,
+    again: bool = False,
+) -> bool:
+    """Add the batch to the chain of its generation, and have the `rejected` chunks, each with its reason, read again.
+    Needs the lease `slot`.
+
+    True when it was added, False when this very batch (same start, end and attempt) was there already. Raises
+    `DrainOvertaken` if the chain ends elsewhere or another generation is open, `ClaimRefused` if a claim does not
+    hold, `SchemaVersionClash` if a version number of the manifest stands for another shape in the ledger, and
+    `SchemaVersionTaken` if that is a reader's. `again`: the ledger may know less than the manifest, whose claims
+    are taken as they are.
+    """
+    if manifest.pipeline != lease.pipeline or manifest.start_lsn >= manifest.end_lsn:
+        raise ValueError(
+            f"no batch of pipeline {lease.pipeline}: {manifest.pipeline} [{manifest.start_lsn}, {manifest.end_lsn})"
+        )
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        if _is_registered(ledger, manifest):
+            return False
+        _extend_chain(ledger, manifest)
+        touched = [t for t in manifest.tables if t.files or t.claims]
+        _insert_batch(ledger, manifest, manifest_path, touched)
+        left = successors.left_by(ledger, manifest)
+        _lock_tables(ledger, manifest, touched, left.values())
+        _insert_tables(ledger, manifest, touched)
+        streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
+        definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
+        relation_ids.keep_staged(ledger, manifest.source.system_identifier, manifest.schemas)
+        tables.keep_fingerprints(ledger, manifest.fingerprints)
+        for mark in manifest.marks:
+            tables.mark(ledger, mark)
+        tables.spread_lost(ledger, [t.table for t in touched if t.moved and t.unchanged])
+        _claim(ledger, manifest, rejected or {}, again)
+        successors.begin(ledger, manifest, left)
+    return True
+
+
+def _lock_tables(ledger: Ledger, manifest: BatchManifest, touched: list[TableChanges], left: Iterable[str]) -> None:
+    """The rows of all tables that the manifest says something of, which are made where they are missing, and of those
+    that are `left`. A reader that adopts a version of one of them waits, or was waited for."""
+    named = {t.table for t in touched} | {str(s.table) for s in manifest.schemas} | set(manifest.fingerprints)
+    named |= {mark.table for mark in manifest.marks} | set(left)
+    tables.add(ledger, *named)
+    tables.lock(ledger, named)
+
+
+def _claim(ledger: Ledger, manifest: BatchManifest, rejected: Mapping[ChunkId, str], again: bool) -> None:
+    taking = [table for table in manifest.tables if table.claims]
+    ids = {claim.backfill for table in taking for claim in table.claims} | {backfill for backfill, _, _ in rejected}
+    if not ids:
+        return
+    chunks.lock_backfills(ledger, ids)
+    take = chunks.claim_again if again else chunks.claim
+    for table in taking:
+        take(ledger, manifest.generation, manifest.end_lsn, table.claims)
+    for chunk, reason in rejected.items():
+        chunks.reject(ledger, chunk, reason)
+    if not again:
+        for table in taking:
+            chunks.require_sweeps(ledger, table.sweeps)
+
+
+def _is_registered(ledger: Ledger, manifest: BatchManifest) -> bool:
+    row = ledger.execute(
+        "SELECT 1 FROM tidemark.batches "
+        "WHERE pipeline = %s AND generation = %s AND start_lsn = %s AND end_lsn = %s AND attempt = %s",
+        (manifest.pipeline, manifest.generation, manifest.start_lsn, manifest.end_lsn, manifest.attempt),
+    ).fetchone()
+    return row is not None
+
+
+def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
+    """The compare-and-set of R4: the open generation's staged LSN must be the batch's start, and becomes its end."""
+    heartbeat_at = None if manifest.heartbeat_lsn is None else manifest.created_at
+    extended = ledger.execute(
+        """
+        UPDATE tidemark.generations
+           SET staged_lsn = %(end)s, heartbeat_lsn = coalesce(%(heartbeat)s, heartbeat_lsn),
+               heartbeat_at = coalesce(%(heartbeat_at)s::timestamptz, heartbeat_at),
+               batches = batches + 1, registered_at = clock_timestamp(),
+               last_committed_at = greatest(last_committed_at, %(committed_at)s::timestamptz)
+         WHERE pipeline = %(pipeline)s AND number = %(generation)s AND staged_lsn = %(start)s
+           AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
+        """,
+        {
+            "pipeline": manifest.pipeline,
+            "generation": manifest.generation,
+            "start": manifest.start_lsn,
+            "end": manifest.end_lsn,
+            "heartbeat": manifest.heartbeat_lsn,
+            "heartbeat_at": heartbeat_at,
+            "committed_at": manifest.last_committed_at,
+        },
+    ).rowcount
+    if extended != 1:
+        staged_lsn = staged(ledger)
+        raise DrainOvertaken(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
+
+
+def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:
+    ledger.execute(
+        """
+        INSERT INTO tidemark.batches
+               (pipeline, generation, start_lsn, end_lsn, attempt, run_id, manifest, created_at, changes, bytes,
+                transaction_count, skipped_messages, heartbeat_lsn, last_committed_at)
+        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+        """,
+        (
+            manifest.pipeline,
+            manifest.generation,
+            manifest.start_lsn,
+            manifest.end_lsn,
+            manifest.attempt,
+            manifest.run_id,
+            manifest_path,
+            manifest.created_at,
+            sum(t.rows for t in touched),
+            sum(f.bytes for t in touched for f in t.files),
+            manifest.transaction_count,
+            manifest.skipped_messages,
+            manifest.heartbeat_lsn,
+            manifest.last_committed_at,
+        ),
+    )
+
+
+def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[TableChanges]) -> None:
+    ledger.execute(
+        """
+        INSERT INTO tidemark.batch_tables
+               (pipeline, generation, start_lsn, end_lsn, "table", files, counts, converted, unchanged, moved, changes,
+                bytes, max_xid, claims, sweeps)
+        SELECT %s, %s, %s, %s, f.*
+          FROM unnest(%s::text[], %s::jsonb[], %s::jsonb[], %s::jsonb[], %s::bigint[], %s::bigint[], %s::bigint[],
+                      %s::bigint[], %s::bigint[], %s::jsonb[], %s::jsonb[]) f
+        """,
+        (
+            manifest.pipeline,
+            manifest.generation,
+            manifest.start_lsn,
+            manifest.end_lsn,
+            [t.table for t in touched],
+            [Jsonb([f.to_json() for f in t.files]) for t in touched],
+            [Jsonb(t.counts) for t in touched],
+            [Jsonb(t.converted) for t in touched],
+            [t.unchanged for t in touched],
+            [t.moved for t in touched],
+            [t.rows for t in touched],
+            [sum(f.bytes for f in t.files) for t in touched],
+            [t.max_xid for t in touched],
+            [Jsonb([claim.to_json() for claim in t.claims]) for t in touched],
+            [Jsonb([sweep.to_json() for sweep in t.sweeps]) for t in touched],
+        ),
+    )
+
+
+def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[str, int]]) -> list[TableSchema]:
+    """`streamed`: table and version of the changes that the batch holds, rather than rows of chunks alone. Returns the
+    versions of which it is the first batch with changes."""
+    schemas = {(str(schema.table), schema.version): schema for schema in manifest.schemas}
+    rows = ledger.execute(
+        """
+        SELECT v."table", v.version, v.definition, v.streamed FROM tidemark.schema_versions v
+          JOIN unnest(%s::text[], %s::int[]) AS f ("table", version)
+               ON v.pipeline = %s AND v."table" = f."table" AND v.version = f.version
+        """,
+        ([table for table, _ in schemas], [version for _, version in schemas], manifest.pipeline),
+    ).fetchall()
+    stored = {(table, version): (definition, is_streamed) for table, version, definition, is_streamed in rows}
+    for (table, version), schema in schemas.items():
+        definition, is_streamed = stored.get((table, version), (None, True))
+        if definition is not None and not TableSchema.from_json(definition).same_shape(schema):
+            clash = SchemaVersionClash if is_streamed else SchemaVersionTaken
+            raise clash(version=version, table=schema.table, pipeline=manifest.pipeline)
+    new = {at: schema for at, schema in schemas.items() if at not in stored}
+    ledger.execute(
+        """
+        INSERT INTO tidemark.schema_versions
+               (pipeline, generation, start_lsn, "table", version, definition, streamed)
+        SELECT %s, %s, %s, f.* FROM unnest(%s::text[], %s::int[], %s::jsonb[], %s::bool[]) f
+        """,
+        (
+            manifest.pipeline,
+            manifest.generation,
+            manifest.start_lsn,
+            [table for table, _ in new],
+            [version for _, version in new],
+            [Jsonb(schema.to_json()) for schema in new.values()],
+            [at in streamed for at in new],
+        ),
+    )
+    first_streamed = [at for at, (_, is_streamed) in stored.items() if at in streamed and not is_streamed]
+    ledger.execute(
+        """
+        UPDATE tidemark.schema_versions v SET streamed = true, generation = %s, start_lsn = %s
+          FROM unnest(%s::text[], %s::int[]) AS f ("table", version)
+         WHERE v.pipeline = %s AND v."table" = f."table" AND v.version = f.version
+        """,
+        (
+            manifest.generation,
+            manifest.start_lsn,
+            [table for table, _ in first_streamed],
+            [version for _, version in first_streamed],
+            manifest.pipeline,
+        ),
+    )
+    return [schemas[at] for at in (*new, *first_streamed) if at in streamed]
+
+
+def of_run(ledger: Ledger, run_id: str) -> list[Batch]:
+    """The batches that this run registered, in order."""
+    return _batches(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
+
+
+def first_of_last_run(ledger: Ledger) -> datetime | None:
+    """When the first batch of the run that staged last was registered: what a drain parked before that, it parked
+    before that run's looks at the catalogue, which the ledger has. None if the run did not come to its heartbeat, with
+    which the last of them are kept."""
+    row = ledger.execute(
+        """
+        SELECT min(b.registered_at)
+          FROM tidemark.generations g
+          JOIN tidemark.batches last ON last.pipeline = g.pipeline AND last.generation = g.number
+                                    AND last.end_lsn = g.staged_lsn AND last.heartbeat_lsn IS NOT NULL
+          JOIN tidemark.batches b ON b.pipeline = g.pipeline AND b.run_id = last.run_id
+         WHERE g.pipeline = %s
+           AND g.number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = g.pipeline)
+        """,
+        (ledger.pipeline,),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
+    """The generation's batches that end above `lsn`, in order."""
+    return _batches(ledger, "pipeline = %s AND generation = %s AND end_lsn > %s", (ledger.pipeline, generation, lsn))
+
+
+def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Batch]:
+    with ledger.connection.cursor(row_factory=class_row(Batch)) as cursor:
+        # OFFSET 0: without statistics the order would be read off the primary key, over all batches.
+        query = f"""
+            SELECT {_COLUMNS} FROM (SELECT * FROM tidemark.batches WHERE {condition} OFFSET 0) b
+             ORDER BY generation, end_lsn
+            """
+        return cursor.execute(query.encode(), values).fetchall()
+
+
+def staged(ledger: Ledger) -> Lsn:
+    """The end of the chain of the open generation. Raises `GenerationMissing` before the pipeline's first run."""
+    return generations.required(ledger).staged_lsn
+
+
+def unapplied(ledger: Ledger, generation: int | None = None, names: Iterable[str] | None = None) -> list[TouchedTable]:
+    """The registered and unapplied batches of these tables (default: all, whatever their state), ordered by
+    generation, table and LSN.
+
+    Batches of an older generation come first: they must be merged before those of a newer one (R1).
+    """
+    tables = None if names is None else sorted(names)
+    return _touched(
+        ledger,
+        "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s) "
+        'AND (%s::text[] IS NULL OR b."table" = ANY(%s))',
+        (ledger.pipeline, generation, generation, tables, tables),
+    )
+
+
+def unapplied_counts(ledger: Ledger, names: Iterable[str]) -> dict[str, int]:
+    """How many batches wait to be applied to each of the tables, by name; tables for which none waits are left out."""
+    rows = ledger.execute(
+        'SELECT "table", count(*) FROM tidemark.unapplied '
+        'WHERE pipeline = %s AND "table" = ANY(%s) GROUP BY 1 ORDER BY 1',
+        (ledger.pipeline, sorted(names)),
+    )
+    return dict(rows.fetchall())
+
+
+def attempt_of(ledger: Ledger, generation: int, end_lsn: Lsn) -> str | None:
+    """Which attempt staged the batch that ends there; None without such a batch."""
+    row = ledger.execute(
+        "SELECT attempt FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
+        (ledger.pipeline, generation, end_lsn),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def newest_xid(ledger: Ledger, system_identifier: str) -> int | None:
+    """The highest id of a transaction that is staged of the server, retired batches included; None without any."""
+    row = ledger.execute(
+        """
+        SELECT max(greatest(b.max_xid, g.retired_xid)) FROM tidemark.generations g
+          LEFT JOIN tidemark.batch_tables b ON b.pipeline = g.pipeline AND b.generation = g.number
+         WHERE g.pipeline = %s AND g.system_identifier = %s
+        """,
+        (ledger.pipeline, system_identifier),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def last_committed_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> datetime | None:
+    """When the newest change of the batch that ends there was committed; None without such a batch or change."""
+    row = ledger.execute(
+        "SELECT last_committed_at FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
+        (ledger.pipeline, generation, end_lsn),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: Unseen) -> list[TouchedTable]:
+    """The table's batches that end at or below `before` and matter to chunks above it (R7), in order."""
+    # Each question has an index of its own; OR between them would read every batch of the table.
+    return _touched(
+        ledger,
+        """
+        tidemark.batch_tables b
+         WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s AND b."table" = %(table)s
+           AND b.retired_at IS NULL
+           AND b.end_lsn = ANY(ARRAY(
+               SELECT x.end_lsn FROM tidemark.batch_tables x
+                WHERE x.pipeline = %(pipeline)s AND x.generation = %(generation)s AND x."table" = %(table)s
+                  AND x.end_lsn <= %(before)s AND x.max_xid >= %(xmin)s
+                UNION
+               SELECT x.end_lsn FROM tidemark.batch_tables x
+                WHERE x.pipeline = %(pipeline)s AND x.generation = %(generation)s AND x."table" = %(table)s
+                  AND x.end_lsn <= %(before)s AND x.end_lsn > %(point)s AND x.max_xid IS NOT NULL
+                UNION
+               SELECT x.end_lsn FROM tidemark.batch_tables x
+                WHERE x.pipeline = %(pipeline)s AND x.generation = %(generation)s AND x."table" = %(table)s
+                  AND x.end_lsn <= %(before)s AND x.claims <> '[]'
+                  AND EXISTS (SELECT 1 FROM jsonb_array_elements(x.claims) c WHERE c ->> 'backfill' = ANY(%(swept)s))))
+        """,
+        {
+            "pipeline": ledger.pipeline,
+            "generation": generation,
+            "table": table,
+            "before": before,
+            "xmin": unseen.xmin,
+            "point": unseen.point,
+            "swept": sorted(unseen.swept),
+        },
+    )
+
+
+def _touched(ledger: Ledger, clauses: str, values: Params) -> list[TouchedTable]:
+    query = f"""
+        SELECT b.generation, b."table", b.start_lsn, b.end_lsn, b.files, b.counts, b.converted, b.unchanged, b.moved,
+               b.max_xid, b.claims, b.sweeps
+          FROM {clauses} ORDER BY b.generation, b."table", b.end_lsn
+        """
+    return [
+        TouchedTable(
+            number,
+            table,
+            start,
+            end,
+            tuple(StagedFile.from_json(f) for f in files),
+            counts,
+            converted,
+            unchanged,
+            moved,
+            max_xid,
+            tuple(Claim.from_json(c) for c in claims),
+            tuple(Sweep.from_json(s) for s in sweeps),
+        )
+        for number, table, start, end, files, counts, converted, unchanged, moved, max_xid, claims, sweeps in (
+            ledger.execute(query.encode(), values)
+        )
+    ]
+
+
+def truncating(ledger: Ledger, generation: int, table: str) -> list[StagedFile]:
+    """The files, of batches that are not retired and hold a truncate of the table, newest first."""
+    rows = ledger.execute(
+        """
+        SELECT files FROM tidemark.batch_tables
+         WHERE pipeline = %s AND generation = %s AND "table" = %s AND retired_at IS NULL
+           AND counts ->> 'truncate' IS NOT NULL
+         ORDER BY end_lsn DESC
+        """,
+        (ledger.pipeline, generation, table),
+    )
+    return [StagedFile.from_json(file) for (files,) in rows for file in files]
+
+
+def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) -> dict[str, Lsn | None]:
+    """Per table, of those with their start: end of the last batch of the generation that touches it and ends at or
+    below the start; None if none does, or the table was begun anew behind it. It is the `after` of a plan whose first
+    batch for the table starts there."""
+    rows = ledger.execute(
+        """
+        SELECT f."table",
+               (SELECT b.end_lsn FROM tidemark.batch_tables b
+                 WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s AND b."table" = f."table"
+                   AND b.end_lsn <= f.start_lsn
+                   AND b.end_lsn > coalesce((SELECT p.begun_lsn FROM tidemark.positions p
+                                              WHERE p.pipeline = %(pipeline)s AND p.generation = %(generation)s
+                                                AND p."table" = f."table"), '0/0')
+                 ORDER BY b.end_lsn DESC LIMIT 1)
+          FROM unnest(%(tables)s::text[], %(starts)s::text[]::pg_lsn[]) AS f ("table", start_lsn)
+        """,
+        {
+            "pipeline": ledger.pipeline,
+            "generation": generation,
+            "tables": list(starts),
+            "starts": [str(start) for start in starts.values()],
+        },
+    )
+    return dict(rows.fetchall())
+
+
+def unfit(ledger: Ledger) -> dict[str, dict[str, int]]:
+    """By table and column, how many values did not fit their target type, in the changes and chunks that are kept."""
+    rows = ledger.execute(
+        """
+        SELECT c."table", v.key, sum(v.value::bigint)::bigint
+          FROM (SELECT b."table", b.converted FROM tidemark.batch_tables b
+                 WHERE b.pipeline = %(pipeline)s AND b.converted <> '{}'::jsonb
+                UNION ALL
+                SELECT f."table", c.converted
+                  FROM tidemark.chunks c JOIN tidemark.backfills f USING (pipeline, backfill)
+                 WHERE c.pipeline = %(pipeline)s AND c.converted <> '{}'::jsonb AND f.purpose = 'fill') c,
+               jsonb_each_text(c.converted) v
+         GROUP BY 1, 2 ORDER BY 1, 2
+        """,
+        {"pipeline": ledger.pipeline},
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for table, column, count in rows:
+        counts.setdefault(table, {})[column] = count
+    return counts

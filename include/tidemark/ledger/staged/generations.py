@@ -1,0 +1,247 @@
+"""The lives of a pipeline's slot: rows of `generations`, of which the one with the highest number is open.
+
+A generation is opened by `capture.continuity.generation`, which judges the slot; here it is only written down.
+`staged_lsn` is the end of its chain of batches and moves by `batches.register` alone (R4). Opening one marks the
+pipeline's tables as needing a backfill where changes may lie between it and the one before, in the same transaction,
+together with the error to be raised once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from tidemark.errors import GenerationMissing, TidemarkError
+from tidemark.formats.error_record import ErrorFacts
+from tidemark.formats.generation_file import GenerationFile
+from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured.table_lives import step
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.reading import backfills, chunks
+from tidemark.lsn import Lsn, WalPoint
+from tidemark.wording import counted
+
+_COLUMNS = (
+    "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
+    "opened_at, opened_by, reason, history, source_started_at"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One life of the slot; `confirmed_lsn` is what was last read back from the source, no truth about it now.
+    `history` is that of the timeline (`source.wal.timelines`), `source_started_at` the start of the server that was
+    last asked whether its WAL is the one that was staged; None where nobody noted it yet."""
+
+    number: int
+    system_identifier: str
+    timeline: int
+    slot: str
+    start_lsn: Lsn
+    staged_lsn: Lsn
+    confirmed_lsn: Lsn | None
+    heartbeat_lsn: Lsn | None
+    heartbeat_at: datetime | None
+    opened_at: datetime
+    opened_by: str
+    reason: str
+    history: str | None = None
+    source_started_at: str | None = None
+
+
+def current(ledger: Ledger) -> Generation | None:
+    """The open generation; None before the pipeline's first run."""
+    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
+        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
+        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchone()
+
+
+def all_of(ledger: Ledger) -> list[Generation]:
+    """The oldest first."""
+    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
+        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number"
+        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchall()
+
+
+def required(ledger: Ledger) -> Generation:
+    """The open generation. Raises `GenerationMissing` before the pipeline's first run."""
+    generation = current(ledger)
+    if generation is None:
+        raise GenerationMissing(pipeline=ledger.pipeline)
+    return generation
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """How far the open generation is staged, and the latest commit time of a change below."""
+
+    generation: int
+    lsn: Lsn
+    committed_at: datetime | None
+
+
+def staged(ledger: Ledger) -> Staged:
+    """Raises `GenerationMissing` before the pipeline's first run."""
+    row = ledger.execute(
+        "SELECT number, staged_lsn, last_committed_at FROM tidemark.generations "
+        "WHERE pipeline = %s ORDER BY number DESC LIMIT 1",
+        (ledger.pipeline,),
+    ).fetchone()
+    if row is None:
+        raise GenerationMissing(pipeline=ledger.pipeline)
+    return Staged(*row)
+
+
+def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Generation:
+    """Open the generation that a written generation.json describes; its number must be above every other's.
+
+    With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason, and its join
+    is judged anew: what was in flight when the new slot was made is in no stream. If the opening names its `tables`,
+    that is so of those alone. Behind a fork the generation goes on from the point
+    where the source left what was staged, by a slot that has all from there: then its `tables` are marked, and tables
+    that joined above that point. The error is kept until `take_error` hands it out, once. Needs the lease `slot`.
+    """
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
+            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
+        )
+        # Opening a backfill shares this row: it ends before the backfills are closed below, or sees this generation.
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
+        newest = current(ledger)
+        if newest is not None and newest.number >= opening.number:
+            raise ValueError(f"generation {opening.number} is not above the open one, {newest.number}")
+        ledger.execute(
+            """
+            INSERT INTO tidemark.generations
+                   (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason,
+                    error, history)
+            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+            """,
+            (
+                lease.pipeline,
+                opening.number,
+                opening.system_identifier,
+                opening.timeline,
+                opening.slot,
+                opening.start_lsn,
+                opening.start_lsn,
+                lease.holder,
+                opening.reason,
+                None if opening.error is None else Jsonb(opening.error.to_json()),
+                opening.history,
+            ),
+        )
+        backfills.close_older(ledger, opening.number)
+        if opening.tables is not None and opening.backfill_kind != tables.GAP:
+            _mark_lost(ledger, opening)
+        elif opening.backfill_kind is not None:
+            marked = [
+                row.table for row in tables.all_of(ledger) if opening.tables is None or row.table in opening.tables
+            ]
+            with (
+                step(ledger, "capture", "judge_anew", marked),
+                step(ledger, "target", "need_backfill", marked),
+            ):
+                ledger.execute(
+                    """
+                    UPDATE tidemark.tables
+                       SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
+                           backfill_since = clock_timestamp(), marks = marks + 1, join_horizon = NULL,
+                           lost_keys = NULL, columns_in_doubt = NULL
+                     WHERE pipeline = %s AND "table" = ANY(%s)
+                    """,
+                    (opening.backfill_kind, opening.reason, lease.pipeline, marked),
+                )
+        return required(ledger)
+
+
+def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
+    """What a table had before it joined above the point that is left, was changed without a trace in what is staged."""
+    for table, keys in sorted((opening.tables or {}).items()):
+        rows = "any of its rows" if keys is None else counted(len(keys), "row")
+        tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
+    for table in joins.lost(ledger, opening.timeline, opening.start_lsn):
+        joins.judge_anew(ledger, table, opening.reason)
+        tables.mark_lost(ledger, table, opening.reason, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a promotion took away: the tables whose join is judged anew, the backfills that begin anew, and how many
+    chunks are read again."""
+
+    tables: tuple[str, ...]
+    backfills: tuple[str, ...]
+    chunks: int
+
+
+def follow(
+    ledger: Ledger, lease: Lease, generation: int, *, left_lsn: Lsn, snapshot: str, seen_at: WalPoint
+) -> Followed:
+    """Go on, on the timeline of `seen_at`, which left the generation's own at `left_lsn`. Needs the lease `slot`.
+
+    What was kept of the part that was lost is evidence of nothing (R7): its transactions are in no history, and their
+    ids are given out again. So a chunk that was read above `left_lsn` and not claimed is rejected and read again; a
+    backfill whose own snapshot was taken there has none of its chunks claimed, takes `snapshot` instead, of now, and so
+    begins anew; a join that was judged there is judged anew, and the table's open backfill is closed. All that lies
+    below is in both histories and stays. What was claimed does: its watermark is staged, so it lies below.
+    """
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
+        ledger.execute(
+            "UPDATE tidemark.generations SET timeline = %s, history = NULL WHERE pipeline = %s AND number = %s",
+            (seen_at.timeline, lease.pipeline, generation),
+        )
+        rejoining = joins.lost(ledger, seen_at.timeline, left_lsn)
+        for table in rejoining:
+            joins.judge_anew(ledger, table, "the promotion of a standby lost when it was captured")
+        rejected = chunks.reject_lost(ledger, seen_at.timeline, left_lsn)
+        begun = backfills.follow(ledger, left_lsn, snapshot, seen_at)
+    return Followed(tuple(rejoining), tuple(begun), rejected)
+
+
+def take_error(ledger: Ledger, lease: Lease) -> TidemarkError | None:
+    """The error with which the open generation was opened, if nobody was given it yet. Recorded as given before it
+    returns, so it is raised by one run and the next goes on. Needs the lease `slot`."""
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        row = ledger.execute(
+            """
+            UPDATE tidemark.generations SET error_raised_at = clock_timestamp()
+             WHERE pipeline = %s AND error IS NOT NULL AND error_raised_at IS NULL
+               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
+            RETURNING error
+            """,
+            (lease.pipeline, lease.pipeline),
+        ).fetchone()
+    return None if row is None else TidemarkError.from_facts(ErrorFacts.from_json(row[0]))
+
+
+def note_source(
+    ledger: Ledger,
+    lease: Lease,
+    generation: int,
+    **seen: str | Lsn,
+) -> None:
+    """Record what was seen at the source: `confirmed_lsn`, the slot's as read back; `slot`, another one's name;
+    `history`, that of its timeline; `source_started_at`. Needs the lease `slot`."""
+    columns = ("confirmed_lsn", "slot", "history", "source_started_at")
+    if not set(seen) <= set(columns):
+        raise TypeError(f"a generation does not keep {sorted(set(seen) - set(columns))}")
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
+            """
+            UPDATE tidemark.generations
+               SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), slot = coalesce(%s, slot),
+                   history = coalesce(%s, history), source_started_at = coalesce(%s, source_started_at)
+             WHERE pipeline = %s AND number = %s
+            """,
+            (*(seen.get(column) for column in columns), lease.pipeline, generation),
+        )

@@ -1,0 +1,174 @@
+"""Plans that were written and results that were ingested.
+
+A plan's row exists before its Spark application starts; the application knows nothing of it (R10). Whoever comes next
+(this task, or the one of the next run) ingests every result that lies beside an open plan. `ingest` is a
+compare-and-set on the plan's row, so of two tasks that find one result exactly one counts it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg.types.json import Jsonb
+
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.formats.merge_result import PlanResult
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import SLOT, Lease, of_table
+from tidemark.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPlan:
+    """`path` of plan.json and `tables` (table id -> end LSN of the plan for it) as they were written."""
+
+    plan: str
+    generation: int
+    run_id: str
+    holder: str
+    path: str
+    tables: dict[str, Lsn]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How long one merge of a table took, and how many changes went into its history."""
+
+    changes: int
+    seconds: float
+
+
+def record(ledger: Ledger, lease: Lease, plan: MergePlan, *, run_id: str, path: str) -> None:
+    """Write the plan's row. Needs the leases `table:<id>` of all its tables."""
+    with ledger.transaction():
+        lease.check(ledger, *(of_table(t.table) for t in plan.tables))
+        _insert(ledger, plan, run_id=run_id, holder=lease.holder, path=path)
+
+
+def record_found(ledger: Ledger, lease: Lease, plan: MergePlan, *, path: str) -> None:
+    """Write the row of a plan that lies in the lake but not in the ledger, which was restored from an older copy: its
+    result is then ingested like any other. Needs the lease `slot`, as registering a batch again does."""
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        _insert(ledger, plan, run_id="", holder=lease.holder, path=path)
+
+
+def _insert(ledger: Ledger, plan: MergePlan, *, run_id: str, holder: str, path: str) -> None:
+    ledger.execute(
+        """
+        INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables)
+        VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
+        """,
+        (
+            plan.pipeline,
+            plan.plan,
+            plan.generation,
+            run_id,
+            holder,
+            path,
+            Jsonb({t.table: str(t.end_lsn) for t in plan.tables}),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """`ended` says how it ended: `ingested`, `abandoned`, or `open`."""
+
+    plan: str
+    created_at: datetime
+    tables: int
+    ended: str
+
+
+def last(ledger: Ledger, number: int) -> list[PlanSummary]:
+    """The last plans, newest first."""
+    rows = ledger.execute(
+        """
+        SELECT plan, created_at, (SELECT count(*) FROM jsonb_object_keys(tables)),
+               CASE WHEN ingested_at IS NOT NULL THEN 'ingested' WHEN abandoned_at IS NOT NULL THEN 'abandoned'
+                    ELSE 'open' END
+          FROM tidemark.plans WHERE pipeline = %s ORDER BY created_at DESC LIMIT %s
+        """,
+        (ledger.pipeline, number),
+    )
+    return [PlanSummary(*row) for row in rows]
+
+
+def recorded(ledger: Ledger) -> set[str]:
+    """The names of all plans, ingested and abandoned ones among them."""
+    rows = ledger.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (ledger.pipeline,))
+    return {plan for (plan,) in rows}
+
+
+def not_ingested(ledger: Ledger) -> list[RecordedPlan]:
+    """The plans whose result was neither ingested nor given up, oldest first."""
+    rows = ledger.execute(
+        """
+        SELECT plan, generation, run_id, holder, path, tables, created_at FROM tidemark.plans
+         WHERE pipeline = %s AND ingested_at IS NULL AND abandoned_at IS NULL ORDER BY created_at, plan
+        """,
+        (ledger.pipeline,),
+    ).fetchall()
+    return [
+        RecordedPlan(
+            plan, generation, run_id, holder, path, {t: Lsn.parse(end) for t, end in tables.items()}, created_at
+        )
+        for plan, generation, run_id, holder, path, tables, created_at in rows
+    ]
+
+
+def ingest(ledger: Ledger, result: PlanResult) -> bool:
+    """Keep the result with its plan; True exactly once per plan. Call it first in the
+    transaction that raises the positions."""
+    return (
+        ledger.execute(
+            """
+            UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
+             WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL
+            """,
+            (Jsonb(json.loads(result.to_json())), ledger.pipeline, result.plan),
+        ).rowcount
+        == 1
+    )
+
+
+def result_of(ledger: Ledger, plan: str) -> PlanResult | None:
+    """The result as it was ingested; None if it was not."""
+    row = ledger.execute(
+        "SELECT result FROM tidemark.plans WHERE pipeline = %s AND plan = %s", (ledger.pipeline, plan)
+    ).fetchone()
+    return None if row is None or row[0] is None else PlanResult.from_json(json.dumps(row[0]))
+
+
+def measured(ledger: Ledger, names: Collection[str], latest: int) -> dict[str, list[Measured]]:
+    """By table, of these, what its merges took in the latest plans that were ingested, newest first."""
+    rows = ledger.execute(
+        """
+        SELECT t.value ->> 'table', (t.value -> 'rows' ->> 'history')::bigint, (t.value ->> 'seconds')::float8
+          FROM (SELECT created_at, plan, result FROM tidemark.plans WHERE pipeline = %s AND ingested_at IS NOT NULL
+                 ORDER BY created_at DESC, plan DESC LIMIT %s) p
+         CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
+         WHERE t.value ->> 'table' = ANY(%s) AND t.value ->> 'error' IS NULL
+         ORDER BY p.created_at DESC, p.plan DESC
+        """,
+        (ledger.pipeline, latest, sorted(names)),
+    )
+    by_table: dict[str, list[Measured]] = {}
+    for table, changes, seconds in rows:
+        by_table.setdefault(table, []).append(Measured(changes or 0, seconds))
+    return by_table
+
+
+def abandon(ledger: Ledger, plan: str) -> None:
+    """Stop looking for a result: every table of the plan is applied past it, or another plan covers it and a driver
+    that still runs loses by its fence. Its positions, if it commits after all, are found by the next plan's driver."""
+    ledger.execute(
+        "UPDATE tidemark.plans SET abandoned_at = clock_timestamp() "
+        "WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL AND abandoned_at IS NULL",
+        (ledger.pipeline, plan),
+    )

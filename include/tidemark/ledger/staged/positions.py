@@ -1,0 +1,153 @@
+"""How far each table is applied, as Delta's commits said, and from that how far the slot may be confirmed (R3).
+
+Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old
+result that is ingested late changes nothing. A batch makes no commit on a table it does not touch: a table
+therefore counts as applied up to just before its next untreated batch, which is that batch's `start_lsn`, and
+up to staged where it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.staged import generations
+from tidemark.lsn import Lsn
+from tidemark.schema.table_life import MERGING
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`applied_lsn` is the lower of the two, None until both tables exist. A table without identity has no `current`:
+    its history's position stands for both. `risen_at` is when either last rose."""
+
+    table: str
+    history_lsn: Lsn | None
+    current_lsn: Lsn | None
+    applied_lsn: Lsn | None
+    risen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """The applied position of a table before and after its two positions were raised."""
+
+    before: Lsn | None
+    after: Lsn | None
+
+
+def rise(ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None, Lsn | None]]) -> dict[str, Rise]:
+    """Raise the positions in history and current of each table to these where they are higher."""
+    values = {
+        "pipeline": ledger.pipeline,
+        "generation": generation,
+        "tables": list(reached),
+        "history": [None if lsn is None else str(lsn) for lsn, _ in reached.values()],
+        "current": [None if lsn is None else str(lsn) for _, lsn in reached.values()],
+    }
+    with ledger.transaction():
+        ledger.execute(
+            'INSERT INTO tidemark.positions (pipeline, generation, "table") '
+            'SELECT %(pipeline)s, %(generation)s, f."table" FROM unnest(%(tables)s::text[]) AS f ("table") '
+            'ORDER BY f."table" ON CONFLICT DO NOTHING',
+            values,
+        )
+        rows = ledger.execute(
+            """
+            WITH known AS (
+                 SELECT "table", applied_lsn FROM tidemark.positions
+                  WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND "table" = ANY(%(tables)s)
+                  ORDER BY "table" FOR UPDATE)
+            UPDATE tidemark.positions p
+               SET history_lsn = greatest(p.history_lsn, f.history_lsn),
+                   current_lsn = greatest(p.current_lsn, f.current_lsn),
+                   risen_at = CASE WHEN f.history_lsn > p.history_lsn OR f.current_lsn > p.current_lsn
+                                   THEN clock_timestamp() ELSE p.risen_at END
+              FROM unnest(%(tables)s::text[], %(history)s::text[]::pg_lsn[], %(current)s::text[]::pg_lsn[])
+                   AS f ("table", history_lsn, current_lsn)
+              JOIN known USING ("table")
+             WHERE p.pipeline = %(pipeline)s AND p.generation = %(generation)s AND p."table" = f."table"
+            RETURNING p."table", known.applied_lsn, p.applied_lsn
+            """,
+            values,
+        ).fetchall()
+    return {table: Rise(before, after) for table, before, after in rows}
+
+
+def begin_anew(ledger: Ledger, table: str) -> None:
+    """Everything of the table that is staged, in every generation, counts as applied, though no Delta table has it."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.positions AS known
+               (pipeline, generation, "table", history_lsn, current_lsn, begun_lsn)
+        SELECT pipeline, number, %s, staged_lsn, staged_lsn, staged_lsn FROM tidemark.generations WHERE pipeline = %s
+        ON CONFLICT (pipeline, generation, "table") DO UPDATE
+           SET history_lsn = excluded.history_lsn, current_lsn = excluded.current_lsn,
+               begun_lsn = excluded.begun_lsn, risen_at = clock_timestamp()
+        """,
+        (table, ledger.pipeline),
+    )
+
+
+def begin_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
+    """Everything of the table below, and in older generations, counts as applied: it is taken over from another one. A
+    table that is further on already stays there."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.positions (pipeline, generation, "table", history_lsn, current_lsn, begun_lsn)
+        VALUES (%(pipeline)s, %(generation)s, %(table)s, %(lsn)s, %(lsn)s, %(lsn)s)
+        ON CONFLICT (pipeline, generation, "table") DO NOTHING
+        """,
+        {"pipeline": ledger.pipeline, "generation": generation, "table": table, "lsn": lsn},
+    )
+
+
+def all_of(ledger: Ledger, generation: int) -> dict[str, Position]:
+    """The positions of the tables that have one in this generation."""
+    rows = ledger.execute(
+        'SELECT "table", history_lsn, current_lsn, applied_lsn, risen_at FROM tidemark.positions '
+        "WHERE pipeline = %s AND generation = %s",
+        (ledger.pipeline, generation),
+    ).fetchall()
+    return {row[0]: Position(*row) for row in rows}
+
+
+def applied(ledger: Ledger) -> dict[str, Lsn]:
+    """Per table, whatever its state, how far it counts as applied in the open generation: the start of its next
+    untreated batch, staged where it has none."""
+    return {table: lsn for table, _, lsn, _ in _progress(ledger)}
+
+
+def confirmable(ledger: Ledger) -> Lsn:
+    """R3's minimum in the open generation: over the tables, applied, or staged where parked,
+    paused or deferred; staged without any."""
+    staged = generations.required(ledger).staged_lsn
+    return min([staged, *held_back_by(ledger).values()])
+
+
+def held_back_by(ledger: Ledger) -> dict[str, Lsn]:
+    """The merging tables whose next untreated batch keeps `confirmable` below staged, with that batch's start."""
+    return {table: lsn for table, state, lsn, staged in _progress(ledger) if state == MERGING and lsn < staged}
+
+
+def _progress(ledger: Ledger) -> list[tuple[str, str, Lsn, Lsn]]:
+    """Table, state, applied, staged; one statement, so that all four are of one moment."""
+    return ledger.execute(
+        """
+        SELECT t."table", t.merge_state,
+               coalesce((SELECT b.start_lsn FROM tidemark.batch_tables b
+                          WHERE b.pipeline = g.pipeline AND b.generation = g.number AND b."table" = t."table"
+                            AND b.end_lsn > coalesce((SELECT p.applied_lsn FROM tidemark.positions p
+                                                       WHERE p.pipeline = g.pipeline AND p.generation = g.number
+                                                         AND p."table" = t."table"), '0/0')
+                          ORDER BY b.end_lsn LIMIT 1), g.staged_lsn),
+               g.staged_lsn
+          FROM (SELECT pipeline, number, staged_lsn FROM tidemark.generations
+                 WHERE pipeline = %s ORDER BY number DESC LIMIT 1) g
+          JOIN tidemark.tables t ON t.pipeline = g.pipeline
+         ORDER BY t."table"
+        """,
+        (ledger.pipeline,),
+    ).fetchall()

@@ -1,0 +1,153 @@
+"""Around the Spark application that keeps Delta tables small: ledger -> plan.json, result.json -> what it says.
+
+    look, for all tables, beside merges ──► the tables whose `current` is due
+    current, a few of those at a time, under their leases
+
+A merge leaves a table that is leased here to the next merge; a table that is being merged is left to the next run of
+maintenance. Nothing here is needed for a table to be right, so nothing is repeated within a run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any, Final
+
+from tidemark.capture import lake_folder
+from tidemark.config import PipelineConfig
+from tidemark.errors import LeaseTaken, PositionBelowPlan
+from tidemark.formats import layout
+from tidemark.formats.upkeep_plan import Step, UpkeepPlan, UpkeepResult
+from tidemark.ledger import leases, migrations
+from tidemark.ledger.captured import tables
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.observations import table_sizes
+from tidemark.ledger.retention import retirement
+from tidemark.ledger.staged import generations, positions
+from tidemark.run import Run
+from tidemark.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+# Every so many days VACUUM looks for files that no version of a table ever named: those of drivers that died.
+THOROUGH_DAYS: Final = 7
+
+
+def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
+    """The tables whose `current` is due, as many together as are merged at the same time."""
+    due = [table.table for table in result.tables if table.due]
+    size = config.merge.threads
+    return [due[first : first + size] for first in range(0, len(due), size)]
+
+
+def plan_look(run: Run) -> UpkeepPlan | None:
+    """A plan for every table that anything was ever merged into; None if there is none. Raises what
+    `lake_folder.require` raises."""
+    config = run.config
+    with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
+        migrations.require(book.connection)
+        names = [row.table for row in tables.all_of(book)]
+        if not names:
+            return None
+        store = _own_store(run, book)
+    for left in store.list(layout.maintenance_root(config.pipeline)):
+        store.delete(f"{layout.maintenance_root(config.pipeline)}/{left}")  # of a run that was killed
+    return _plan(config, store, "look", names)
+
+
+@contextmanager
+def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
+    """A plan for those tables of the group that nobody merges now, leased while the block runs; None for none. Raises
+    what `lake_folder.require` raises."""
+    names = {leases.of_table(table): table for table in group}
+    with ExitStack() as stack:
+        try:
+            lease = stack.enter_context(leases.hold_free(run.ledger, run.pipeline, names, run.holder))
+        except LeaseTaken as busy:
+            log.info("Left to the next run: %s", busy)
+            yield None
+            return
+        for taken in lease.left.values():
+            log.info("Left to the next run: %s", taken)
+        with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+            store = _own_store(run, book)
+        yield _plan(run.config, store, "current", [names[name] for name in lease.names])
+
+
+def _own_store(run: Run, ledger: Ledger) -> Store:
+    """The lake, if it is the one that the pipeline's tables lie in: in another one every table would look gone."""
+    store = Store(run.config.lake, run.config.lake_access)
+    lake_folder.require(run.config, store, generations.required(ledger))
+    return store
+
+
+def _plan(config: PipelineConfig, store: Store, step: Step, names: Sequence[str]) -> UpkeepPlan:
+    now = datetime.now(UTC)
+    plan = UpkeepPlan(
+        plan=f"{now:%Y%m%dT%H%M%S}-{token_hex(8)}",
+        pipeline=config.pipeline,
+        lake=config.lake,
+        step=step,
+        tables=tuple(names),
+        threads=config.merge.threads,
+        versions_days=config.maintenance.versions_days,
+        thorough=now.toordinal() % THOROUGH_DAYS == 0,
+    )
+    store.write_atomic(layout.maintenance_file(config.pipeline, plan.plan), plan.to_json().encode())
+    return plan
+
+
+def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None:
+    """What the application said, None if it left no result; its files are deleted."""
+    store = Store(config.lake, config.lake_access)
+    folder = f"{layout.maintenance_root(config.pipeline)}/{plan.plan}"
+    try:
+        return UpkeepResult.from_json(store.read(f"{folder}/result.json"))
+    except (FileNotFoundError, ValueError):
+        return None
+    finally:
+        store.delete(folder)
+
+
+def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
+    """Keep in the ledger, for `status`, what the run did; returns it. Raises what `lake_folder.require` raises, and
+    keeps nothing then: the lake may have gone since the plan, and what was not found in it is no table that is lost."""
+    upkept = [table for result in results for table in result.tables]
+    figures = {
+        "tables": len({table.table for table in upkept}),
+        "compacted": sum(table.compacted for table in upkept),
+        "files_before": sum(table.files_before for table in upkept if table.compacted),
+        "files_after": sum(table.files_after for table in upkept if table.compacted),
+        "left": sorted({table.table for table in upkept if table.left}),
+    }
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        _own_store(run, book)
+        retirement.note(book, tables=figures)
+        _park_what_is_gone(book, {(table.table, table.kind) for table in upkept})
+        # Of a table that was looked at and then compacted, the second is what is left.
+        table_sizes.keep(book, {(t.table, t.kind): t for t in upkept if t.bytes is not None}.values())
+    return figures
+
+
+def _park_what_is_gone(ledger: Ledger, seen: Collection[tuple[str, str]]) -> None:
+    """A table that lost a Delta table since the last look, and that no merge has met: the next one would park it so,
+    but where nothing happens at the source none comes."""
+    reached = positions.all_of(ledger, generations.required(ledger).number)
+    kept = table_sizes.all_of(ledger)
+    for row in tables.all_of(ledger):
+        at = reached.get(row.table)
+        if at is None or row.life.is_parked or not row.life.is_captured:
+            continue
+        for one in kept.get(row.table, ()):
+            if (row.table, one.kind) in seen or at.risen_at > one.seen_at:
+                continue
+            after = at.history_lsn if one.kind == "history" else at.current_lsn
+            gone = PositionBelowPlan(step=one.kind, table=row.table, position="no position", after=after)
+            log.error("%s", gone)
+            with ledger.transaction():
+                tables.lock(ledger, [row.table])
+                tables.park(ledger, row.table, gone.record())
+            break

@@ -1,0 +1,285 @@
+"""Staging and ledger -> only what may still be needed of them, and what is younger than `staging_days`.
+
+    under the lease `slot`   slot and source ─► `retirement.mark`, per generation, piece by piece ─► retired.json
+    then, oldest first       what was never registered ─► manifest ─► files ─► ledger rows, page by page
+                             chunks of ended backfills ─► their rows;   plans ─► their rows
+
+What may go is decided by `ledger.retention.retirement`, once. Everything else repeats what is marked, so a run that
+dies anywhere is finished by the next one. Files go before the rows that name them, never after: a row without files is
+found again, files without a row are nobody's. The oldest go first, so what is left of a chain is its end, and a ledger
+that was lost finds one chain (`capture.continuity.recovery`). A manifest goes before what it names, so none stands for
+a batch that is half gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from posixpath import dirname
+from typing import Any, Final
+
+from tidemark.capture import lake_folder
+from tidemark.capture.continuity.generation import still_continues
+from tidemark.capture.continuity.recovery import is_gone, read_retired, what_goes_on
+from tidemark.errors import LedgerBehindStaging, ParkedKeepsStaging
+from tidemark.failpoints import reach
+from tidemark.findings import listed
+from tidemark.formats import layout
+from tidemark.formats.merge_plan import MergePlan
+from tidemark.ledger import leases, migrations
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.retention import restored_retirement, retirement
+from tidemark.ledger.retention.retirement import Kept, Marked
+from tidemark.ledger.staged import generations, plans
+from tidemark.ledger.staged.generations import Generation
+from tidemark.lsn import Lsn
+from tidemark.maintenance.put_aside_removal import remove_put_aside
+from tidemark.postgres import postgres_session as source_sessions
+from tidemark.run import Run
+from tidemark.source.catalogue.publication import snapshot_xmin
+from tidemark.source.wal import slot as slots
+from tidemark.staging.abandoned_folders import read_name
+from tidemark.storage.store import Store
+from tidemark.wording import counted
+
+# Batches or plans whose files are removed before the ledger's rows follow.
+PAGE: Final = 500
+NAME_TIME: Final = "%Y%m%dT%H%M%S"
+
+
+@dataclass(slots=True)
+class Retired:
+    """What one run removed; `kept` are the tables that keep files beyond `staging_days`, `held_by` is what keeps all
+    of staging from there on, "" if nothing does. `removed` are the tables whose Delta tables were put aside and are
+    gone."""
+
+    batches: int = 0
+    bytes: int = 0
+    abandoned: int = 0
+    backfills: int = 0
+    plans: int = 0
+    held_by: str = ""
+    kept: dict[str, Kept] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        text = (
+            f"Removed {counted(self.batches, 'batch')} ({self.bytes} bytes of changes), the chunks of "
+            f"{counted(self.backfills, 'backfill')}, {counted(self.plans, 'plan')}, and {self.abandoned} that no batch "
+            "was made of"
+        )
+        if self.removed:
+            text += f"; the Delta tables of {listed(self.removed)}, which were put aside"
+        if self.held_by:
+            text += f"; staging is kept longer than staging_days, since {self.held_by}"
+        for table, kept in sorted(self.kept.items()):
+            why = "it is parked or paused" if kept.held else "its backfill needs them"
+            text += f"; {table} keeps {counted(kept.batches, 'batch')}, since {why}"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batches": self.batches,
+            "bytes": self.bytes,
+            "backfills": self.backfills,
+            "plans": self.plans,
+            "held_by": self.held_by,
+            "kept": sorted(self.kept),
+            "removed": self.removed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the source says under the lease `slot`: where the slot stands, and the xmin of a snapshot of now."""
+
+    confirmed: Lsn
+    xmin: int
+
+
+def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
+    """Remove what is older than `staging_days` and needed by nobody. Takes the lease `slot` while it decides.
+
+    Raises `GenerationStale` or `LedgerBehindStaging` if the capture has to run first, LeaseTaken, an error of the slot
+    or of the lake's folder, and at the end `ParkedKeepsStaging` if parked and paused tables keep more than
+    `parked_bytes`.
+    """
+    config = run.config
+    cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
+    report = clean(run, cutoff=cutoff, look=partial(_look, run), wait_s=wait_s)
+    report.removed = remove_put_aside(run)
+    held_bytes = {table: kept.bytes for table, kept in report.kept.items() if kept.held}
+    if sum(held_bytes.values()) > config.bounds.parked_bytes:
+        raise ParkedKeepsStaging(
+            pipeline=config.pipeline,
+            bytes=sum(held_bytes.values()),
+            limit=config.bounds.parked_bytes,
+            tables=listed(sorted(held_bytes)),
+        )
+    return report
+
+
+def _look(run: Run, opened: Generation) -> Seen:
+    with source_sessions.connect(
+        run.source, application_name=run.config.application_name, lock_timeout_s=run.config.bounds.lock_timeout_s
+    ) as connection:
+        still_continues(connection, opened)
+        _, confirmed = slots.usable(connection, opened.slot)
+        return Seen(confirmed, snapshot_xmin(connection))
+
+
+def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], Seen], wait_s: float = 0.0) -> Retired:
+    """`retire`, of what was registered or ended before `cutoff`."""
+    store = Store(run.config.lake, run.config.lake_access)
+    report = Retired()
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        migrations.require(book.connection)
+        opened = generations.current(book)
+        if opened is None:
+            return report
+        lake_folder.require(run.config, store, opened)
+        with leases.hold(run.ledger, run.pipeline, SLOT, run.holder, wait_s=wait_s) as lease:
+            marked = _mark(book, store, lease, cutoff, look)
+        reach("maintain.after_mark")
+        for one in marked:
+            _remove(book, store, one, report)
+        _remove_chunks(book, store, cutoff, report)
+        _remove_plans(book, store, cutoff, report)
+        retirement.note(book, retired=report.to_json())
+    return report
+
+
+def _mark(
+    ledger: Ledger, store: Store, lease: Lease, cutoff: datetime, look: Callable[[Generation], Seen]
+) -> list[Marked]:
+    """The slot is asked under its lease, so nobody confirms, registers or opens a generation meanwhile; the snapshot is
+    taken before the pipeline's row is locked, so a backfill that is opened behind it has a younger one, or is refused.
+
+    What is needed is asked of the ledger, so it must be level with staging: a batch that a dead drain left, or that a
+    restored ledger lacks, claims chunks that it may not know, or of a backfill that it closed since.
+    """
+    opened = generations.required(ledger)
+    if (difference := what_goes_on(store, ledger.pipeline, opened)) is not None:
+        raise LedgerBehindStaging(pipeline=ledger.pipeline, difference=difference)
+    seen = look(opened)
+    marked = []
+    for number in retirement.numbers(ledger):
+        last_file = read_retired(store, ledger.pipeline, number)
+        if last_file is not None and not restored_retirement.knows(ledger, last_file):
+            if number == opened.number:
+                raise LedgerBehindStaging(
+                    pipeline=ledger.pipeline, difference=f"it lacks the clean-up up to {last_file.up_to}"
+                )
+            restored_retirement.learn(ledger, lease, last_file, partial(is_gone, store))
+        if number == opened.number:
+            retired = retirement.mark(ledger, lease, number, cutoff=cutoff, confirmed=seen.confirmed, xmin=seen.xmin)
+        else:
+            retired = retirement.mark(ledger, lease, number, cutoff=cutoff)
+        if last_file is None or (last_file != retired.file and last_file.up_to <= retired.file.up_to):
+            store.write_atomic(layout.retired_file(ledger.pipeline, number), retired.file.to_json().encode())
+        marked.append(retired)
+    return marked
+
+
+def _remove(ledger: Ledger, store: Store, marked: Marked, report: Retired) -> None:
+    generation, up_to = marked.file.generation, marked.file.up_to
+    report.kept |= marked.kept
+    report.held_by = marked.held_by or report.held_by
+    report.bytes += marked.bytes
+    # First, so that of two manifests with one start never the wrong one is the only one left.
+    report.abandoned += _remove_abandoned(ledger, store, generation, up_to)
+    while page := retirement.to_remove(ledger, generation, PAGE):
+        for batch in page:
+            folder = dirname(batch.manifest)
+            if batch.is_whole:
+                store.delete(batch.manifest)
+                reach("maintain.after_manifest")
+                store.delete(folder)
+                report.batches += 1
+            else:
+                for below in sorted({dirname(path) for path in batch.paths}):
+                    store.delete(below)
+        reach("maintain.after_files")
+        retirement.removed(ledger, generation, page)
+        reach("maintain.after_rows")
+
+
+def _remove_abandoned(ledger: Ledger, store: Store, generation: int, up_to: Lsn) -> int:
+    """The folders below that no batch of the ledger is: a registered one covered their start (R4)."""
+    home = layout.generation_folder(ledger.pipeline, generation)
+    registered = retirement.registered_below(ledger, generation, up_to)
+    count = 0
+    for name in store.list(home):
+        attempt = read_name(name)
+        if attempt is None or attempt.start >= up_to or (attempt.start, attempt.attempt) in registered:
+            continue
+        if leases.ended(ledger, attempt.attempt):
+            store.delete(layout.manifest_file(f"{home}/{name}"))
+            store.delete(f"{home}/{name}")
+            count += 1
+    return count
+
+
+def _remove_chunks(ledger: Ledger, store: Store, cutoff: datetime, report: Retired) -> None:
+    """Those of a backfill together, with what readers that died left of it."""
+    for backfill in retirement.ended_backfills(ledger, cutoff):
+        store.delete(layout.backfill_folder(ledger.pipeline, backfill))
+        reach("maintain.after_chunks")
+        retirement.backfill_removed(ledger, backfill)
+        report.backfills += 1
+    needed = retirement.needed_backfills(ledger)
+    for name in store.list(layout.chunks_root(ledger.pipeline)):
+        # A ledger that was restored or lost does not know all backfills.
+        if name not in needed and _is_older(name, cutoff):
+            store.delete(layout.backfill_folder(ledger.pipeline, name))
+            report.backfills += 1
+
+
+def _remove_plans(ledger: Ledger, store: Store, cutoff: datetime, report: Retired) -> None:
+    while page := retirement.ended_plans(ledger, cutoff, PAGE):
+        for plan in page:
+            _remove_plan(ledger, store, plan)
+        reach("maintain.after_plans")
+        retirement.plans_removed(ledger, page)
+        report.plans += len(page)
+    for plan in _unknown_plans(ledger, store, cutoff):
+        _remove_plan(ledger, store, plan)
+        report.plans += 1
+    for name in store.list(layout.replays_root(ledger.pipeline)):
+        if _is_older(name, cutoff):  # of a task that was killed: any other takes its plan away itself
+            store.delete(layout.replay_folder(ledger.pipeline, name))
+            report.plans += 1
+
+
+def _remove_plan(ledger: Ledger, store: Store, plan: str) -> None:
+    """The plan first: a result alone says nothing to a ledger that was restored."""
+    store.delete(layout.plan_file(ledger.pipeline, plan))
+    store.delete(layout.plan_folder(ledger.pipeline, plan))
+
+
+def _unknown_plans(ledger: Ledger, store: Store, cutoff: datetime) -> Iterator[str]:
+    """Folders of plans that the ledger has no row of: their task died before it wrote one, or the row went, and with
+    it all batches."""
+    recorded = plans.recorded(ledger)
+    for name in store.list(layout.plans_root(ledger.pipeline)):
+        if name in recorded or not _is_older(name, cutoff):
+            continue
+        try:
+            plan = MergePlan.from_json(store.read(layout.plan_file(ledger.pipeline, name)))
+        except (FileNotFoundError, ValueError):
+            yield name
+            continue
+        floor = retirement.retired_lsn(ledger, plan.generation)
+        if floor is not None and all(table.end_lsn <= floor for table in plan.tables):
+            yield name
+
+
+def _is_older(name: str, cutoff: datetime) -> bool:
+    """Plans and backfills are named by when they were made; what has another name is nobody's to remove."""
+    try:
+        return datetime.strptime(name.partition("-")[0], NAME_TIME).replace(tzinfo=UTC) < cutoff
+    except ValueError:
+        return False

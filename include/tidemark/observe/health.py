@@ -1,0 +1,440 @@
+"""What ledger and slot say of a pipeline -> what is not as it should be, with severity, since when, and a remedy.
+
+The one judgement that the task `health`, `tidemark status`, the page and the alerts share: pure, `judge` reads nothing.
+
+    red      the lake is not an exact copy, or soon cannot be, and stays so until somebody does something
+    warning  not exact either, and something is under way that ends it; or it may become red
+    note     to know; nothing is wrong
+
+`Concern.line` says what, where and what to do on one line of a screen; `message` and `ways` say all of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from shlex import quote
+from typing import Final, Literal
+
+from tidemark.capture import deferral
+from tidemark.config import PipelineConfig
+from tidemark.errors import TidemarkError
+from tidemark.findings import listed
+from tidemark.ledger.captured.successors import is_built_by_capture
+from tidemark.ledger.captured.tables import REPLAYED
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.observations import overview
+from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.names import TableName
+from tidemark.observe.park_endings import way_on, ways_on
+from tidemark.run import utc_now
+from tidemark.schedule import longest_gap_s, longest_silence_s
+from tidemark.schema import table_life
+from tidemark.source.catalogue.inspection import slot_findings
+from tidemark.source.wal.slot import SlotState
+from tidemark.wording import counted, duration, moment, plural
+
+Severity = Literal["red", "warning", "note"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("red", "warning", "note")
+
+# In the order in which they are said, each with what it says of a table or a pipeline.
+KINDS: Final[Mapping[str, str]] = {
+    "cannot be seen": "cannot be seen",
+    "slot": "the slot is not as it must be",
+    "no run": "no run came to its end",
+    "lag": "is behind its source",
+    "parked": "is parked",
+    "not captured": "is not captured",
+    "has an error": "has an error",
+    "differs": "differs from its source",
+    "needs a backfill": "needs a backfill",
+    "backfill stands still": "has a backfill that stands still",
+    "failed": "failed to merge",
+    "behind": "waits for its merge",
+    "joining": "has joined unjudged",
+    "paused": "is paused",
+    "being backfilled": "is being backfilled",
+    "another shape": "is built in another shape",
+    "replayed": "is replayed",
+    "unfit values": "has values that do not fit",
+    "proof is old": "was not proven for long",
+    "unproven": "is not proven yet",
+}
+
+# What the state of a table is called that is not in file and publication.
+NOT_CAPTURED: Final = "not captured"
+# A backfill of which nothing was read for so long stands still: a chunk takes seconds, an outage is retried an hour.
+STANDSTILL_S: Final = 7200
+# A verify proves a thirtieth each night, so a proof that is older than two rounds is not renewed.
+PROOF_DAYS: Final = 60
+LINE_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """`table` is `schema.table`, empty if it is about the pipeline. Those of one `kind` and `group` are said
+    together. `ways` are what to do next, with the commands to type, `do` the one of them that a line has room for;
+    `brief` is why, in a few words."""
+
+    kind: str
+    severity: Severity
+    message: str
+    table: str = ""
+    group: str = ""
+    brief: str = ""
+    since: datetime | None = None
+    ways: tuple[str, ...] = ()
+    do: str = ""
+
+    @property
+    def alert(self) -> tuple[str, str]:
+        """Kind and subject, by which it is known again in a later run. A table that is parked anew is another alert,
+        one that is being backfilled the same that it was before."""
+        kind = "needs a backfill" if self.kind in ("being backfilled", "another shape", "replayed") else self.kind
+        if self.kind == "parked" and self.since is not None:
+            return kind, f"{self.table} {self.since.astimezone(UTC).isoformat()}"
+        return kind, self.table or self.group
+
+    @property
+    def line(self) -> str:
+        """What, where, what to do."""
+        what = f"{self.table} {KINDS[self.kind]}" if self.table else ""
+        why = self.brief or self.message
+        since = "" if self.since is None else f" since {moment(self.since)}"
+        said = f"{what}{since}: {why}" if what else why
+        do = self.do or (self.ways[0] if self.ways else "")
+        return f"{_cut(said.rstrip('.'), max(LINE_CHARACTERS - len(do), 80))}. {do}" if do else _cut(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`concerns` stand with the hardest first; `states` has a word or two per table, by its id, "ok" if at rest. Of the
+    kinds `not_judged` nothing is known: what says nothing of them does not say that all is well."""
+
+    pipeline: str
+    concerns: tuple[Concern, ...]
+    states: Mapping[str, str]
+    not_judged: frozenset[str] = frozenset()
+
+    def of(self, severity: Severity) -> tuple[Concern, ...]:
+        return tuple(concern for concern in self.concerns if concern.severity == severity)
+
+    @property
+    def worst(self) -> Literal["red", "warning"] | None:
+        """The hardest severity, where a note is none."""
+        return "red" if self.of("red") else "warning" if self.of("warning") else None
+
+    @property
+    def line(self) -> str:
+        """How it stands on one line of a screen."""
+        wrong = (*self.of("red"), *self.of("warning"))
+        if not wrong:
+            return f"{self.pipeline}: every table is exact"
+        if len(wrong) == 1:
+            return f"{self.pipeline}: {wrong[0].line}"
+        parts = []
+        for kind, count in Counter(concern.kind for concern in wrong).items():
+            tables = [concern.table for concern in wrong if concern.kind == kind and concern.table]
+            if tables:
+                parts.append(f"{counted(count, 'table')} {of_many(kind, count)} ({listed(tables, limit=3)})")
+            else:
+                parts += [_cut(concern.brief or concern.message, 80) for concern in wrong if concern.kind == kind]
+        return _cut(f"{self.pipeline}: {'; '.join(parts)}")
+
+
+def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
+    """What the ledger alone says; of the slot it says nothing."""
+    return judge(config, overview.read(ledger), now=now())
+
+
+def judge(
+    config: PipelineConfig,
+    ledger: PipelineStatus | None,
+    *,
+    now: datetime,
+    slot: SlotState | None = None,
+    unusable: TidemarkError | None = None,
+    unseen: Mapping[str, str] | None = None,
+) -> Health:
+    """`slot` is None if it was not asked for; `unusable` is why no drain may read it; `unseen` maps what could not
+    be read, as "source", to why."""
+    concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
+    states: dict[str, str] = {}
+    if ledger is not None:
+        concerns += [*_runs(config, ledger, now), *_errors_of_preflight(ledger)]
+        being_read = frozenset(_table(one) for one in ledger.backfills if _is_read(one))
+        for table in ledger.tables:
+            concerns += _of_table(config, ledger, table, now, being_read)
+            states[table.table] = _state(config, table, now, being_read)
+        concerns += _standing_still(config, ledger.backfills, now)
+    order = list(KINDS)
+    concerns.sort(key=lambda one: (SEVERITIES.index(one.severity), order.index(one.kind), one.group, one.table))
+    not_judged = set(KINDS) - {"cannot be seen", "slot"} if ledger is None else set()
+    if slot is None and unusable is None:
+        not_judged |= {"slot"} if "source" in (unseen or {}) else {"slot", "cannot be seen"}
+    return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged))
+
+
+def readable(table: str) -> str:
+    return TableName.parse(table).shown
+
+
+# --- the pipeline -----------------------------------------------------------------------------------------------------
+
+
+def _unseen(unseen: Mapping[str, str]) -> Iterator[Concern]:
+    for what, why in unseen.items():
+        yield Concern("cannot be seen", "red", f"The {what} cannot be seen: {why}", group=what)
+
+
+def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkError | None) -> Iterator[Concern]:
+    if unusable is not None:
+        happened = unusable.happened.format(**unusable.facts)
+        yield Concern("slot", "red", str(unusable), group=type(unusable).__name__, brief=happened)
+        return
+    if slot is None:
+        return
+    lost = [
+        Concern("slot", "red", f"{finding.message}. {finding.remedy}.", group="wal", brief=finding.message)
+        for finding in slot_findings(slot)
+    ]
+    yield from lost
+    if slot.retained_bytes > config.bounds.wal_valve_bytes:
+        kept = f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, more than wal_valve_bytes'
+        yield Concern("slot", "red", f"{kept}. Let the drain run.", group="wal", brief=kept)
+    elif not lost and slot.limit_bytes and slot.retained_bytes > config.alerts.wal_share * slot.limit_bytes:
+        kept = (
+            f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, and is lost at '
+            f"{slot.limit_bytes // 2**20} MiB (max_slot_wal_keep_size)"
+        )
+        yield Concern("slot", "red", f"{kept}. Let the drain run, or raise that setting.", group="wal", brief=kept)
+
+
+def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
+    last = max(filter(None, (ledger.generation.heartbeat_at, ledger.generation.opened_at, ledger.level_at)))
+    gap_s = longest_gap_s(config.schedule)
+    longest_s = longest_silence_s(config)
+    dag = f"{config.pipeline}_capture"
+    if gap_s is None or longest_s is None:
+        return
+    way = f"To see why: tidemark preflight {config.path}"
+    if now - last > timedelta(seconds=longest_s):
+        message = f"Nothing was staged since {moment(last)}: {dag} does not run, or its runs fail."
+        yield Concern("no run", "red", message, since=last, ways=(way,))
+    elif now - last > timedelta(seconds=max(config.alerts.max_lag_s, 2 * gap_s)):
+        behind = duration((now - last).total_seconds())
+        message = (
+            f"What is staged is {behind} behind the source, more than max_lag_s: the drains of {dag} do not keep up."
+        )
+        yield Concern("lag", "red", message, since=last, ways=(way,))
+
+
+def _errors_of_preflight(ledger: PipelineStatus) -> Iterator[Concern]:
+    for entry in ledger.table_errors:
+        checks = ", ".join(sorted({error.check for error in entry.errors}))
+        kind = "not captured" if entry.barred else "has an error"
+        yield Concern(kind, "red", entry.message, readable(entry.table), checks, since=entry.since)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _of_table(
+    config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime, being_read: frozenset[str]
+) -> Iterator[Concern]:
+    row, name = table.row, readable(table.table)
+    if not row.life.is_captured:
+        if row.life.is_parked and row.error is not None and table.waiting_batches:
+            exact = TableName.parse(row.table).exact  # another one may have the name
+            ways = tuple(ways_on(config, exact, row.error))
+            yield Concern("parked", "note", row.error.message, exact, row.error.kind, row.error.kind, ways=ways)
+        return
+    if not row.life.can_be_read and not row.life.needs_backfill:
+        why = "whether it had rows before its first change was staged, nobody has looked yet"
+        way = f"The next run of {config.pipeline}_capture looks"
+        yield Concern("joining", "warning", f"It joined, and {why}.", name, brief=why, ways=(way,))
+    if row.life.is_parked and row.error is not None:
+        ways = tuple(ways_on(config, row.table, row.error))
+        do = way_on(config, row.table, row.error)
+        yield Concern(
+            "parked", "red", row.error.message, name, row.error.kind, row.error.kind, row.state_since, ways, do
+        )
+    elif row.failed_runs and row.error is not None:
+        tries = f"{counted(row.failed_runs, 'run')} failed, and after {config.bounds.park_after} it is parked"
+        yield Concern(
+            "failed", "warning", f"{row.error.message} {tries}.", name, row.error.kind, row.error.kind, row.error_at
+        )
+    elif row.life.is_paused:
+        yield _paused(config, table)
+    elif table.waiting_batches and table.waiting_since is not None:
+        yield _waiting(config, table, now)
+    if row.life.needs_backfill:
+        yield _unfilled(config, table, being_read)
+    elif table.beside is not None:
+        before = readable(table.beside)
+        why = f"it is whole; the next run of {config.pipeline}_capture has readers see it in place of {before}"
+        yield Concern("replayed" if table.is_replayed else "another shape", "note", why, name, brief=why)
+    if table.differences:
+        way = f"Trigger {config.pipeline}_verify with this table, share 1 and repair"
+        message = f"It is not what its source is. {table.differences}"
+        yield Concern("differs", "red", message, name, brief=table.differences, ways=(way,))
+    if table.unfit:
+        columns = ", ".join(f"{column} ({count})" for column, count in table.unfit.items())
+        message = (
+            f"Values did not fit the target type of {columns}; history has them as text, docs/formats.md says what "
+            "current has in their place."
+        )
+        way = f"To have them as they are: target: {{{next(iter(table.unfit))}: text}} in {config.path}, and a backfill"
+        yield Concern("unfit values", "note", message, name, brief=columns, ways=(way,))
+    yield from _proof(config, ledger, table, now)
+
+
+def _paused(config: PipelineConfig, table: TableStatus) -> Concern:
+    """A person's choice, which a person may forget."""
+    row, name = table.row, readable(table.table)
+    by = f"by {row.paused_by}"
+    message = f"Nothing of it is merged until somebody resumes it; {counted(table.waiting_changes, 'change')} wait."
+    way = f"To go on: tidemark resume {quote(config.path)} {quote(name)}"
+    return Concern("paused", "warning", message, name, by, by, row.state_since, (way,))
+
+
+def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Concern:
+    """What waits by choice is late from when it is due."""
+    assert table.waiting_since is not None
+    waited_s = (now - table.waiting_since).total_seconds()
+    until = deferral.waits_until(config, table, now)
+    chosen = config.merge.defers and table.row.life.merge == table_life.DEFERRED
+    wanted_since = config.merge.due_at(table.waiting_since) if chosen else table.waiting_since
+    late = (now - wanted_since).total_seconds() > config.alerts.max_lag_s
+    message = (
+        f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')} "
+        f"{plural(table.waiting_changes, 'is')} staged and not merged, the oldest for {duration(waited_s)}"
+        f"{', more than max_lag_s' if late else ''}{'' if until is None else f'; by choice, until {moment(until)}'}."
+    )
+    way = f"The log of merge in {config.pipeline}_capture says what it waits for"
+    name = readable(table.table)
+    return Concern("behind", "red" if late else "note", message, name, since=table.waiting_since, ways=(way,))
+
+
+def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[str]) -> Concern:
+    """What is being read ends by itself, and so does what the capture starts; a table that is parked is not read."""
+    row, name = table.row, readable(table.table)
+    reason = row.backfill_reason or "nobody knows why"
+    if table.table in being_read:
+        return Concern("being backfilled", "warning", reason, name, reason, since=row.backfill_since)
+    is_built = is_built_by_capture(row, table.called, config.evolves)
+    if table.beside is not None and row.life.is_merged and is_built:
+        way = f"{config.pipeline}_capture starts its backfill"
+        return Concern("another shape", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
+    if row.backfill_kind == REPLAYED:
+        way = f"The next merge of {config.pipeline}_capture builds it"
+        if row.life.is_parked:
+            way = "First end its park; then the next merge builds it"
+        return Concern("replayed", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
+    if row.life.is_parked:
+        way = "First end its park; then trigger the backfill"
+        return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
+    if table.unreadable is not None:
+        way = f"Then: airflow dags trigger {config.pipeline}_backfill --conf '{json.dumps({'tables': [name]})}'"
+        message = f"{reason}. {table.unreadable}"
+        return Concern("needs a backfill", "red", message, name, reason, since=row.backfill_since, ways=(way,))
+    if config.auto_backfill:
+        way = f"{config.pipeline}_capture starts it"
+        return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
+    way = f"To fill every table that needs it: airflow dags trigger {config.pipeline}_backfill"
+    return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
+
+
+def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime) -> Iterator[Concern]:
+    """A table of history alone has nothing to be proven. One that never was, where two rounds of nights went by, is as
+    one whose proof is as old as that."""
+    name, proof = readable(table.table), table.verified
+    if not table.row.has_current:
+        return
+    oldest = None if proof is None else proof.through_at
+    since = oldest or max(ledger.generation.opened_at, table.row.state_since)
+    is_old = now - since > timedelta(days=PROOF_DAYS)
+    if oldest is None:
+        part = "no part" if proof is None else f"{proof.proven} of {counted(proof.parts, 'part')}"
+        said = f"{part} of it {'was' if proof is None else 'are'} proven so far"
+        if not is_old:
+            yield Concern("unproven", "note", said, name)
+            return
+        message = f"In {PROOF_DAYS} days {said}: {config.pipeline}_verify does not get round to it."
+    else:
+        message = f"Its oldest proof is of {moment(oldest)}: {config.pipeline}_verify does not get round to it."
+    if is_old:
+        way = f"Look at the runs of {config.pipeline}_verify, or whether it is paused"
+        yield Concern("proof is old", "warning", message, name, since=since, ways=(way,))
+
+
+def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read: frozenset[str]) -> str:
+    row = table.row
+    if not row.life.is_captured:
+        return NOT_CAPTURED
+    if row.life.is_parked:
+        return "parked"
+    if row.life.is_paused:
+        return "paused"
+    if row.failed_runs:
+        return f"failed {counted(row.failed_runs, 'run')}"
+    if row.life.needs_backfill:
+        waits = "needs a backfill" if table.beside is None else "replayed" if table.is_replayed else "another shape"
+        return "being backfilled" if table.table in being_read else waits
+    if table.differences:
+        return "differs"
+    if not row.life.can_be_read:
+        return "joining"
+    if not table.waiting_batches:
+        return "ok"
+    return "behind" if deferral.waits_until(config, table, now) is None else "deferred"
+
+
+# --- backfills --------------------------------------------------------------------------------------------------------
+
+
+def _table(backfill: OpenBackfill) -> str:
+    return backfill.progress.table
+
+
+def _is_read(backfill: OpenBackfill) -> bool:
+    """Whether somebody reads it, or it waits for its merge alone."""
+    done = backfill.progress.ranges_done == backfill.progress.ranges
+    return backfill.purpose == "fill" and (backfill.read_by is not None or done)
+
+
+def _standing_still(config: PipelineConfig, backfills: Iterable[OpenBackfill], now: datetime) -> Iterator[Concern]:
+    for backfill in backfills:
+        idle = now - backfill.active_at
+        if idle <= timedelta(seconds=STANDSTILL_S):
+            continue
+        fills = backfill.purpose == "fill"
+        dag = f"{config.pipeline}_{'backfill' if fills else 'verify'}"
+        message = (
+            f"Of the {'backfill' if fills else 'verify'} {backfill.progress.backfill} nothing was read or merged for "
+            f"{duration(idle.total_seconds())}."
+        )
+        way = f"To go on where it stands: clear the red task of {dag}, or airflow dags trigger {dag}"
+        severity: Severity = "red" if fills else "warning"
+        name = readable(_table(backfill))
+        yield Concern("backfill stands still", severity, message, name, since=backfill.active_at, ways=(way,))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def of_many(kind: str, count: int) -> str:
+    words = KINDS[kind]
+    first, _, rest = words.partition(" ")
+    if count == 1:
+        return words
+    several = {"is": "are", "has": "have", "was": "were", "needs": "need", "waits": "wait", "differs": "differ"}
+    return f"{several.get(first, first)} {rest}"
+
+
+def _cut(text: str, characters: int = LINE_CHARACTERS) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= characters else text[: characters - 1].rstrip() + "…"

@@ -1,0 +1,69 @@
+"""What is red of a pipeline and was not told, and what was told and is over -> one message each, told once.
+
+The ledger remembers what was told, in the transaction around the telling (`ledger.observations.sent_alerts`): a
+notifier that fails leaves the message to the next run, a cleared task tells nothing again, and a process that dies
+between telling and commit tells twice. What cannot be judged now, as the slot of a source that is away, is neither new
+nor over. Five hundred tables that became red for one reason are one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+from tidemark.findings import listed
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.observations import sent_alerts
+from tidemark.ledger.observations.sent_alerts import Told
+from tidemark.observe.health import Concern, Health, of_many
+from tidemark.wording import counted, moment
+
+NAMES = 20
+
+
+def announce(ledger: Ledger, health: Health, *, tell: Callable[[str], None]) -> list[str]:
+    """Call `tell` with a message for all that became red for one reason since the last time, and for what is over; the
+    messages. Raises what `tell` raises; what was not told by then is told the next time."""
+    messages: list[str] = []
+
+    def say(message: str) -> None:
+        tell(message)
+        messages.append(message)
+
+    red = sorted(health.of("red"), key=lambda one: (one.alert[0], one.group, one.table))
+    for (kind, _), alike in groupby(red, key=lambda one: (one.alert[0], one.group)):
+        concerns = {one.alert[1]: one for one in alike}
+        with ledger.transaction():
+            new = sent_alerts.begin(ledger, kind, {subject: one.line for subject, one in concerns.items()})
+            if new:
+                say(_new(health.pipeline, [concerns[subject] for subject in new]))
+    for kind, ended in groupby(_over(sent_alerts.all_of(ledger), health), key=lambda told: told.kind):
+        with ledger.transaction():
+            if gone := sent_alerts.end(ledger, kind, [told.subject for told in ended]):
+                say(_ended(health.pipeline, gone))
+    return messages
+
+
+def _over(notices: Iterable[Told], health: Health) -> list[Told]:
+    """What nothing is left of: while it is only less bad, as a table that is being backfilled, it is not over."""
+    still = {one.alert for one in (*health.of("red"), *health.of("warning"))}
+    over = [one for one in notices if (one.kind, one.subject) not in still and one.kind not in health.not_judged]
+    return sorted(over, key=lambda one: (one.kind, one.subject))
+
+
+def _new(pipeline: str, concerns: Sequence[Concern]) -> str:
+    first = concerns[0]
+    if len(concerns) == 1:
+        lines = [f"Pipeline {pipeline}: {first.line}"]
+    else:
+        names = listed((one.table for one in concerns), limit=NAMES)
+        tables = counted(len(concerns), "table")
+        lines = [f"Pipeline {pipeline}: {tables} {of_many(first.kind, len(concerns))}: {names}"]
+        lines += [f"Of {first.table}:"]
+    return "\n".join([*lines, first.message, *first.ways])
+
+
+def _ended(pipeline: str, notices: Sequence[Told]) -> str:
+    first = notices[0]
+    line = f"Pipeline {pipeline}: over, told {moment(first.told_at)}: {first.line}"
+    return line if len(notices) == 1 else f"{line}\nand {len(notices) - 1} more of the same kind"

@@ -1,0 +1,74 @@
+"""The end of a run: how the pipeline stands -> its row of `runs`, what has to be told, and the verdict.
+
+It reads what is there when it begins, whoever brought it about, and changes nothing that a table or the slot depends
+on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.observations import runs
+from tidemark.ledger.observations.runs import Figures, Verdict
+from tidemark.lsn import Lsn
+from tidemark.observe import health_alerts
+from tidemark.observe.health import Health
+from tidemark.observe.status import Status, read_status
+from tidemark.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """`changes` are those that the run staged, None if nobody knows."""
+
+    health: Health
+    figures: Figures
+    changes: int | None = None
+
+
+def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -> Examined:
+    """Write the run's figures, where it is one of the capture, tell what is new or over, and return the verdict.
+
+    While the ledger cannot be read nothing is remembered: then each run tells that. Raises what `tell` raises.
+    """
+    status = read_status(run.config, source=run.source, ledger=run.ledger, now=run.now, of_lake=False)
+    health = status.health
+    figures = figures_of(status, health)
+    if "ledger" in status.unseen:
+        tell(f"Pipeline {health.pipeline}: {health.line}")
+        return Examined(health, figures)
+    with open_ledger(run.ledger, run.pipeline) as book:
+        changes = runs.note_figures(book, run.run_id, figures) if of_capture else None
+        health_alerts.announce(book, health, tell=tell)
+    return Examined(health, figures, changes)
+
+
+def figures_of(status: Status, health: Health) -> Figures:
+    ledger, slot = status.ledger, status.slot
+    verdict: Verdict = health.worst or "ok"
+    if ledger is None:
+        return Figures(verdict)
+    generation = ledger.generation
+    source_lsn = None if slot is None or slot.restart_lsn is None else Lsn(slot.restart_lsn + slot.retained_bytes)
+    waiting = [table for table in ledger.tables if table.waiting_batches]
+    merged = [table.waiting_since for table in waiting if table.row.life.is_merged and table.waiting_since is not None]
+    level_at = max(filter(None, (generation.heartbeat_at, generation.opened_at, ledger.level_at)))
+    return Figures(
+        verdict,
+        generation=generation.number,
+        staged_lsn=generation.staged_lsn,
+        applied_lsn=ledger.confirmable_lsn,
+        confirmed_lsn=generation.confirmed_lsn if slot is None else slot.confirmed_lsn,
+        source_lsn=source_lsn,
+        lag_bytes=None if source_lsn is None else max(0, source_lsn - ledger.confirmable_lsn),
+        lag_s=max((status.now - min([level_at, *merged])) / timedelta(seconds=1), 0.0),
+        retained_bytes=None if slot is None else slot.retained_bytes,
+        limit_bytes=None if slot is None else slot.limit_bytes,
+        unapplied_batches=sum(table.waiting_batches for table in waiting),
+        unapplied_changes=sum(table.waiting_changes for table in waiting),
+        tables=dict(sorted(Counter(health.states.values()).items())),
+    )

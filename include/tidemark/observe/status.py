@@ -1,0 +1,151 @@
+"""Where a pipeline stands, read from source, ledger and lake -> `Status`, and what of it needs somebody.
+
+Each of the three may be out of reach: that is said, and the rest is shown. What is wrong is judged by `observe.health`
+and said first; how the tables stand is a count, and a list where it is asked for (`observe.status_text`). Positions are
+R3's three: staged, applied per table, confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, TypeVar
+
+import psycopg
+
+from tidemark.capture import deferral, lake_folder
+from tidemark.capture.continuity import ownership
+from tidemark.config import PipelineConfig
+from tidemark.errors import TidemarkError
+from tidemark.formats import layout
+from tidemark.ledger import migrations
+from tidemark.ledger.captured.put_aside import PutAside
+from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.leases import of_table
+from tidemark.ledger.observations import overview
+from tidemark.ledger.observations.overview import PipelineStatus, TableStatus
+from tidemark.observe import health
+from tidemark.observe.health import Health
+from tidemark.postgres import postgres_session
+from tidemark.run import utc_now
+from tidemark.source.wal.slot import SlotState, read_slot, usable
+from tidemark.source.wal.slot_server import system_identifier
+from tidemark.storage.store import Store
+
+STATEMENT_TIMEOUT_S: Final = 30
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`ledger` is None before the first generation was opened, or where it cannot be read, as `unseen` then says: per
+    database or lake, why. `unusable` is why no drain may read the slot."""
+
+    config: PipelineConfig
+    ledger: PipelineStatus | None
+    slot: SlotState | None
+    unusable: TidemarkError | None
+    unseen: dict[str, str]
+    now: datetime
+
+    @property
+    def tables(self) -> tuple[TableStatus, ...]:
+        return () if self.ledger is None else self.ledger.tables
+
+    @property
+    def health(self) -> Health:
+        return health.judge(
+            self.config, self.ledger, now=self.now, slot=self.slot, unusable=self.unusable, unseen=self.unseen
+        )
+
+    def due_at(self, table: TableStatus) -> datetime | None:
+        """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""
+        return deferral.waits_until(self.config, table, self.now)
+
+    @property
+    def put_aside(self) -> tuple[PutAside, ...]:
+        return () if self.ledger is None else self.ledger.put_aside
+
+    def removed_from(self, pair: PutAside) -> datetime | None:
+        """From when on maintenance removes the Delta tables that were put aside; None if nobody does."""
+        days = self.config.maintenance.put_aside_days
+        return None if days is None else pair.since + timedelta(days=days)
+
+    def held_by(self, table: TableStatus) -> str | None:
+        """Who holds the lease of a table for which something waits: a merge leaves it to the next one."""
+        if self.ledger is None or table.backlog is None:
+            return None
+        name = of_table(table.table)
+        return next((lease.holder for lease in self.ledger.leases if lease.name == name), None)
+
+
+def read_status(
+    config: PipelineConfig,
+    *,
+    source: str | TidemarkError,
+    ledger: str | TidemarkError,
+    now: Callable[[], datetime] = utc_now,
+    of_lake: bool = True,
+) -> Status:
+    """Read source, ledger and lake; never raises for one that cannot be read. In place of a connection string there may
+    be the error that looking it up came to. Without `of_lake` the lake is not looked at."""
+    unseen: dict[str, str] = {}
+    ledger_status = _asked(unseen, "ledger", partial(_ledger, config, ledger))
+    slot, unusable = _asked(unseen, "source", partial(_slot, config, source, ledger_status)) or (None, None)
+    if of_lake:
+        _asked(unseen, "lake", partial(_lake, config, ledger_status))
+    return Status(config, ledger_status, slot, unusable, unseen, now())
+
+
+def _asked(unseen: dict[str, str], subject: str, look: Callable[[], Seen]) -> Seen | None:
+    try:
+        return look()
+    except TidemarkError as error:
+        unseen[subject] = str(error)
+    except psycopg.Error as failed:
+        unseen[subject] = f"{type(failed).__name__}, SQLSTATE {failed.sqlstate}"
+    except OSError as failed:
+        unseen[subject] = f"{type(failed).__name__}, {failed.strerror}"
+    except Exception as failed:  # each object store has its own, and here all of them mean the same
+        unseen[subject] = type(failed).__name__
+    return None
+
+
+def _conninfo(resolved: str | TidemarkError) -> str:
+    if isinstance(resolved, TidemarkError):
+        raise resolved
+    return resolved
+
+
+def _slot(
+    config: PipelineConfig, source: str | TidemarkError, ledger: PipelineStatus | None
+) -> tuple[SlotState | None, TidemarkError | None]:
+    """The slot, and why no drain may read it: one of another server is not the pipeline's until somebody says so."""
+    with postgres_session.connect(
+        _conninfo(source), application_name=config.application_name, statement_timeout_s=STATEMENT_TIMEOUT_S
+    ) as session:
+        slot = read_slot(session, config.slot)
+        try:
+            usable(session, config.slot)
+        except TidemarkError as wrong:
+            return slot, wrong
+        if ledger is not None and system_identifier(session) != ledger.generation.system_identifier:
+            return slot, ownership.unknown(config, session, slot)
+    return slot, None
+
+
+def _ledger(config: PipelineConfig, ledger: str | TidemarkError) -> PipelineStatus | None:
+    with open_ledger(_conninfo(ledger), config.pipeline) as book:
+        migrations.require(book.connection)
+        return overview.read(book)
+
+
+def _lake(config: PipelineConfig, ledger: PipelineStatus | None) -> None:
+    store = Store(config.lake, config.lake_access)
+    if ledger is None:
+        store.list(layout.staging_root(config.pipeline))
+    else:
+        lake_folder.require(config, store, ledger.generation)

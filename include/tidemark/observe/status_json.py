@@ -1,0 +1,267 @@
+"""A `Status`, and what is known of one table -> JSON: what `tidemark status --json` prints and Airflow's page draws.
+
+LSNs are texts as PostgreSQL writes them, times are ISO 8601 in UTC, sizes and durations are numbers in the unit that
+ends their name. Nothing here is a row's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from tidemark.config import PipelineConfig
+from tidemark.ledger.captured.definition_changes import DefinitionChange
+from tidemark.ledger.captured.put_aside import PutAside
+from tidemark.ledger.captured.table_details import TableDetails
+from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.lsn import Lsn
+from tidemark.observe.health import SEVERITIES, Concern, Health, readable
+from tidemark.observe.park_endings import ways_on
+from tidemark.observe.run_verdict import figures_of
+from tidemark.observe.status import Status
+from tidemark.source.wal.slot import SlotState
+
+DAGS: Final = ("capture", "backfill", "verify", "maintenance")
+
+
+def to_json(status: Status) -> dict[str, Any]:
+    """All of it, every table included."""
+    ledger, health = status.ledger, status.health
+    return {
+        "pipeline": status.config.pipeline,
+        "file": status.config.path,
+        "lake": status.config.lake,
+        "dags": dags(status.config.pipeline),
+        "now": _time(status.now),
+        "health": health.worst or "ok",
+        "line": health.line,
+        "unseen": status.unseen,
+        "concerns": [_concern(concern, status) for concern in health.concerns],
+        "slot": None if status.slot is None else _slot(status.config, status.slot),
+        "positions": None if ledger is None else _positions(status, ledger),
+        "lag": None if ledger is None else _lag(status),
+        "generation": None if ledger is None else _generation(ledger),
+        "queue": _queue(status),
+        "backfills": [] if ledger is None else [_backfill(backfill) for backfill in ledger.backfills],
+        "maintenance": None if ledger is None else _maintenance(ledger),
+        "definition_changes": [] if ledger is None else [definition_change(c) for c in ledger.definition_changes],
+        "put_aside": [_put_aside(pair, status) for pair in status.put_aside],
+        "tables": [*_tables(status, health)],
+    }
+
+
+def dags(pipeline: str) -> dict[str, str]:
+    """The ids of the pipeline's DAGs."""
+    return {kind: f"{pipeline}_{kind}" for kind in DAGS}
+
+
+def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, Any]:
+    """What only the page of one table shows."""
+    row = details.row
+    return {
+        "table": row.table,
+        "history_lsn": _lsn(details.history_lsn),
+        "current_lsn": _lsn(details.current_lsn),
+        "ways": ways_on(config, row.table, row.error) if row.life.is_parked and row.error is not None else [],
+        "holes": row.holes,
+        "unfit": details.unfit,
+        "definition_changes": [definition_change(change) for change in details.definition_changes],
+        "versions": [{"version": version.number, "changed": list(version.changed)} for version in details.versions],
+        "delta": [
+            {"kind": one.kind, "files": one.files, "bytes": one.bytes, "rows": one.rows, "seen_at": _time(one.seen_at)}
+            for one in details.delta
+        ],
+    }
+
+
+def definition_change(change: DefinitionChange) -> dict[str, Any]:
+    """What was decided when a table's definition changed; `before` and `after` are version numbers."""
+    return {
+        "table": readable(change.table),
+        "lsn": _lsn(change.lsn),
+        "decided": change.decided,
+        "reason": change.reason,
+        "before": change.before,
+        "after": change.after,
+        "by": change.decided_by,
+        "at": _time(change.decided_at),
+    }
+
+
+def _concern(concern: Concern, status: Status) -> dict[str, Any]:
+    ids = {readable(table.table): table.table for table in status.tables}
+    return {
+        "kind": concern.kind,
+        "severity": concern.severity,
+        "table": concern.table or None,
+        "table_id": ids.get(concern.table),
+        "group": concern.group,
+        "line": concern.line,
+        "message": concern.message,
+        "since": _time(concern.since),
+        "ways": list(concern.ways),
+    }
+
+
+def _slot(config: PipelineConfig, slot: SlotState) -> dict[str, Any]:
+    """`limit_bytes` is where the server gives the slot up, None if it never does."""
+    return {
+        "name": slot.name,
+        "confirmed_lsn": _lsn(slot.confirmed_lsn),
+        "wal_status": slot.wal_status,
+        "lost": slot.wal_status == "lost" or slot.invalidation_reason is not None,
+        "active": slot.active_pid is not None,
+        "retained_bytes": slot.retained_bytes,
+        "limit_bytes": slot.limit_bytes,
+        "valve_bytes": config.bounds.wal_valve_bytes,
+    }
+
+
+def _positions(status: Status, ledger: PipelineStatus) -> dict[str, Any]:
+    """`applied_lsn` is that of every table that is merged: not parked, paused or deferred."""
+    figures = figures_of(status, status.health)
+    return {
+        "confirmed_lsn": _lsn(figures.confirmed_lsn),
+        "applied_lsn": _lsn(figures.applied_lsn),
+        "staged_lsn": _lsn(figures.staged_lsn),
+        "source_lsn": _lsn(figures.source_lsn),
+        "staged_at": _time(ledger.generation.heartbeat_at),
+        "confirmable_lsn": _lsn(ledger.confirmable_lsn),
+        "held_back_by": [readable(table) for table in sorted(ledger.held_back_by)],
+    }
+
+
+def _lag(status: Status) -> dict[str, Any]:
+    figures = figures_of(status, status.health)
+    return {"s": figures.lag_s, "bytes": figures.lag_bytes, "max_s": status.config.alerts.max_lag_s}
+
+
+def _generation(ledger: PipelineStatus) -> dict[str, Any]:
+    generation = ledger.generation
+    return {
+        "number": generation.number,
+        "staged_lsn": _lsn(generation.staged_lsn),
+        "confirmable_lsn": _lsn(ledger.confirmable_lsn),
+        "heartbeat_at": _time(generation.heartbeat_at),
+        "opened_at": _time(generation.opened_at),
+        "reason": generation.reason,
+    }
+
+
+def _queue(status: Status) -> dict[str, Any]:
+    """What is staged and not merged, over all tables; `batches` are those of the table with the most."""
+    waiting = [table.backlog for table in status.tables if table.backlog is not None]
+    return {
+        "tables": len(waiting),
+        "batches": max((backlog.batches for backlog in waiting), default=0),
+        "changes": sum(backlog.changes for backlog in waiting),
+        "bytes": sum(backlog.bytes for backlog in waiting),
+        "since": _time(min((backlog.since for backlog in waiting), default=None)),
+    }
+
+
+def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
+    """Without the bounds of what is filled, which are values of rows."""
+    now = backfill.progress
+    by_rows = now.rows / now.estimated_rows if now.estimated_rows else 0.0
+    return {
+        "backfill": now.backfill,
+        "purpose": backfill.purpose,
+        "table": now.table,
+        "name": readable(now.table),
+        "mode": now.mode,
+        "rows": now.rows,
+        "estimated_rows": now.estimated_rows,
+        "rate_rows_s": now.rate_rows_s,
+        "left_s": now.left_s,
+        "share": 1.0 if now.ranges_done == now.ranges else min(0.99, by_rows),
+        "ranges": now.ranges,
+        "ranges_done": now.ranges_done,
+        "chunks": now.chunks,
+        "claimed": now.claimed,
+        "read_by": backfill.read_by,
+        "opened_at": _time(backfill.opened_at),
+        "active_at": _time(backfill.active_at),
+    }
+
+
+def _maintenance(ledger: PipelineStatus) -> dict[str, Any] | None:
+    last = ledger.maintenance
+    return None if last is None else {"ended_at": _time(last.ended_at), "retired": last.retired, "tables": last.tables}
+
+
+def _put_aside(pair: PutAside, status: Status) -> dict[str, Any]:
+    """`removed_from` is null where maintenance removes none."""
+    return {
+        "table": pair.table,
+        "name": readable(pair.table),
+        "lsn": _lsn(pair.lsn),
+        "since": _time(pair.since),
+        "bytes": pair.bytes,
+        "removed_from": _time(status.removed_from(pair)),
+    }
+
+
+def _tables(status: Status, health: Health) -> Iterator[dict[str, Any]]:
+    worst: dict[str, Concern] = {}
+    for concern in health.concerns:  # the hardest first
+        if concern.table:
+            worst.setdefault(concern.table, concern)
+    for table in status.tables:
+        name = readable(table.table)
+        yield {
+            **_table(table, name, health.states[table.table], worst.get(name)),
+            "due_at": _time(status.due_at(table)),
+            "held_by": status.held_by(table),
+        }
+
+
+def _table(table: TableStatus, name: str, state: str, worst: Concern | None) -> dict[str, Any]:
+    row, proof, backlog = table.row, table.verified, table.backlog
+    current = next((one for one in table.delta if one.kind == "current"), None)
+    wrong = worst is not None and worst.severity in SEVERITIES[:2]
+    return {
+        "table": table.table,
+        "name": name,
+        "state": worst.kind if worst is not None and wrong and state == "ok" else state,
+        "severity": worst.severity if worst is not None and wrong else "note" if state != "ok" else "ok",
+        "why": (worst.brief or worst.message) if worst is not None and wrong else "",
+        "since": _time(row.state_since),
+        "applied_lsn": _lsn(table.applied_lsn),
+        "applied_at": _time(table.applied_at),
+        "lag_bytes": table.lag_bytes,
+        "waiting_batches": 0 if backlog is None else backlog.batches,
+        "waiting_changes": 0 if backlog is None else backlog.changes,
+        "waiting_bytes": 0 if backlog is None else backlog.bytes,
+        "waiting_since": None if backlog is None else _time(backlog.since),
+        "needs_backfill": row.backfill_reason,
+        "needs_backfill_since": _time(row.backfill_since),
+        "parked": row.life.is_parked,
+        "paused_by": row.paused_by,
+        "error": None
+        if row.error is None
+        else {
+            "kind": row.error.kind,
+            "move": row.error.move,
+            "message": row.error.message,
+            "since": _time(row.state_since if row.life.is_parked else row.error_at),
+        },
+        "verified_through": None if proof is None else _lsn(proof.through_lsn),
+        "verified_at": None if proof is None else _time(proof.through_at),
+        "parts": None if proof is None else proof.parts,
+        "proven_parts": None if proof is None else proof.proven,
+        "differences": table.differences,
+        "holes": sum(row.holes.values()),
+        "rows": None if current is None else current.rows,
+        "files": sum(one.files for one in table.delta) if table.delta else None,
+        "bytes": sum(one.bytes for one in table.delta) if table.delta else None,
+    }
+
+
+def _lsn(lsn: Lsn | None) -> str | None:
+    return None if lsn is None else str(lsn)
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

@@ -1,0 +1,236 @@
+"""A `Status` -> what a terminal shows: a summary, what needs somebody, and every table where that is asked for.
+
+    pipeline shop: 3 things need somebody
+      source  slot "tidemark_shop" confirmed 0/1A2B3C4, keeps 2 MiB of WAL (reserved)
+      ledger  generation 1, staged 0/1A2B3C4, heartbeat 2026-11-22 02:30:00 UTC
+      lake    /lake
+      tables  130: 128 ok, 1 parked, 1 not captured
+
+    parked since …
+      shop.orders: what happened, and what to do
+        After that: tidemark unpark …
+
+Of many tables with one and the same trouble the first is said in full and the others are named, so that a hundred and
+thirty fit a screen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from tidemark.findings import listed
+from tidemark.ledger.observations.overview import OpenBackfill, TableStatus
+from tidemark.observe.health import KINDS, SEVERITIES, Concern, Health, readable
+from tidemark.observe.status import Status
+from tidemark.wording import counted, moment
+
+SAID_IN_FULL: Final = 3
+NAMES: Final = 20
+
+
+def text(status: Status, *, everything: bool = False) -> str:
+    """With `everything` each table has its line, and each need is said in full."""
+    health = status.health
+    lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health, everything=everything)]
+    for severity in SEVERITIES if everything else SEVERITIES[:2]:
+        for kind, of_kind in groupby(health.of(severity), key=lambda concern: concern.kind):
+            lines += ["", _HEADINGS.get(kind, kind)]
+            for _, group in groupby(of_kind, key=lambda concern: concern.group):
+                lines += _said(list(group), None if everything else SAID_IN_FULL)
+    for backfill in () if status.ledger is None else status.ledger.backfills:
+        lines += ["", *_backfill(backfill)]
+    if everything and status.tables:
+        rows = [_line(status, health, table) for table in status.tables]
+        lines += ["", *_aligned([("table", "state", "applied", "waiting", "proven through", "needs"), *rows])]
+    elif status.tables:
+        lines += ["", f"Every table: tidemark status --all {status.config.path}"]
+    return "\n".join(lines)
+
+
+# --- the summary ------------------------------------------------------------------------------------------------------
+
+
+def _summary(status: Status, health: Health, *, everything: bool) -> list[str]:
+    counts = Counter(health.states.values())
+    never = [] if status.ledger is None else [entry.table for entry in status.ledger.table_errors]
+    counts["not captured"] += len(set(never) - {table.table for table in status.tables})
+    states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items(), key=_ok_first) if number)
+    tables = f"{counts.total()}: {states}" if states else "none yet"
+    if "ledger" in status.unseen:
+        tables = "cannot be seen"
+    return [
+        f"  source  {_slot(status)}",
+        f"  ledger  {_generation(status)}",
+        f"  lake    {'cannot be seen' if 'lake' in status.unseen else status.config.lake}",
+        f"  tables  {tables}",
+        *_waiting(status),
+        *_definitions(status),
+        *_put_aside(status, None if everything else SAID_IN_FULL),
+        *_maintenance(status),
+    ]
+
+
+def _waiting(status: Status) -> Iterator[str]:
+    """What is staged and not merged by choice, or since somebody works on the table."""
+    due = sorted(at for table in status.tables if (at := status.due_at(table)) is not None)
+    if due:
+        wait = "waits" if len(due) == 1 else "wait"
+        yield f"  merge   {counted(len(due), 'table')} {wait} by choice; the first is due at {moment(due[0])}"
+    held: dict[str, list[str]] = {}
+    for table in status.tables:
+        if (holder := status.held_by(table)) is not None:
+            held.setdefault(holder, []).append(readable(table.table))
+    for holder, names in sorted(held.items()):
+        yield f"  merge   {holder} works on {listed(names, limit=NAMES)}; other merges leave what waits to the next one"
+
+
+def _definitions(status: Status) -> Iterator[str]:
+    """The last changes of tables' definitions, and what was decided."""
+    for change in () if status.ledger is None else status.ledger.definition_changes[:SAID_IN_FULL]:
+        by = f" by {change.decided_by}" if change.decided_by else ""
+        yield f"  altered {readable(change.table)}: {change.reason}; {change.decided}{by} {moment(change.decided_at)}"
+
+
+def _put_aside(status: Status, limit: int | None) -> Iterator[str]:
+    """Delta tables whose place other ones have (`ledger.captured.put_aside`), the oldest first, and what becomes of
+    them."""
+    for pair in status.put_aside[:limit]:
+        at = status.removed_from(pair)
+        end = "" if pair.lsn is None else f", all of it below {pair.lsn}"
+        size = "" if pair.bytes is None else f", {pair.bytes / 2**20:.0f} MiB"
+        becomes = "kept for good" if at is None else f"maintenance removes it from {moment(at)} on"
+        yield f"  aside   {readable(pair.table)} since {moment(pair.since)}{end}{size}; {becomes}"
+    if limit is not None and len(status.put_aside) > limit:
+        yield f"  aside   and {len(status.put_aside) - limit} more"
+
+
+def _maintenance(status: Status) -> Iterator[str]:
+    """Nothing before its first run: its DAG may be paused by choice."""
+    last = None if status.ledger is None else status.ledger.maintenance
+    if last is not None:
+        held = f"; staging is kept, since {last.retired['held_by']}" if last.retired.get("held_by") else ""
+        batches, files = last.retired.get("batches", 0), last.tables.get("compacted", 0)
+        yield (
+            f"  upkeep  last {moment(last.ended_at)}: {counted(batches, 'batch')} removed from staging, "
+            f"{counted(files, 'Delta table')} compacted{held}"
+        )
+
+
+def _ok_first(counted: tuple[str, int]) -> tuple[bool, str]:
+    return counted[0] != "ok", counted[0]
+
+
+def _slot(status: Status) -> str:
+    if "source" in status.unseen:
+        return "cannot be seen"
+    if status.slot is None:
+        return f'slot "{status.config.slot}" does not exist; preflight creates it'
+    retained = status.slot.retained_bytes / 2**20
+    keeps = f"keeps {retained:.0f} MiB of WAL ({status.slot.wal_status})"
+    return f'slot "{status.slot.name}" confirmed {status.slot.confirmed_lsn}, {keeps}'
+
+
+def _generation(status: Status) -> str:
+    if "ledger" in status.unseen:
+        return "cannot be seen"
+    if status.ledger is None:
+        return "no generation yet; the first preflight opens one"
+    generation = status.ledger.generation
+    heartbeat = "" if generation.heartbeat_at is None else f", heartbeat {moment(generation.heartbeat_at)}"
+    held = [readable(table) for table in sorted(status.ledger.held_back_by)]
+    confirmable = f", {status.ledger.confirmable_lsn} may be confirmed (held back by {listed(held)})" if held else ""
+    return f"generation {generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
+
+
+# --- what needs somebody ----------------------------------------------------------------------------------------------
+
+_HEADINGS: Final = {"no run": KINDS["no run"], "lag": "behind the source", "proof is old": "an old proof"}
+
+
+def _verdict(health: Health) -> str:
+    """How many things need somebody; what ends by itself, or may become worse, is counted apart."""
+    red, warnings = len(health.of("red")), len(health.of("warning"))
+    said = f"{counted(red, 'thing')} need{'s' * (red == 1)} somebody" if red else "nothing needs anybody"
+    return f"{said}, {counted(warnings, 'warning')}" if warnings else said
+
+
+def _said(concerns: Sequence[Concern], limit: int | None) -> Iterator[str]:
+    """Some concerns of one group; beyond `limit` only the first in full."""
+    first = concerns[0]
+    in_full = concerns if limit is None or len(concerns) <= limit else concerns[:1]
+    if limit is not None and all((one.message, one.ways) == (first.message, first.ways) for one in concerns):
+        names = listed((concern.table for concern in concerns if concern.table), limit=NAMES)
+        yield f"  {names}: {first.message}" if names else f"  {first.message}"
+        yield from (f"    {way}" for way in first.ways)
+        return
+    for concern in in_full:
+        since = "" if concern.since is None else f", since {moment(concern.since)}"
+        yield f"  {concern.table}{since}: {concern.message}" if concern.table else f"  {concern.message}"
+        yield from (f"    {way}" for way in concern.ways)
+    rest = concerns[len(in_full) :]
+    if rest:
+        yield f"  and for the same reason {len(rest)} more: {listed((one.table for one in rest), limit=NAMES)}"
+
+
+# --- backfills and tables ---------------------------------------------------------------------------------------------
+
+
+def _backfill(backfill: OpenBackfill) -> list[str]:
+    """The bounds of what is filled are values of rows; a terminal is no place for them."""
+    now = backfill.progress
+    reader = (
+        f"read by {backfill.read_by}" if backfill.read_by else f"nobody reads it, last at {moment(backfill.active_at)}"
+    )
+    what = "backfill" if backfill.purpose == "fill" else "verify"
+    lines = [
+        f"{what} {now.backfill} of {readable(now.table)}, open since {moment(backfill.opened_at)}, {reader}",
+        f"  {now}",
+    ]
+    if backfill.filled:
+        ranges = ", ".join(str(number) for number in sorted({stretch.range for stretch in backfill.filled}))
+        lines.append(f"  filled: {counted(len(backfill.filled), 'stretch')}, in range {ranges}")
+    return lines
+
+
+def _proven(table: TableStatus) -> str:
+    proof = table.verified
+    if proof is None:
+        return "-"
+    if proof.through_at is None:
+        return f"{proof.proven} of {counted(proof.parts, 'part')}"
+    return f"{proof.through_lsn} at {moment(proof.through_at)}"
+
+
+def _line(status: Status, health: Health, table: TableStatus) -> tuple[str, ...]:
+    waiting = "-"
+    if table.waiting_batches:
+        waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
+        due_at, holder = status.due_at(table), status.held_by(table)
+        if holder is not None:
+            waiting += f", held by {holder}"
+        if due_at is not None:
+            rows = status.config.merge.rows
+            waiting += f", due at {moment(due_at)}" + ("" if rows is None else f" or {counted(rows, 'change')}")
+    needs = []
+    if table.row.life.needs_backfill:
+        needs.append(f"a backfill: {table.row.backfill_reason}")
+    if table.row.holes:
+        needs.append(f"values of {', '.join(sorted(table.row.holes))} ({sum(table.row.holes.values())})")
+    return (
+        readable(table.table),
+        health.states[table.table],
+        str(table.applied_lsn),
+        waiting,
+        _proven(table),
+        "; ".join(needs) or "-",
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -1,0 +1,175 @@
+"""What a person does to one table of a pipeline, at the command line or on the page: un-park it, pause and resume it,
+forget it.
+
+A table is given as its id or as `schema.table`. Each function returns what to say, and whether something was done; it
+raises TableUnknown for a name that the pipeline does not have.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemark.capture import lake_folder
+from tidemark.capture.definitions import evolve_decisions
+from tidemark.config import PipelineConfig
+from tidemark.errors import DefinitionFrozen, TableUnknown
+from tidemark.findings import listed
+from tidemark.formats import layout
+from tidemark.ledger import migrations
+from tidemark.ledger.captured import definition_changes, joins, relation_ids, successors, tables
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.observations import overview
+from tidemark.ledger.staged import generations
+from tidemark.names import TableName
+from tidemark.observe.health import readable
+from tidemark.storage.store import Store
+from tidemark.wording import TABLE_CUTOFF, closest
+
+# A message that names five hundred tables is not read.
+NAMES: Final = 20
+
+
+def unpark(
+    config: PipelineConfig, table: str, *, ledger: str, anew: bool = False, who: str | None = None
+) -> tuple[str, bool]:
+    """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done. With `anew`
+    it begins with empty Delta tables, which must be gone, and passes over what is staged of it. One that was stopped
+    since its definition changed goes on with the new one: `who` accepts it."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = named(book, config, table)
+        if not row.life.is_parked:
+            return f"{table} is not parked (it is {row.life.merge}).", False
+        if anew:
+            return _begin_anew(config, book, row.table)
+        kind = None if row.error is None else row.error.kind
+        if kind == DefinitionFrozen.__name__ and config.evolves(relation_ids.name_of(book, row.table)) == "freeze":
+            return f"The file says `evolve: freeze` for {readable(row.table)}: nothing was done.", False
+        with book.transaction():
+            if kind in evolve_decisions.KINDS:
+                definition_changes.accept(book, row.table, who)
+            tables.unpark(book, row.table)
+        return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
+
+
+def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str, bool]:
+    """The lake is looked at: beside tables that are still there, nothing can begin anew. Raises what
+    `lake_folder.require` raises: in a lake that is not mounted no table is there."""
+    name = TableName.parse(table)
+    folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
+    store = Store(config.lake, config.lake_access)
+    lake_folder.require(config, store, generations.required(ledger))
+    existing = [folder for folder in folders if lake_folder.has_delta_table(store, folder)]
+    if existing:
+        return f"Nothing was done. First remove {' and '.join(existing)} from {config.lake}.", False
+    if not joins.begin_anew(ledger, table):
+        return f"{readable(table)} is not parked.", False
+    return (
+        f"{readable(table)} begins anew. Once a run of {config.pipeline}_capture is through, trigger "
+        f"{config.pipeline}_backfill for it.",
+        True,
+    )
+
+
+def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
+    """Un-park a table of which something staged is lost: both its Delta tables go on behind all that is staged by now,
+    and a backfill puts `current` right. Of a table without identity there is nothing but its history, and no backfill
+    reads it twice."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = named(book, config, table)
+        name = readable(row.table)
+        versions = tables.versions(book, row.table)
+        if versions and not versions[-1].has_current:
+            return f"Nothing was done. {name} has no current that a backfill could put right: begin it anew.", False
+        if not joins.pass_over(book, row.table):
+            return f"{name} is not parked.", False
+    return (
+        f"{name} goes on behind what is staged. Once a run of {config.pipeline}_capture is through, trigger "
+        f"{config.pipeline}_backfill for it. Its history lacks the changes that were passed over.",
+        True,
+    )
+
+
+def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple[str, bool]:
+    """Let nothing of the table be merged until somebody resumes it; `who` is shown beside it. The slot, the drain and
+    the other tables go on."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = named(book, config, table)
+        name = readable(row.table)
+        with book.transaction():
+            tables.lock(book, [row.table])  # or a merge could park it between the question and the pause
+            locked = tables.one(book, row.table)
+            assert locked is not None
+            if locked.life.is_parked:
+                return f"{name} is parked: nothing of it is merged as it is. To go on with it: unpark.", False
+            if not tables.pause(book, row.table, who):
+                return f"{name} is paused already, by {locked.paused_by}.", False
+        return (
+            f"{name} is paused: its changes are staged, and the next plan leaves it out. A merge that runs now may "
+            "still apply what it holds. To go on: resume.",
+            True,
+        )
+
+
+def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
+    """Let the next run apply everything that was staged of a paused table."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = named(book, config, table)
+        shape = successors.all_of(book).get(row.table)
+        if shape is not None:
+            tables.resume(book, shape.before)  # it was paused when this shape of it began
+        if not tables.resume(book, row.table):
+            state = "parked; to go on with it: unpark" if row.life.is_parked else row.life.merge
+            return f"{readable(row.table)} is not paused (it is {state}).", False
+        return f"{readable(row.table)} is resumed; the next run applies all of its staged batches in order.", True
+
+
+def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
+    """Stop showing a table that is no longer captured. Its Delta tables and what the ledger knows of it stay, so
+    that it can come back: it then joins as a table that was away, and needs a backfill."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = named(book, config, table)
+        name = TableName.parse(row.table)
+        called = relation_ids.name_of(book, row.table)
+        entry = next((rule for rule in config.tables if rule.exact and rule.matches(called)), None)
+        if entry is not None:
+            return f"The file names {readable(row.table)} in line {entry.line}: take it out first.", False
+        if row.life.is_captured:
+            return (
+                f"{readable(row.table)} is captured. Take it out of the file, or drop it at the source; once a run of "
+                f"{config.pipeline}_capture is through it can be forgotten.",
+                False,
+            )
+        status = overview.read(book)
+        waiting = 0 if status is None else sum(t.waiting_batches for t in status.tables if t.table == row.table)
+        if waiting and row.life.is_merged:
+            return (
+                f"{readable(row.table)} has staged changes that are not merged yet: let the next run merge them.",
+                False,
+            )
+        joins.forget(book, row.table)
+        folders = f"{layout.current_table(config.pipeline, name)} and {layout.history_table(config.pipeline, name)}"
+        left = " Its staged changes will not be merged unless it comes back." if waiting else ""
+        return f"{readable(row.table)} is forgotten. Its Delta tables {folders} stay in {config.lake}.{left}", True
+
+
+def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
+    """The table's row: of the captured table that the source calls so, or else of the one that has this id, with its
+    place (`shop.orders~1`) where another one has the name. Raises TableUnknown, which names those that there are."""
+    rows = [row for row in tables.all_of(ledger) if row.life.is_listed]
+    called = relation_ids.names(ledger)
+    captured = {str(called.get(row.table, row.table)): row for row in rows if row.life.is_captured}
+    by_place = {TableName.parse(row.table).exact: row for row in rows}
+    for named_rows in (captured, {row.table: row for row in rows}, by_place):
+        shown = {readable(name): row for name, row in reversed(named_rows.items())}
+        if (row := named_rows.get(table) or shown.get(table)) is not None:
+            return row
+    known = [readable(row.table) for row in rows]
+    meant = closest(table, known, cutoff=TABLE_CUTOFF)
+    hint = f" (did you mean {meant}?)" if meant else ""
+    raise TableUnknown(pipeline=config.pipeline, table=table + hint, known=listed(known, limit=NAMES) or "none yet")

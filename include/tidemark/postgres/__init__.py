@@ -1,0 +1,1 @@
+"""Opens sessions at PostgreSQL servers and strips values from their errors."""

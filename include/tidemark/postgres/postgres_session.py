@@ -1,0 +1,250 @@
+"""libpq connection strings -> psycopg connections whose text output is the one the codec reads.
+
+The text of a value depends on the session, and so does what an operator's name means. Every session of Tidemark, the
+replication session and those of the ledger included, has the settings of `SESSION_SETTINGS`: chunks and stream then
+give the same text for the same value, and no statement picks up what somebody planted in a schema that the role looks
+into. They travel in libpq's `options`, so they hold from the first statement and for a walsender, which knows no SET.
+Failures are classified by SQLSTATE: what a person must change is a ConfigError, the rest a retry. Source: PostgreSQL
+documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting", 5.10.6 "Usage Patterns" (of schemas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidemark.errors import DatabaseRefused, DatabaseUnreachable
+from tidemark.postgres.redaction import without_values
+
+SESSION_SETTINGS: Final = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "client_encoding": "UTF8",
+    # An operator or function of another schema that fits a statement better than PostgreSQL's own would take its place,
+    # and run with the rights of this session's role. Names of tables are always written with their schema.
+    "search_path": "pg_catalog",
+}
+
+# What a role or a database may have otherwise for its sessions. A transaction that locks a row and then reads must see
+# what whoever held the lock has committed: the ledger's fences rest on it, and under another isolation they let pass
+# what they are for, without an error. And a session waits for as long as the others of its task work: one transaction
+# of the source may take an hour.
+_NOBODYS_CHOICE: Final = {
+    "default_transaction_isolation": "read committed",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+CONNECT_TIMEOUT_S: Final = 10
+
+# What a connection that names a primary and its standby says in `target_session_attrs` to have the slot on the latter.
+SLOT_ON_STANDBY: Final = "prefer-standby"
+
+# What libpq needs to notice a machine that vanished: an idle probe after 20 s, given up after about a minute.
+_KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
+
+# SQLSTATE classes and codes of a connection attempt that only a person can change: 28 invalid authorization, 3D invalid
+# catalog name, 42501 insufficient privilege.
+_REFUSALS: Final = ("28", "3D", "42501")
+
+
+# SQLSTATE classes and codes that are about the session or the server, whatever the statement was: 08 connection, 25P03
+# and 25P04 timeouts that end the session, 28 and 3D authorization and database, 40 rollback (a standby's conflict, a
+# deadlock), 53 resources, 55P03 a lock that was not to be had, 57 somebody's intervention, F0 the server's files.
+_OF_THE_SESSION: Final = ("08", "25P03", "25P04", "28", "3D", "40", "53", "55P03", "57", "F0")
+
+# Under this name an error keeps the database that it is of.
+_DATABASE: Final = "tidemark_database"
+
+
+def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
+    """The connection string with session settings, keepalives and name added; what it
+    says itself about keepalives wins."""
+    parameters = conninfo_to_dict(conninfo)
+    merged = {**SESSION_SETTINGS, **_NOBODYS_CHOICE, **(settings or {})}
+    options = " ".join(f"-c {name}={_escaped(value)}" for name, value in merged.items())
+    if parameters.get("options"):
+        options = f"{parameters['options']} {options}"
+    defaults = {"connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVES}
+    return make_conninfo(
+        **{
+            **{name: value for name, value in defaults.items() if name not in parameters},
+            **{name: value for name, value in parameters.items() if name != "client_encoding"},
+            **keywords,
+            "options": options,
+            "application_name": application_name[:63],
+        }
+    )
+
+
+def connect(
+    conninfo: str,
+    *,
+    application_name: str,
+    database: str = "source",
+    lock_timeout_s: float | None = None,
+    statement_timeout_s: float | None = None,
+    autocommit: bool = True,
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open a session. `database` says in errors which one could not be reached: "source" or "ledger"."""
+    settings: dict[str, str] = {}
+    if lock_timeout_s is not None:
+        settings["lock_timeout"] = f"{int(lock_timeout_s * 1000)}ms"
+    if statement_timeout_s is not None:
+        settings["statement_timeout"] = f"{int(statement_timeout_s * 1000)}ms"
+    return open_session(conninfo, database, autocommit=autocommit, application_name=application_name, settings=settings)
+
+
+def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> str:
+    """A connection string that leads where this session does: its own may name several servers, and another one of them
+    may have taken over since."""
+    info = connection.info
+    there: dict[str, Any] = {"host": info.host, "port": info.port} if info.host else {}
+    return make_conninfo(**{**info.get_parameters(), **there, **keywords, "password": info.password or None})
+
+
+def connect_walsender(conninfo: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """A walsender bound to the source database, as logical replication needs it."""
+    return open_session(conninfo, "source", application_name=application_name, settings={}, replication="database")
+
+
+def open_session(
+    conninfo: str,
+    database: str,
+    *,
+    autocommit: bool = True,
+    application_name: str | None = None,
+    settings: dict[str, str] | None = None,
+    **keywords: Any,
+) -> Session:
+    """The one place where a connection is opened: its errors quote no value, and if it fails, no password.
+
+    Without an `application_name` the string is taken as it is, with one as `with_settings` makes it. One that prefers
+    a standby wants the slot there (`source.wal.slot_server`); everything else needs the primary.
+    """
+    password, servers = "", ""
+    try:
+        parameters = conninfo_to_dict(conninfo)
+        password = str(parameters.get("password") or "")
+        if parameters.get("target_session_attrs") == SLOT_ON_STANDBY and "target_session_attrs" not in keywords:
+            servers, conninfo = conninfo, make_conninfo(conninfo, target_session_attrs="read-write")
+        if application_name is not None:
+            conninfo = with_settings(conninfo, application_name, settings, **keywords)
+        session = Session.connect(conninfo, autocommit=autocommit)
+    except psycopg.Error as failed:
+        failure = without_values(failed, password=password)
+    else:
+        session.database, session.servers = database, servers
+        return session
+    if isinstance(failure, psycopg.OperationalError):
+        raise unreachable(failure, database)
+    raise DatabaseRefused(database=database, detail="the connection's fields make no connection string")
+
+
+def unverified(host: str, parameters: Mapping[str, str]) -> str | None:
+    """The sslmode of a session to another machine in which nobody made sure whom it talks to; None if that was done
+    (verify-full), or if nothing is in between: a socket, the loopback. `parameters` are libpq's own in force.
+
+    Anything less encrypts at most, and `prefer`, libpq's default, not even that: whoever stands in between reads
+    passwords and rows, or answers in the server's place. Source: PostgreSQL documentation, 34.19.1.
+    """
+    if not host or host.startswith(("/", "@")) or host == "localhost":
+        return None
+    try:
+        if ip_address(host.partition("%")[0]).is_loopback:
+            return None
+    except ValueError:
+        pass  # a name
+    sslmode = parameters.get("sslmode", "prefer")
+    return None if sslmode == "verify-full" else sslmode
+
+
+class Session(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose errors are `postgres_errors`': whatever is awaited of the server is awaited in `wait`, be it a
+    statement, the COMMIT of a block or the end of one. An error keeps which `database` it is of, for `outages`."""
+
+    database = "source"
+    servers = ""  # what names both servers, where the slot is on the standby
+    beside: Session | None = None  # the session at the standby
+
+    def close(self) -> None:
+        if self.beside is not None:
+            self.beside.close()
+        super().close()
+
+    def _check_connection_ok(self) -> None:
+        """Asked before anything is sent; a session that ended earlier says so here."""
+        try:
+            super()._check_connection_ok()
+        except psycopg.Error as failed:
+            vars(failed)[_DATABASE] = self.database
+            raise
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().wait(*args, **kwargs)
+        except psycopg.Error as failed:
+            failure = without_values(failed)
+        vars(failure)[_DATABASE] = self.database
+        raise failure
+
+    def _exec_command(self, *args: Any, **kwargs: Any) -> Any:
+        """BEGIN, COMMIT, ROLLBACK. psycopg logs a ROLLBACK that fails while it is on its way from here to `wait`."""
+        try:
+            return (yield from super()._exec_command(*args, **kwargs))
+        except psycopg.Error as failed:
+            failure = without_values(failed)
+        vars(failure)[_DATABASE] = self.database
+        raise failure
+
+
+@contextmanager
+def outages() -> Iterator[None]:
+    """What a session loses in the middle of the work becomes what it would be where the session could not be opened,
+    an error that names the database which is away: the one that the session is of, however many are open."""
+    try:
+        yield
+    except psycopg.OperationalError as lost:
+        raise unreachable(lost, vars(lost).get(_DATABASE, "source")) from lost
+
+
+def is_of_the_statement(failed: psycopg.Error) -> bool:
+    """Whether the source refused a statement for what it reads or calls: other statements may go well, and this one, as
+    long as nobody changes anything at the source, will not."""
+    of_source = vars(failed).get(_DATABASE, "source") == "source"
+    return of_source and failed.sqlstate is not None and not failed.sqlstate.startswith(_OF_THE_SESSION)
+
+
+def unreachable(failed: psycopg.OperationalError, database: str) -> DatabaseRefused | DatabaseUnreachable:
+    """The error to raise for a connection that failed; what is left of its text names host, role and database."""
+    detail = " ".join(str(without_values(failed)).split())
+    sqlstate = failed.sqlstate or _sqlstate_of(detail)
+    if sqlstate.startswith(_REFUSALS):
+        return DatabaseRefused(database=database, detail=detail)
+    return DatabaseUnreachable(database=database, detail=detail)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+def _sqlstate_of(detail: str) -> str:
+    """libpq gives a failed attempt no SQLSTATE; the server's own sentences for the refusals
+    are stable since PostgreSQL 8."""
+    if "authentication failed" in detail or "no pg_hba.conf entry" in detail or "no password supplied" in detail:
+        return "28000"
+    if 'role "' in detail and "does not exist" in detail:
+        return "28000"
+    if 'database "' in detail and "does not exist" in detail:
+        return "3D000"
+    if "permission denied" in detail:
+        return "42501"
+    return ""

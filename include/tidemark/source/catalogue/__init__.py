@@ -1,0 +1,1 @@
+"""Reads the source's catalogue: tables, columns, publications and settings."""

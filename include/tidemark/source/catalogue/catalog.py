@@ -1,0 +1,466 @@
+"""The source's catalogue -> the captured tables, the types, and a fingerprint per table (R11).
+
+The catalogue says what holds now; the stream may be older. So a table's columns come from the stream's RELATION
+message, and the catalogue adds what the message lacks: the types behind the OIDs, the order of the key's columns, the
+primary key under FULL. Everything here is a SELECT on catalogue tables (R9). Source: PostgreSQL documentation, 53
+"System Catalogs", 54.18 "pg_publication_tables". Nothing here locks a table: whoever may create one could keep the
+pipeline waiting by holding it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import psycopg
+from msgspec import structs
+
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema.delta_types import PgType
+from tidemark.schema.fingerprint import SPELLED_SINCE, ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.table import Identity
+from tidemark.source.catalogue.publication import PUBLISHED, Relation, matching
+
+# Characters of a column's default up to which it is kept as it is, and not as its hash alone.
+LONGEST_DEFAULT: Final = 1000
+# Characters of a comment that the target gets.
+LONGEST_COMMENT: Final = 4000
+
+_XIDS: Final = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """A table of the source that a rule of the pipeline file names; `kind` is
+    pg_class.relkind ("r" or, of a root, "p"). `table` is the id that it is kept as, the name at the source where
+    nobody said which (`capture.table_identities`); `born` is that of its `Relation`.
+
+    `key` holds the columns of the replica identity in index order, under FULL those of the primary key; a deferrable
+    key is none, since two rows may hold it for a moment. `key_made` is that of its `Relation`. `published_columns` is
+    empty unless `published`. `dropped` are the numbers of dropped columns, each with the transaction (32 bits) that
+    dropped it. `leaves_without_wal` are the leaves of a root whose changes are in no stream.
+    """
+
+    table: TableName
+    relation_oid: int
+    kind: str
+    rule: TableRule
+    identity: Identity
+    key: tuple[str, ...]
+    columns: tuple[ColumnPrint, ...]
+    published: bool
+    published_columns: tuple[str, ...]
+    row_filter: str | None
+    dropped: dict[int, int] = field(default_factory=dict)
+    born: int | None = None
+    called: TableName | None = None
+    leaves_without_wal: tuple[Relation, ...] = ()
+    key_made: int = 0
+
+    @property
+    def name(self) -> TableName:
+        """What the source calls it."""
+        return self.called or self.table
+
+    def kept_as(self, table: TableName) -> CapturedTable:
+        return replace(self, table=table, called=self.name)
+
+    @property
+    def captured_columns(self) -> tuple[ColumnPrint, ...]:
+        """The columns that reach staging: published, if the table is, and not left out."""
+        return tuple(
+            c
+            for c in self.columns
+            if c.name not in self.rule.leave_out and (not self.published or c.name in self.published_columns)
+        )
+
+
+def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
+    """Every type by OID. An array is one only if its element type says so: int2vector
+    has elements, and another text."""
+    rows = conn.execute(
+        """
+        SELECT t.oid, t.typname, n.nspname, t.typtype::text, t.typbasetype, t.typtypmod,
+               CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, coalesce(e.typdelim, t.typdelim)::text
+        FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_type e ON e.oid = t.typelem
+        """
+    ).fetchall()
+    return {
+        oid: PgType(
+            oid=oid,
+            name=name,
+            schema=schema,
+            kind=kind,
+            base_oid=base_oid,
+            base_typmod=base_typmod,
+            element_oid=element_oid,
+            delimiter=delimiter,
+        )
+        for oid, name, schema, kind, base_oid, base_typmod, element_oid, delimiter in rows
+    }
+
+
+def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> list[CapturedTable]:
+    """The existing tables and partition roots that the pipeline file names, in name order, published or not."""
+    named = matching(conn, config, others=False).tables
+    oids = [source_table.relation.oid for source_table in named]
+    columns = _columns(conn, oids)
+    published = _published(conn, config.publication, oids)
+    dropped = _dropped(conn, oids)
+    captured = []
+    for source_table in named:
+        relation = source_table.relation
+        publication = published.get(relation.oid)
+        captured.append(
+            CapturedTable(
+                table=source_table.table,
+                relation_oid=relation.oid,
+                kind=relation.kind,
+                rule=source_table.rule,
+                identity=relation.identity,
+                key=() if relation.identity == "nothing" else relation.key,
+                key_made=0 if relation.identity == "nothing" else relation.key_made,
+                columns=tuple(columns.get(relation.oid, ())),
+                published=publication is not None,
+                published_columns=publication[0] if publication else (),
+                row_filter=publication[1] if publication else None,
+                born=relation.born,
+                dropped=dropped.get(relation.oid, {}),
+                leaves_without_wal=source_table.leaves_without_wal,
+            )
+        )
+    return captured
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What relations are called now, and the transactions that made them, by OID; those that are not there are left
+    out. All that ever happened to what is gone lies below `lsn`."""
+
+    names: dict[int, tuple[TableName, int]]
+    lsn: Lsn
+
+
+def called_now(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Called:
+    names = {
+        oid: (TableName(schema, name), born)
+        for oid, schema, name, born in conn.execute(
+            """
+            SELECT c.oid, n.nspname::text, c.relname::text, a.xmin::text::bigint
+              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -6
+             WHERE c.oid = ANY(%s::oid[])
+            """,
+            (list(oids),),
+        )
+    }
+    row = conn.execute(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
+    ).fetchone()
+    assert row is not None
+    return Called(names, Lsn.parse(row[0]))
+
+
+def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int]:
+    """The relations that are partitions; or that one, if it is there and one."""
+    rows = conn.execute(
+        "SELECT oid FROM pg_class WHERE relispartition AND relkind <> ALL ('{i,I}') AND oid = coalesce(%s::oid, oid)",
+        (oid,),
+    )
+    return {found for (found,) in rows}
+
+
+def made_as_they_are(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
+    """Of these relations those that were called as they are now since they were created, with the 64-bit id of the
+    transaction, or of its part, that created them. CREATE TABLE writes the row type in one command with the columns,
+    a rename writes it anew."""
+    return dict(
+        conn.execute(
+            """
+            SELECT c.oid, now.xid - ((now.xid - a.xmin::text::bigint) & 4294967295)
+              FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_class c
+              JOIN pg_type t ON t.oid = c.reltype
+              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -6
+             WHERE c.oid = ANY(%s::oid[]) AND t.xmin = a.xmin AND t.cmin = a.cmin
+            """,
+            (list(oids),),
+        ).fetchall()
+    )
+
+
+def fingerprint(
+    conn: psycopg.Connection[Any], publication: str, tables: Iterable[CapturedTable]
+) -> dict[str, Fingerprint]:
+    """Table id -> what the catalogue says of it now (R11)."""
+    by_oid = {table.relation_oid: table for table in tables}
+    oids = list(by_oid)
+    storage = {
+        oid: numbers
+        for oid, *numbers in conn.execute(
+            """
+            SELECT c.oid, coalesce(pg_relation_filenode(c.oid), 0), c.relnatts, c.reltoastrelid,
+                   coalesce((SELECT t.xmin::text::bigint FROM pg_type t WHERE t.oid = c.reltype), 0)
+              FROM pg_class c WHERE c.oid = ANY(%s::oid[])
+            """,
+            (oids,),
+        )
+    }
+    gone = (0, 0, 0, 0)
+    leaves = _leaves(conn, oids)
+    membership = _membership(conn, publication, oids)
+    options = conn.execute(
+        "SELECT xmin::text::bigint FROM pg_publication WHERE pubname = %s", (publication,)
+    ).fetchone()
+    publication_xmin = 0 if options is None else options[0]
+    return {
+        str(table.table): Fingerprint(
+            relation_oid=oid,
+            relfilenode=storage.get(oid, gone)[0],
+            last_attnum=storage.get(oid, gone)[1],
+            toast=storage.get(oid, gone)[2],
+            called=str(table.name),
+            called_xmin=storage.get(oid, gone)[3],
+            identity=table.identity,
+            key=table.key,
+            key_made=table.key_made,
+            columns=tuple(
+                structs.replace(c, missing="masked", default=None)
+                if c.missing is not None and c.name in table.rule.mask
+                else c
+                for c in table.captured_columns
+            ),
+            partitions=tuple(leaves.get(oid, ())),
+            membership=tuple(membership.get(oid, ())),
+            row_filter=table.row_filter,
+            published_columns=table.published_columns,
+            publication_xmin=publication_xmin,
+            dropped=tuple((attnum, "") for attnum in table.dropped),
+        )
+        for oid, table in by_oid.items()
+    }
+
+
+def with_comments(conn: psycopg.Connection[Any], prints: dict[str, Fingerprint]) -> dict[str, Fingerprint]:
+    """The fingerprints with the comments of tables and columns: one query, whatever the number of tables."""
+    comments: dict[tuple[int, int], str] = {}
+    for oid, number, text in conn.execute(
+        "SELECT objoid, objsubid, description FROM pg_description "
+        "WHERE classoid = 'pg_class'::regclass AND objoid = ANY(%s::oid[])",
+        ([one.relation_oid for one in prints.values()],),
+    ):
+        comments[oid, number] = text[:LONGEST_COMMENT]
+    return {
+        table: structs.replace(
+            one,
+            comment=comments.get((one.relation_oid, 0), ""),
+            columns=tuple(
+                structs.replace(c, comment=comments.get((one.relation_oid, c.attnum), "")) for c in one.columns
+            ),
+        )
+        for table, one in prints.items()
+    }
+
+
+def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
+    """Table OID -> its columns. What older rows have of a column that was added later stands with a partitioned table's
+    leaves, never with its root; it may be as long as any value: kept is its hash, and where it is short what its type's
+    output function makes of it, as in the stream.
+
+    When a column got its type, its dependency on that says (pg_depend): unlike its own row no other ALTER writes that
+    anew. Of two rows of one transaction the command ids say which came first."""
+    columns: dict[int, list[ColumnPrint]] = {}
+    spellings, spelled_by = _spellings(conn, oids)
+    next_xid = _next_xid(conn) if spelled_by else 0
+    for oid, *facts in conn.execute(
+        """
+        SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
+               CASE WHEN c.relkind = 'p' THEN (
+                   WITH RECURSIVE tree AS (
+                       SELECT c.oid AS relation
+                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
+                   SELECT max(hashtextextended(l.attmissingval::text, 0)) FROM tree t
+                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
+                   WHERE NOT l.attisdropped
+               ) ELSE hashtextextended(a.attmissingval::text, 0) END::text,
+               a.xmin::text::bigint,
+               CASE WHEN c.relkind = 'p' THEN (
+                   WITH RECURSIVE tree AS (
+                       SELECT c.oid AS relation
+                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
+                   SELECT min(array_to_string(l.attmissingval, '')) FROM tree t
+                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
+                   WHERE NOT l.attisdropped
+                   HAVING min(array_to_string(l.attmissingval, '')) = max(array_to_string(l.attmissingval, ''))
+               ) ELSE array_to_string(a.attmissingval, '') END,
+               coalesce(typed.by, a.xmin::text::bigint), coalesce(typed.command, a.cmin::text::bigint)
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        LEFT JOIN LATERAL (
+            SELECT d.xmin::text::bigint AS by, d.cmin::text::bigint AS command FROM pg_depend d
+            WHERE d.classid = 'pg_class'::regclass AND d.objid = a.attrelid AND d.objsubid = a.attnum
+            AND d.refclassid = 'pg_type'::regclass AND d.refobjid = a.atttypid LIMIT 1
+        ) typed ON a.atttypid >= 16384
+        WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+        ORDER BY a.attrelid, a.attnum
+        """,
+        (oids,),
+    ):
+        *plain, default, typed_by, command = facts
+        column = ColumnPrint(*plain)
+        kept = default if default is not None and len(default) <= LONGEST_DEFAULT else None
+        spelling = spellings.get(column.type_oid, {})
+        typed = (-_ago(typed_by, next_xid), command)
+        if any((-_ago(xid, next_xid), written) > typed for xid, written in spelled_by.get(column.type_oid, ())):
+            spelling = {**spelling, SPELLED_SINCE: "the column"}
+        columns.setdefault(oid, []).append(structs.replace(column, spelling=spelling, default=kept))
+    return columns
+
+
+def _next_xid(conn: psycopg.Connection[Any]) -> int:
+    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _ago(xid: int, next_xid: int) -> int:
+    """How many transactions ago the one with these 32 bits of an id began."""
+    return (next_xid - xid) % _XIDS
+
+
+def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[int, int]]:
+    """Table OID -> the numbers of its dropped columns, each with the transaction that dropped it; their names are
+    gone."""
+    dropped: dict[int, dict[int, int]] = {}
+    for oid, attnum, xmin in conn.execute(
+        "SELECT attrelid, attnum, xmin::text::bigint FROM pg_attribute "
+        "WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND attisdropped ORDER BY attrelid, attnum",
+        (oids,),
+    ):
+        dropped.setdefault(oid, {})[attnum] = xmin
+    return dropped
+
+
+def _spellings(
+    conn: psycopg.Connection[Any], oids: list[int]
+) -> tuple[dict[int, dict[str, str]], dict[int, set[tuple[int, int]]]]:
+    """Type OID -> labels of the enums and columns of the composite types in it, and the transactions (32 bits) that
+    wrote these, each with its command's id; only for types that have any.
+
+    RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream.
+    """
+    spellings: dict[int, dict[str, str]] = {}
+    spelled_by: dict[int, set[tuple[int, int]]] = {}
+    for type_oid, function, text, writers, commands in conn.execute(
+        """
+        WITH RECURSIVE held AS (
+            SELECT DISTINCT atttypid AS root, atttypid AS type FROM pg_attribute
+            WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND atttypid >= 16384
+            UNION
+            SELECT held.root, part.type FROM held JOIN pg_type t ON t.oid = held.type
+            CROSS JOIN LATERAL (
+                SELECT t.typelem AS type WHERE t.typelem <> 0
+                UNION ALL SELECT t.typbasetype WHERE t.typbasetype <> 0
+                UNION ALL SELECT rngsubtype FROM pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+                UNION ALL SELECT atttypid FROM pg_attribute
+                WHERE t.typtype = 'c' AND attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
+            ) AS part
+        )
+        SELECT held.root, 'label ' || e.oid, e.enumlabel::text, array[e.xmin::text::bigint],
+               array[e.cmin::text::bigint]
+        FROM held JOIN pg_enum e ON e.enumtypid = held.type
+        UNION ALL
+        SELECT held.root, 'columns ' || t.oid,
+               string_agg(a.attnum::text, ',' ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped),
+               array_agg(a.xmin::text::bigint), array_agg(a.cmin::text::bigint)
+        FROM held JOIN pg_type t ON t.oid = held.type AND t.typtype = 'c'
+        JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
+        GROUP BY held.root, t.oid
+        """,
+        (oids,),
+    ):
+        if text is not None:
+            spellings.setdefault(type_oid, {})[function] = text
+        spelled_by.setdefault(type_oid, set()).update(zip(writers, commands, strict=True))
+    return spellings, spelled_by
+
+
+def _published(
+    conn: psycopg.Connection[Any], publication: str, oids: list[int]
+) -> dict[int, tuple[tuple[str, ...], str | None]]:
+    """Of these tables those that are published, by OID: columns and row filter. Both apply to a table that was added by
+    itself alone; all other tables have every column but the generated ones, which 18 may publish."""
+    generated = "a.attgenerated = 's' AND o.pubgencols = 's'" if conn.info.server_version >= 180000 else "false"
+    return {
+        oid: (tuple(columns), row_filter)
+        for oid, columns, row_filter in conn.execute(
+            f"""
+            SELECT t.relation, array(
+                       SELECT a.attname::text FROM pg_attribute a
+                        WHERE a.attrelid = t.relation AND a.attnum > 0 AND NOT a.attisdropped
+                          AND CASE WHEN by_itself AND t.prattrs IS NOT NULL THEN a.attnum = ANY (t.prattrs::int2[])
+                                   ELSE a.attgenerated = '' OR ({generated}) END
+                        ORDER BY a.attnum),
+                   CASE WHEN by_itself THEN pg_get_expr(t.prqual, t.relation) END
+              FROM (SELECT published.*, NOT puballtables AND by_schema IS NULL AS by_itself
+                      FROM ({PUBLISHED}) published WHERE relation = ANY (%(oids)s::oid[])) t
+              JOIN pg_publication o ON o.oid = t.publication
+            """.encode(),
+            {"publication": publication, "oids": oids},
+        )
+    }
+
+
+def _membership(conn: psycopg.Connection[Any], publication: str, oids: list[int]) -> dict[int, list[str]]:
+    """Table OID -> the catalogue rows that publish it, each by its OID: dropped and made again they have another."""
+    membership: dict[int, list[str]] = {}
+    for oid, row in conn.execute(
+        """
+        WITH publication AS (SELECT oid, puballtables FROM pg_publication WHERE pubname = %s)
+        SELECT c.oid, 'publication ' || p.oid FROM pg_class c, publication p
+        WHERE p.puballtables AND c.oid = ANY(%s::oid[])
+        UNION ALL
+        SELECT r.prrelid, 'table ' || r.oid FROM pg_publication_rel r JOIN publication p ON p.oid = r.prpubid
+        WHERE r.prrelid = ANY(%s::oid[])
+        UNION ALL
+        SELECT c.oid, 'schema ' || s.oid FROM pg_publication_namespace s JOIN publication p ON p.oid = s.pnpubid
+        JOIN pg_class c ON c.relnamespace = s.pnnspid WHERE c.oid = ANY(%s::oid[])
+        ORDER BY 1, 2
+        """,
+        (publication, oids, oids, oids),
+    ):
+        membership.setdefault(oid, []).append(row)
+    return membership
+
+
+def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[PartitionPrint]]:
+    """Root OID -> its leaves by OID, each with whether it was empty when it joined.
+
+    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one command; ATTACH PARTITION
+    rewrites the columns' rows, so their command id is later than the row type's even within one transaction.
+    """
+    leaves: dict[int, list[PartitionPrint]] = {}
+    for root, *facts in conn.execute(
+        """
+        WITH RECURSIVE tree AS (
+            SELECT oid AS root, oid AS relation, true AS born_empty, '' AS links FROM pg_class
+            WHERE oid = ANY(%s::oid[]) AND relkind = 'p'
+            UNION ALL
+            SELECT tree.root, i.inhrelid,
+                   tree.born_empty AND i.xmin = t.xmin AND NOT EXISTS (
+                       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+                       AND (a.xmin <> t.xmin OR NOT a.cmin = t.cmin)),
+                   tree.links || ' ' || i.xmin::text
+            FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation AND NOT i.inhdetachpending
+            JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype
+        )
+        SELECT tree.root, tree.relation, coalesce(pg_relation_filenode(tree.relation), 0), tree.born_empty,
+               ltrim(tree.links), c.xmin::text::bigint, c.reltoastrelid
+        FROM tree JOIN pg_class c ON c.oid = tree.relation WHERE c.relkind <> 'p'
+        ORDER BY 1, 2
+        """,
+        (roots,),
+    ):
+        leaves.setdefault(root, []).append(PartitionPrint(*facts))
+    return leaves

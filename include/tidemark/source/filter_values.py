@@ -1,0 +1,158 @@
+"""Writes the columns and literals of a row filter so that exactly one operator of `pg_catalog` takes them: `written`.
+
+A column is compared in the type whose operators PostgreSQL would use for it; a literal is a quoted text under that
+type. The operands then have exactly the types that an operator takes, so PostgreSQL has neither a choice of operators
+nor a conversion to make: no cast that somebody created is called. Source: PostgreSQL documentation, 10.2 "Operators".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from psycopg import sql
+
+from tidemark.schema.delta_types import PgType
+
+Type = tuple[str, str]
+
+
+def own(name: str) -> Type:
+    return "pg_catalog", name
+
+
+BOOL: Final = own("bool")
+TEXT: Final = own("text")
+_OID: Final = own("oid")
+_INTEGERS: Final = frozenset(map(own, ("int2", "int4", "int8")))
+_FLOATS: Final = frozenset(map(own, ("float4", "float8")))
+_NUMBERS: Final = _INTEGERS | _FLOATS | {own("numeric")}
+# Each has operators with each other.
+_MOMENTS: Final = frozenset(map(own, ("date", "timestamp", "timestamptz")))
+_COMPARED: Final = frozenset(
+    """
+    bool int2 int4 int8 float4 float8 numeric money oid text varchar bpchar char name bytea bit varbit uuid date time
+    timetz timestamp timestamptz interval inet cidr macaddr macaddr8 pg_lsn jsonb
+    """.split()  # noqa: SIM905
+)
+# They have no operators of their own; their values are those of the other type.
+_COMPARED_AS: Final = {"varchar": "text", "cidr": "inet"}
+_LIKE: Final = frozenset(map(own, ("text", "bpchar", "name")))
+
+# Texts that PostgreSQL reads as another value every day.
+_MOVING: Final = re.compile(r"now|today|tomorrow|yesterday", re.IGNORECASE)
+_OF_TIME: Final = _MOMENTS | {own("time"), own("timetz")}
+
+
+class Incomparable(Exception):
+    """The operands do not fit together, for the reason given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One side of a comparison: a column or a moment as SQL with the type (schema, name) that it is compared in, or a
+    literal with its text. A column that cannot be compared has no type. `name` is for messages."""
+
+    kind: Literal["column", "moment", "text", "number", "boolean"]
+    name: str
+    sql: sql.Composable
+    type: Type | None = None
+    text: str = ""
+
+    @property
+    def is_column(self) -> bool:
+        return self.kind == "column"
+
+
+def column(name: str, type_oid: int, types: Mapping[int, PgType]) -> Operand:
+    """A domain is compared as its base type: its constraints are not called for that."""
+    declared = base = types[type_oid]
+    while base.kind == "d":
+        base = types[base.base_oid]
+    plain = sql.Identifier(name)
+    called = f"{name} (type {base.name})"
+    if base.kind == "e":
+        type_ = base.schema, base.name
+    elif base.schema == "pg_catalog" and base.name in _COMPARED:
+        type_ = own(_COMPARED_AS.get(base.name, base.name))
+    else:
+        return Operand("column", called, plain)
+    same = type_ == (declared.schema, declared.name)
+    return Operand("column", called, plain if same else cast(plain, type_), type_)
+
+
+def moment(text: str, type_: Type) -> Operand:
+    return Operand("moment", f"a {type_[1]}", cast(sql.Literal(text), type_), type_)
+
+
+def constant(kind: Literal["text", "number", "boolean"], text: str) -> Operand:
+    """A literal: which type it has, the column beside it decides."""
+    return Operand(kind, f"a {kind}", sql.Literal(text), text=text)
+
+
+def literal(text: str, type_: Type) -> sql.Composed:
+    """Raises Incomparable for a text that PostgreSQL reads as another moment every day."""
+    if type_ in _OF_TIME and _MOVING.search(text):
+        raise Incomparable("a text in quotes is no fixed date or time: write now() or current_date")
+    return cast(sql.Literal(text), type_)
+
+
+def cast(value: sql.Composable, type_: Type) -> sql.Composed:
+    return sql.SQL("CAST({} AS {})").format(value, sql.Identifier(*type_))
+
+
+def written(operands: Sequence[Operand]) -> list[sql.Composable]:
+    """Two operands of a comparison, or a column and the literals of its IN, as SQL. Raises Incomparable."""
+    for operand in operands:
+        if operand.is_column and operand.type is None:
+            raise Incomparable(f"{operand.name} fits IS NULL alone: others compare PostgreSQL's plain types, and enums")
+    if not any(operand.is_column for operand in operands):
+        raise Incomparable("one side of a comparison has to be a column")
+    typed = [operand.type for operand in operands if operand.type is not None]
+    literals = [operand for operand in operands if operand.type is None]
+    numbers = [operand.text for operand in literals if operand.kind == "number"]
+    kept, wide = frozenset(typed[:1]), typed[0]
+    if _NUMBERS.issuperset(typed):
+        if numbers or len(typed) > 1:
+            kept, wide = _width(typed, numbers)
+    elif _MOMENTS.issuperset(typed):
+        kept = _MOMENTS
+    if not (kept.issuperset(typed) or _NUMBERS.issuperset(typed)):
+        raise Incomparable(f"a filter does not compare {' with '.join(operand.name for operand in operands)}")
+    for operand in literals:
+        fits = {
+            "text": True,
+            "number": wide in _NUMBERS or (wide == _OID and _is_int8(operand.text)),
+            "boolean": wide == BOOL,
+        }
+        if not fits[operand.kind]:
+            raise Incomparable(f"{operands[0].name} is compared with {operand.name}: write the value in quotes")
+    return [
+        literal(operand.text, wide)
+        if operand.type is None
+        else operand.sql
+        if operand.type in kept
+        else cast(operand.sql, wide)
+        for operand in operands
+    ]
+
+
+def require_text(operand: Operand) -> None:
+    """Raises Incomparable where LIKE has no operator for the operand and a pattern of type text."""
+    if not operand.is_column or operand.type not in _LIKE:
+        raise Incomparable(f"LIKE needs a column of a text type, and {operand.name} is none")
+
+
+def _width(typed: Sequence[Type], numbers: Sequence[str]) -> tuple[frozenset[Type], Type]:
+    """The types that have operators with each other, and the one in which all else is compared with them."""
+    if not _FLOATS.isdisjoint(typed):
+        return _FLOATS, own("float8")
+    if _INTEGERS.issuperset(typed) and all(map(_is_int8, numbers)):
+        return _INTEGERS, own("int8")
+    return frozenset({own("numeric")}), own("numeric")
+
+
+def _is_int8(number: str) -> bool:
+    return re.fullmatch("[+-]?[0-9]{1,19}", number) is not None and -(2**63) <= int(number) < 2**63

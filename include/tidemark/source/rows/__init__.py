@@ -1,0 +1,1 @@
+"""Reads rows of source tables in key order, for chunks."""

@@ -1,0 +1,1 @@
+"""Reads the replication slot and writes messages into the source's WAL."""

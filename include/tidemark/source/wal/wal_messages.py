@@ -1,0 +1,128 @@
+"""Every message that Tidemark writes into the source's WAL: `Watermark`s around a chunk's SELECT (R7), and the
+heartbeat that ends a run. And which messages of the stream can be its own.
+
+Any login may call `pg_logical_emit_message`, whatever it may do otherwise: what arrives with our prefix is somebody's
+word, no more. So a message of another prefix or form is told by its first bytes, before it is copied (`is_foreign`),
+and what is left is read field by field (`formats.watermark`) and proves nothing by itself: a heartbeat counts only in
+the very transaction that wrote it, a watermark only for a chunk that the ledger has, and only if it was committed
+after that chunk's snapshot was taken.
+
+All of ours are transactional, each call is a transaction of its own, and it is committed locally: with a synchronous
+standby away it would hang for ever, and `statement_timeout` does not end that wait. Source: PostgreSQL documentation,
+9.28.6 "Replication Management Functions", pg_logical_emit_message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.config import PipelineConfig
+from tidemark.formats.watermark import LONGEST_BYTES, Watermark
+from tidemark.lsn import Lsn, WalPoint
+from tidemark.pgoutput.messages import LogicalMessage
+
+PREFIX: Final = "tidemark"
+# Of a message that says nothing: its commit is what counts.
+DURABLE_PREFIX: Final = "tidemark_durable"
+
+# Grammar: pgoutput.messages. The kind, flags (1 = transactional), the LSN, the prefix with its zero byte, the length.
+LOGICAL_MESSAGE: Final = ord("M")
+_PREFIX_AT: Final = 10
+_PREFIX: Final = PREFIX.encode() + b"\0"
+_TRANSACTIONAL: Final = b"\1"
+_LENGTH_BYTES: Final = 4
+
+_COMMIT_LOCALLY: Final = "SET LOCAL synchronous_commit = local"
+_EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)::text"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What the run's own message says; `content` is compared byte for byte when it comes back. Who has read it may
+    write it again, so it counts in transaction `xid` alone."""
+
+    content: bytes
+    xid: int
+    after_lsn: Lsn
+
+    def is_in(self, message: LogicalMessage) -> bool:
+        return message.xid == self.xid and message.prefix == PREFIX and message.content == self.content
+
+
+def is_foreign(message: memoryview, skip: int) -> bool:
+    """Whether this is a logical message that cannot be ours: of another prefix, not transactional, or longer than any
+    of ours. `skip` bytes stand in front of it; nothing of it is copied."""
+    head = message[skip : skip + _PREFIX_AT + len(_PREFIX)].tobytes()
+    return head[0] == LOGICAL_MESSAGE and not (
+        head[1:2] == _TRANSACTIONAL
+        and head[_PREFIX_AT:] == _PREFIX
+        and len(message) <= skip + len(head) + _LENGTH_BYTES + LONGEST_BYTES
+    )
+
+
+def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
+    """Write the message; the LSN serves the audit alone, a watermark is recognised by its content."""
+    with conn.transaction():
+        conn.execute(_COMMIT_LOCALLY)
+        row = conn.execute(_EMIT, (PREFIX, watermark.content())).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+def emit_all(conn: psycopg.Connection[Any], watermarks: Sequence[Watermark]) -> None:
+    """Write them in one transaction, none if there are none."""
+    if not watermarks:
+        return
+    with conn.transaction():
+        conn.execute(_COMMIT_LOCALLY)
+        conn.execute(
+            "SELECT pg_logical_emit_message(true, %s, content) FROM unnest(%s::text[]) AS content",
+            (PREFIX, [watermark.content() for watermark in watermarks]),
+        )
+
+
+def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, generation: int, attempt: str) -> Heartbeat:
+    """Write the message that ends this run."""
+    content = json.dumps(
+        {"kind": "heartbeat", "pipeline": config.pipeline, "generation": generation, "attempt": attempt}
+    )
+    with conn.transaction():
+        conn.execute(_COMMIT_LOCALLY)
+        conn.execute(_EMIT, (PREFIX, content))
+        written = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+        assert written is not None
+    row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    return Heartbeat(content.encode(), written[0], Lsn.parse(row[0]))
+
+
+# The timeline is that of the segment which is written now; see `source.wal.slot`.
+_WRITTEN: Final = """
+    SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int,
+           pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()
+"""
+
+
+def make_durable(conn: psycopg.Connection[Any]) -> WalPoint:
+    """Make durable whatever any snapshot of this session has seen, and say where in WAL that ends.
+
+    A snapshot sees a transaction as soon as its commit record is inserted; with `synchronous_commit = off` a crash
+    loses it after that, and its id is given out again. Whoever keeps a snapshot, or an id, for longer than its session
+    calls this first: from then on no crash of this server takes away what was seen, and in a standby's history it is
+    there exactly if that history has this point. docs/decisions/2026-11-22-a-snapshot-stands-on-its-wal.md has the
+    proof. The session must be in autocommit mode and outside of a transaction.
+    """
+    row = conn.execute(_WRITTEN).fetchone()
+    assert row is not None
+    timeline, inserted_lsn, is_durable = row
+    if not is_durable:
+        # The commit of a transaction that wrote waits for all WAL below its record. An id alone would not.
+        with conn.transaction():
+            conn.execute(_COMMIT_LOCALLY)
+            conn.execute(_EMIT, (DURABLE_PREFIX, ""))
+    return WalPoint(timeline, Lsn.parse(inserted_lsn))

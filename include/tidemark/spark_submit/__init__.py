@@ -1,0 +1,1 @@
+"""Describes how this machine calls spark-submit: master, defaults and jars."""

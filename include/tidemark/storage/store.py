@@ -1,0 +1,190 @@
+"""The lake root as a place for files: relative path <-> bytes, on a local disk, in an object store, or behind fsspec.
+
+R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. `Files`
+says what a kind of storage must offer for that; `disk`, `objects` and `remote` are those there are. Paths are relative
+to the root, with "/" as separator, as they stand in ledger, manifest and plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+from tidemark.errors import StoreClientMissing
+from tidemark.storage.disk import Disk
+from tidemark.storage.lake_access import LakeAccess
+
+if TYPE_CHECKING:
+    from tidemark.storage.object_store import Seen
+
+OBJECT_STORES: Final = ("s3a", "gs", "abfss")
+MACHINES_OWN: Final = LakeAccess()
+
+
+class Files(Protocol):
+    """One kind of storage; every `target` is a full name, a local path or a URI."""
+
+    file_bytes: int
+    """At which size a staged file shall end."""
+
+    def open_new(self, target: str) -> IO[bytes]:
+        """A new file, in folders that may be missing. A file of that name is not replaced: FileExistsError comes from
+        here, or from `sync_folders`."""
+
+    def sync(self, file: IO[bytes]) -> None:
+        """The file is complete, and once it is closed `sync_folders` makes it durable. One that is closed without is
+        abandoned."""
+
+    def sync_folders(self, target: str) -> None:
+        """All complete files below the folder are durable, and so are the entries of all folders below it, of itself
+        and of its parents up to the root."""
+
+    def write_new(self, target: str, content: bytes) -> None:
+        """The whole file is in place, durably, or none. Raises FileExistsError rather than replace one."""
+
+    def write_atomic(self, target: str, content: bytes) -> None:
+        """The whole file is in place, durably, or none; an existing one is replaced."""
+
+    def open(self, target: str) -> IO[bytes]:
+        """An existing file for reading. Raises FileNotFoundError."""
+
+    def exists(self, target: str) -> bool: ...
+
+    def size(self, target: str) -> int:
+        """In bytes. Raises FileNotFoundError."""
+
+    def list(self, target: str, at_or_above: str) -> list[str]:
+        """The names directly below a folder as they are now, in any order; empty if there is no such folder. Those
+        below the name given may be left out, if that costs less."""
+
+    def list_from(self, target: str, first: str, at_or_above: str) -> Iterable[tuple[str, str]]:
+        """The folders directly below one, from the name `first` on, each with a name directly below it, as often as it
+        has one; those of `first` that lie below the other name may be left out, if that costs less."""
+
+    def delete(self, target: str) -> None:
+        """A file, or a folder with all it holds; nothing happens if there is none."""
+
+
+class Store:
+    """One lake root: an absolute local path, a `file://` URI, one of an object store, or another one whose fsspec
+    package is installed. `access` says how an object store is got at. Raises StoreClientMissing."""
+
+    def __init__(self, root: str, access: LakeAccess = MACHINES_OWN) -> None:
+        uri = urlsplit(root)
+        self._files: Files
+        if uri.scheme in ("", "file"):
+            path = Path(unquote(uri.path) if uri.scheme else root)
+            if not path.is_absolute():
+                raise ValueError(f"the lake root must be an absolute path or a URI, got {root!r}")
+            self.root = str(path)
+            self._files = Disk(self.root)
+        elif uri.scheme in OBJECT_STORES:
+            self.root = root.rstrip("/")
+            try:
+                from tidemark.storage.object_store import Objects
+            except ImportError:
+                raise StoreClientMissing(lake=self.root) from None
+
+            self._files = Objects(self.root, access)
+        else:
+            from tidemark.storage.fsspec_files import Remote
+
+            self.root = root.rstrip("/")
+            self._files = Remote(self.root)
+
+    @property
+    def file_bytes(self) -> int:
+        """At which size a staged file shall end."""
+        return self._files.file_bytes
+
+    def uri(self, path: str) -> str:
+        """The full name of a file, as pyarrow, fsspec and Spark take it: a local path or a URI."""
+        return f"{self.root.rstrip('/')}/{_checked(path)}" if path else self.root
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        """A new file to write to, complete when the block ends well, and durable after `sync_folders`."""
+        writer = self.open_new(path)
+        try:
+            yield writer
+            self.sync(writer)
+        finally:
+            writer.close()
+
+    def open_new(self, path: str) -> IO[bytes]:
+        """A new file to write to; the caller calls `sync`, then closes, or closes without to abandon it."""
+        return self._files.open_new(self.uri(path))
+
+    def sync(self, file: IO[bytes]) -> None:
+        """Say that the file is complete."""
+        self._files.sync(file)
+
+    def sync_folders(self, folder: str) -> None:
+        """Make all complete files below `folder` durable, and the entries of all folders up to the root. Raises
+        FileExistsError if one of them would have replaced a file."""
+        self._files.sync_folders(self.uri(folder))
+
+    def write_new(self, path: str, content: bytes) -> None:
+        """Put the whole file in place or none, durably. Raises FileExistsError rather than replace a file."""
+        self._files.write_new(self.uri(path), content)
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        """Put the whole file in place or none, durably; an existing one is replaced."""
+        self._files.write_atomic(self.uri(path), content)
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[IO[bytes]]:
+        """An existing file for reading. Raises FileNotFoundError."""
+        with self._files.open(self.uri(path)) as file:
+            yield file
+
+    def read(self, path: str) -> bytes:
+        with self.open(path) as file:
+            return file.read()
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(self.uri(path))
+
+    @property
+    def is_bucket(self) -> bool:
+        return urlsplit(self.root).scheme in OBJECT_STORES
+
+    def look(self, paths: Sequence[str]) -> Seen:
+        """What the lake's bucket really does, by objects at these paths. Raises LakeUnfit."""
+        from tidemark.storage.object_store import Objects
+
+        assert isinstance(self._files, Objects)
+        return self._files.look([self.uri(path) for path in paths])
+
+    def size(self, path: str) -> int:
+        return self._files.size(self.uri(path))
+
+    def list_from(self, folder: str, first: str, at_or_above: str) -> dict[str, list[str]]:
+        """The folders directly below one, from the name `first` on, with the sorted names below each; of `first` only
+        those from a name on. Of an object store that is one listing."""
+        names: dict[str, set[str]] = {}
+        for below, name in self._files.list_from(self.uri(folder), first, at_or_above):
+            if below > first or (below == first and name >= at_or_above):
+                names.setdefault(below, set()).add(name)
+        return {below: sorted(names[below]) for below in sorted(names)}
+
+    def list(self, folder: str, at_or_above: str = "") -> list[str]:
+        """The names directly below a folder, sorted, from a name on; empty if the folder does not exist."""
+        names = self._files.list(self.uri(folder), at_or_above)
+        return sorted({name for name in names if name >= at_or_above})
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all it holds; nothing happens if there is none."""
+        if not path:
+            raise ValueError("the lake root itself is never deleted")
+        self._files.delete(self.uri(path))
+
+
+def _checked(path: str) -> str:
+    names = PurePosixPath(path).parts
+    if path.startswith("/") or ".." in names:
+        raise ValueError(f"not a path below the lake root: {path!r}")
+    return path

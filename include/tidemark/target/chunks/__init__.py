@@ -1,0 +1,1 @@
+"""Applies backfill chunks in the driver."""

@@ -1,0 +1,467 @@
+"""Chunks that say nothing but what current has, proven by the driver: no plan of Spark's, nothing to write.
+
+    chunk files ── keys ──► the rows of current with these keys ── column by column ─┬─► all equal: `EqualChunks`
+                                                                                     └─► None: Spark says what differs
+
+Every chunk of a verify is such a chunk while the lake is right, and of a backfill that is run again. A row whose key a
+change has as well is judged by `chunk_fold`; it may add nothing either. A sweep of such chunks removes nothing if every
+row of current that it looks at is in a chunk, or in a change that it spares.
+
+It is all or nothing: a single row that is missing, differs, lacks a value or is there twice, a text of a value that
+does not fit, anything that is not plain, and the whole goes the way of `Comparison`, which counts and names what
+differs. Columns are compared for as many rows at a time as fit in memory; no value becomes a Python object.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from tidemark.errors import TidemarkError
+from tidemark.formats.columns import chunk_schema, staged_schema
+from tidemark.formats.manifest import Claim, KeyPart, StagedFile, Sweep
+from tidemark.formats.merge_plan import PlannedBatch
+from tidemark.formats.merge_result import ChunkResult
+from tidemark.names import ROW_HOLES
+from tidemark.schema.postgres_types import STRING, target_of
+from tidemark.schema.table import TableSchema
+from tidemark.target.chunks import chunk_fold, chunk_keys
+from tidemark.target.chunks.chunk_rows import NextBatches, TouchedRows, are_read_as_they_are, have_key_under_its_names
+from tidemark.target.delta import data_files, hadoop_files
+from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
+from tidemark.target.driver import arrow_fold, columnar_merge
+from tidemark.target.driver.key_set import KeySet
+from tidemark.target.driver.target_rows import RowGroup, TargetRows, TooMuch, bytes_of
+
+log = logging.getLogger(__name__)
+
+SETTING: Final = "spark.tidemark.driverProvesEqual"  # false: Spark compares all rows
+
+MAX_FILES: Final = 2_000  # of current, and of history where texts may lie in it
+MAX_KEYS: Final = 20_000_000  # of chunks, and of current
+MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
+MAX_TOUCHED: Final = 20_000  # rows of chunks whose keys changes have
+GROUP_ROWS: Final = 1_000_000  # of chunks, compared at a time
+# In memory: what lies in a file of megabytes may be gigabytes.
+GROUP_BYTES: Final = 256 * 2**20  # of these rows, unless a single chunk has more
+AT_ONCE_BYTES: Final = 128 * 2**20  # of them, up to which all columns are read at once
+COLUMN_BYTES: Final = 256 * 2**20  # of one of their columns
+TOUCHED_BYTES: Final = 128 * 2**20  # of rows of chunks whose keys changes have
+WAIT_S: Final = 60  # for other tables, which have the driver's memory: a proof takes less than Spark's comparison
+MAX_READ: Final = 4  # how often, on average, a row of current may be read for that
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EqualChunks:
+    """What a merge says of them: a result per chunk, and per backfill how many rows its sweep removed."""
+
+    results: tuple[ChunkResult, ...]
+    swept: dict[str, int]
+
+
+def equal_chunks(
+    session: SparkSession,
+    lake: str,
+    schemas: Sequence[TableSchema],
+    coming: NextBatches,
+    tables: PinnedPair,
+    *,
+    has_memory: bool = False,
+) -> EqualChunks | None:
+    """The chunks and sweeps of `coming`, if nothing comes of them; None where that is not so, or not certain.
+    `has_memory`: the table has the driver's memory already, for its changes."""
+    claims = [c for b in coming.batches for c in b.claims]
+    current = tables.current
+    if not claims or current is None or str(session.conf.get(SETTING, "true")).lower() == "false":
+        return None
+    if not _is_plain(schemas, claims, coming, current):
+        return None
+    proof = _Proof(session, lake, schemas, coming, claims, PinnedPair(tables.history, current))
+    try:
+        if has_memory:
+            return proof.proven()
+        columnar_merge.reserve_memory(WAIT_S)
+        try:
+            return proof.proven()
+        finally:
+            columnar_merge.free_memory()
+    except TooMuch as why:
+        log.info("%s: Spark compares: %s", schemas[-1].table, why)
+        return None
+    except TidemarkError:
+        raise
+    except Exception as failed:  # nothing is written, so whatever it is, the other way is as right
+        log.warning("%s: Spark compares, %s", schemas[-1].table, type(failed).__name__)
+        return None
+
+
+def _is_plain(
+    schemas: Sequence[TableSchema], claims: Sequence[Claim], coming: NextBatches, current: PinnedTable
+) -> bool:
+    """Whether the chunks' files have the columns of current, under their names, and nothing but changes of single rows
+    lies beside them."""
+    schema = schemas[-1]
+    shape = staged_schema(schema)
+    if not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
+        return False
+    batches = [*coming.batches, *coming.evidence]
+    if any(b.truncates for b in batches) or not data_files.is_plain(current):
+        return False
+    if not are_read_as_they_are(schemas, claims) or not have_key_under_its_names(schemas, batches):
+        return False
+    return {c.name for c in schema.columns if c.name not in schema.dropped} <= {f.name for f in current.schema().fields}
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkFile:
+    """A file of a claim: the rows whose keys changes have, and per row which row of `_Current` has its key, -1 if none
+    has."""
+
+    claim: Claim
+    file: StagedFile
+    footer: pq.FileMetaData
+    touched: NDArray[np.bool_]
+    places: Rows
+
+    @property
+    def bytes(self) -> int:
+        """Decoded: no reader of chunks writes dictionaries."""
+        return sum(self.footer.row_group(n).total_byte_size for n in range(self.footer.num_row_groups))
+
+    @property
+    def others(self) -> NDArray[np.bool_]:
+        return ~self.touched
+
+
+class _Current:
+    """The rows of some row groups of current, numbered through; `keys` are theirs, and each is there once. By row
+    groups, since a first load, or OPTIMIZE, makes files of millions of rows, of which a night's share are few."""
+
+    def __init__(self, there: TargetRows, groups: Sequence[RowGroup], types: Sequence[pa.DataType]) -> None:
+        self.there = there
+        self.groups = groups
+        masked: dict[str, Rows] = {}
+        rows, pieces = [], []
+        for group in groups:
+            if group.file.path not in masked:
+                numbers = data_files.masked_rows(there.session, there.current, group.file)
+                masked[group.file.path] = np.array(sorted(numbers), np.int64)
+            gone = masked[group.file.path] - group.begins
+            own = np.setdiff1d(np.arange(group.rows, dtype=np.int64), gone, assume_unique=True)
+            columns = there.keys_of(group)
+            rows.append(own)
+            pieces.append(columns if len(own) == group.rows else [column.take(pa.array(own)) for column in columns])
+        self.keys = KeySet(types, pieces)
+        if self.keys.has_doubles:
+            raise TooMuch("a key is there twice")
+        self.rows: Rows = np.concatenate([np.empty(0, np.int64), *rows])  # per row its number in its row group
+        self.ends: Rows = np.cumsum([len(own) for own in rows], dtype=np.int64)
+
+    def places_of(self, pieces: Sequence[Sequence[pa.ChunkedArray]]) -> list[Rows]:
+        """Per piece and row, which row of these has its key, -1 if none has."""
+        numbers = (pc.fill_null(of.cast(pa.int64()), -1) for of in self.keys.places_of(pieces))
+        return [np.asarray(of.to_numpy(), np.int64) for of in numbers]
+
+    def by_group(self, places: Rows) -> list[tuple[RowGroup, NDArray[np.intp]]]:
+        """The row groups in which these rows lie, and which of `places` do so."""
+        numbers = np.searchsorted(self.ends, places, side="right")
+        return [(self.groups[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+
+
+@dataclass(slots=True)
+class _Proof:
+    """Every step raises TooMuch where what it is about does not hold, or is not certain."""
+
+    session: SparkSession
+    lake: str
+    schemas: Sequence[TableSchema]
+    coming: NextBatches
+    claims: Sequence[Claim]
+    tables: PinnedPair
+
+    def proven(self) -> EqualChunks:
+        sweeps = [s for b in self.coming.batches for s in b.sweeps]
+        self._require_one_walk(sweeps)
+        keys = [(claim, file, *self._keys(file)) for claim in self.claims for file in claim.files]
+        pieces = [columns for _, _, _, columns in keys]
+        if sum(len(columns[0]) for columns in pieces) > MAX_KEYS:
+            raise TooMuch("many rows")
+        there = self._there()
+        bounds = self._bounds(pieces, sweeps)
+        files = [f for f in there.files if self._may_meet(f.low, f.high, bounds)]
+        groups = [g for f in files for g in there.groups(f) if self._may_meet(g.low, g.high, bounds)]
+        if sum(group.rows for group in groups) > MAX_KEYS:
+            raise TooMuch("current has many rows")
+        current = _Current(there, groups, self._types)
+        changed = KeySet(self._types, self._changed([*self.coming.batches, *self.coming.evidence]))
+        chunks = [
+            _ChunkFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
+            for (claim, file, footer, _), of_changes, places in zip(
+                keys, changed.places_of(pieces), current.places_of(pieces), strict=True
+            )
+        ]
+        if any((chunk.places[chunk.others] < 0).any() for chunk in chunks):
+            raise TooMuch("a row is missing")
+        self._require_no_texts()
+        touched = self._of_touched(chunks, there)
+        for sweep in sweeps:
+            self._require_nothing_swept(sweep, current, chunks)
+        for group in _groups(chunks):
+            self._require_equal(group, current)
+        results = tuple(_result(claim, touched.get(claim.chunk)) for claim in self.claims)
+        return EqualChunks(results, {sweep.backfill: 0 for sweep in sweeps})
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.schemas[-1]
+
+    @property
+    def _types(self) -> list[pa.DataType]:
+        shape = chunk_schema(self.schema)
+        return [shape.field(name).type for name in self.schema.key]
+
+    def _require_one_walk(self, sweeps: Sequence[Sweep]) -> None:
+        backfills = {c.backfill for c in self.claims} | {s.backfill for s in sweeps}
+        attempts = {(c.key_range, c.attempt) for c in self.claims}
+        if len(backfills) > 1 or len(attempts) > len({key_range for key_range, _ in attempts}):
+            raise TooMuch("two chunks may have a key in common")
+
+    def _there(self) -> TargetRows:
+        assert self.tables.current is not None
+        files = data_files.data_files(self.session, self.tables.current)
+        if files is None or len(files) > MAX_FILES:
+            raise TooMuch("current has many files, or files that say too little of themselves")
+        shape = staged_schema(self.schema)
+        types = {name: shape.field(name).type for name in shape.names}
+        return TargetRows(self.session, self.tables.current, files, self.schema.key, types, left=MAX_KEY_BYTES)
+
+    def _read(self, file: StagedFile, names: Sequence[str]) -> pa.Table:
+        with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
+            return pq.ParquetFile(opened).read(columns=list(names))
+
+    def _keys(self, file: StagedFile) -> tuple[pq.FileMetaData, list[pa.ChunkedArray]]:
+        with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
+            parquet = pq.ParquetFile(opened)
+            read = parquet.read(columns=list(self.schema.key))
+        return parquet.metadata, [read[name] for name in self.schema.key]
+
+    def _changed(self, batches: Sequence[PlannedBatch]) -> Iterator[list[pa.ChunkedArray]]:
+        for batch in batches:
+            yield from chunk_keys.changed(self.session, self.lake, self.schema.key, batch)
+
+    def _bounds(
+        self, keys: Sequence[Sequence[pa.ChunkedArray]], sweeps: Sequence[Sweep]
+    ) -> list[tuple[int | None, int | None]] | None:
+        """Between which values of the key's first column all of it lies; None if that is not known."""
+        if not pa.types.is_integer(self._types[0]) or any(s.parts is None for s in sweeps):
+            return None
+        bounds = [pc.min_max(columns[0]).as_py() for columns in keys if len(columns[0])]
+        parts = [(_first(part.lower), _first(part.upper)) for s in sweeps for part in s.parts or ()]
+        return [*((between["min"], between["max"]) for between in bounds), *parts]
+
+    def _may_meet(
+        self,
+        lowest: Mapping[str, Any],
+        highest: Mapping[str, Any],
+        bounds: Sequence[tuple[int | None, int | None]] | None,
+    ) -> bool:
+        """Whether rows whose columns are between these values may have a key within the bounds."""
+        low, high = lowest.get(self.schema.key[0]), highest.get(self.schema.key[0])
+        if bounds is None or not isinstance(low, int) or not isinstance(high, int):
+            return True
+        return any((most is None or low <= most) and (least is None or least <= high) for least, most in bounds)
+
+    # --- rows that changes have too -------------------------------------------------------------------------------
+
+    def _of_touched(self, chunks: Sequence[_ChunkFile], there: TargetRows) -> dict[str, ChunkResult]:
+        """What becomes of them, by chunk."""
+        if sum(int(chunk.touched.sum()) for chunk in chunks) > MAX_TOUCHED:
+            raise TooMuch("many of them changed meanwhile")
+        names = [*(c.name for c in self.schema.columns if c.name not in self.schema.dropped), "_text"]
+        rows, left = [], TOUCHED_BYTES
+        for chunk in (chunk for chunk in chunks if chunk.touched.any()):
+            rows.append((chunk.claim, self._touched_rows(chunk, names, left)))
+            left -= rows[-1][1].nbytes
+        if not rows:
+            return {}
+        if self.schema.dropped or not columnar_merge.are_plain(
+            self.schemas, [*self.coming.batches, *self.coming.evidence]
+        ):
+            raise TooMuch("what changed meanwhile is not plain")
+        there.find({key for _, of in rows for key in arrow_fold.keys_of([of[k] for k in self.schema.key])})
+        results = chunk_fold.of_touched(TouchedRows(self.session, self.lake, self.schema, self.coming, there, rows))
+        if results is None:
+            raise TooMuch("a row that changed meanwhile is not what it should be")
+        return {result.chunk: result for result in results}
+
+    def _touched_rows(self, chunk: _ChunkFile, names: Sequence[str], most_bytes: int) -> pa.Table:
+        """Read by the row groups that they lie in."""
+        pieces, begins = [], 0
+        with hadoop_files.open_to_read(self.session, f"{self.lake}/{chunk.file.path}", chunk.file.bytes) as opened:
+            parquet = pq.ParquetFile(opened, metadata=chunk.footer)
+            for number in range(chunk.footer.num_row_groups):
+                ends = begins + chunk.footer.row_group(number).num_rows
+                touched = chunk.touched[begins:ends]
+                if touched.any():
+                    pieces.append(parquet.read_row_group(number, columns=list(names)).filter(pa.array(touched)))
+                    most_bytes -= pieces[-1].nbytes
+                if most_bytes < 0:
+                    raise TooMuch("large rows changed meanwhile")
+                begins = ends
+        return pa.concat_tables(pieces)
+
+    # --- what must hold -------------------------------------------------------------------------------------------
+
+    def _require_no_texts(self) -> None:
+        """No value that does not fit, in the chunks or in history: its text would have to be compared."""
+        if not any(target_of(c.target).unfit and c.target != STRING.ddl for c in self.schema.columns):
+            return
+        for file in (f for c in self.claims for f in c.files):
+            if self._read(file, ["_text"])["_text"].null_count < file.rows:
+                raise TooMuch("a value does not fit")
+        history = self.tables.history
+        if history.is_mapped:  # one that began so, taken over from another, calls `_text` otherwise in its files
+            raise TooMuch("history's files have names of their own")
+        files = data_files.data_files(self.session, history)
+        if files is None or len(files) > MAX_FILES:
+            raise TooMuch("history has many files")
+        for each in files:
+            with hadoop_files.open_to_read(self.session, f"{history.path}/{each.path}", each.bytes) as opened:
+                if _has_text(pq.ParquetFile(opened)):
+                    raise TooMuch("a value did not fit")
+
+    def _require_nothing_swept(self, sweep: Sweep, current: _Current, chunks: Sequence[_ChunkFile]) -> None:
+        """Every row of current is in a chunk of the backfill, or was changed since it began, or is not in its parts."""
+        older = [c for b in self.coming.evidence for c in b.claims if c.backfill == sweep.backfill]
+        own = [c for c in self.claims if c.backfill == sweep.backfill]
+        if sweep.keys is not None or len(older) + len(own) < sweep.chunks:
+            raise TooMuch("what is swept are single keys, or a chunk is missing")
+        is_read = np.zeros(len(current.rows), np.bool_)
+        places_of_older = current.places_of([self._keys(file)[1] for c in older for file in c.files])
+        for places in (*places_of_older, *(c.places for c in chunks if c.claim.backfill == sweep.backfill)):
+            is_read[places[places >= 0]] = True
+        left = pa.array(np.flatnonzero(~is_read))
+        columns = [column.take(left) for column in current.keys.columns]
+        if sweep.parts is not None:
+            inside = self._within(columns, sweep.parts)
+            columns = [column.filter(inside) for column in columns]
+        unseen = chunk_keys.not_seen(self.session, self.lake, self.schema.key, self.coming.evidence, sweep)
+        spared = KeySet(self._types, [*self._changed(self.coming.batches), *unseen])
+        if not _all(spared.holds(columns)):
+            raise TooMuch("there are rows to be swept")
+
+    def _within(self, columns: Sequence[pa.ChunkedArray], parts: Sequence[KeyPart]) -> pa.ChunkedArray:
+        """Whether keys lie in one of the parts; of one column of whole numbers, whose order is the same everywhere."""
+        if len(columns) > 1 or not pa.types.is_integer(columns[0].type):
+            raise TooMuch("parts of a key in an order of its own are swept")
+        own = columns[0].cast(pa.int64())
+        inside = pc.less(own, own)  # none
+        for part in parts:
+            lower, upper = _first(part.lower), _first(part.upper)
+            above = pc.equal(own, own) if lower is None else pc.greater(own, lower)
+            inside = pc.or_(inside, above if upper is None else pc.and_(above, pc.less_equal(own, upper)))
+        return inside
+
+    def _require_equal(self, group: Sequence[_ChunkFile], current: _Current) -> None:
+        """Column by column, what no change touched."""
+        places = np.concatenate([chunk.places[chunk.others] for chunk in group])
+        of_groups = current.by_group(places)
+        if sum(there.rows for there, _ in of_groups) > MAX_READ * GROUP_ROWS:
+            raise TooMuch("the chunks' rows lie all over current")
+        if not len(places):
+            return
+        in_order = pa.array(np.concatenate([which for _, which in of_groups]))
+        names = [c.name for c in self.schema.columns if c.name not in (*self.schema.key, *self.schema.dropped)]
+        whole = sum(chunk.bytes for chunk in group) <= AT_ONCE_BYTES
+        if not whole and any(sum(bytes_of(c.footer, [name]) for c in group) > COLUMN_BYTES for name in names):
+            raise TooMuch("large values")
+        for some in [[ROW_HOLES, *names]] if whole else [[name] for name in (ROW_HOLES, *names)]:
+            theirs: dict[str, list[pa.Array]] = {name: [] for name in some}
+            for there, which in of_groups:
+                rows = pa.array(current.rows[places[which]])
+                for name, column in current.there.columns(there, some, rows).items():
+                    theirs[name] += column.chunks
+            read = [self._read(chunk.file, [n for n in some if n != ROW_HOLES]) for chunk in group]
+            for name in some:
+                if name == ROW_HOLES:
+                    if any(len(piece) > piece.null_count for piece in theirs[name]):
+                        raise TooMuch("a row lacks a value")
+                    continue
+                of_current = pa.chunked_array(theirs[name], current.there.types[name])
+                own = [
+                    of[name].cast(of_current.type).filter(pa.array(chunk.others))
+                    for of, chunk in zip(read, group, strict=True)
+                ]
+                together = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
+                if not _are_equal(together.take(in_order), of_current):
+                    raise TooMuch("a row differs")
+
+
+def _result(claim: Claim, touched: ChunkResult | None) -> ChunkResult:
+    overtaken, lost = (0, 0) if touched is None else (touched.overtaken, touched.lost_by_window)
+    unchanged = claim.rows - overtaken
+    return ChunkResult(claim.backfill, claim.chunk, claim.attempt, claim.rows, 0, 0, unchanged, overtaken, lost)
+
+
+def _first(key: tuple[str, ...] | None) -> int | None:
+    return None if key is None else int(key[0])
+
+
+def _groups(chunks: Sequence[_ChunkFile]) -> Iterator[list[_ChunkFile]]:
+    """Chunks whose rows lie near each other in current go together, so that few of its files are read for them."""
+    group: list[_ChunkFile] = []
+    rows = size = 0
+    for chunk in sorted(chunks, key=lambda c: int(c.places.max(initial=-1))):
+        if group and (rows >= GROUP_ROWS or size + chunk.bytes > GROUP_BYTES):
+            yield group
+            group, rows, size = [], 0, 0
+        group.append(chunk)
+        rows, size = rows + chunk.file.rows, size + chunk.bytes
+    if group:
+        yield group
+
+
+def _has_text(parquet: pq.ParquetFile) -> bool:
+    """Whether a row has one in `_text`, by what the file's footer counts, else by the column."""
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        for n in range(group.num_columns):
+            column = group.column(n)
+            if column.path_in_schema.partition(".")[0] == "_text":
+                counted = column.is_stats_set and column.statistics.has_null_count
+                if not counted or column.statistics.null_count < column.num_values:
+                    texts = parquet.read(columns=["_text"])["_text"]
+                    return bool(texts.null_count < len(texts))
+    return False
+
+
+def _are_equal(own: pa.ChunkedArray, theirs: pa.ChunkedArray) -> bool:
+    """Whether all values are stored alike (`fold.stored_form`): of floating point 0.0 is not -0.0, and NaN is NaN."""
+    if pa.types.is_nested(own.type):
+        return chunk_fold.stored(pa.table({"of": own}), ["of"]) == chunk_fold.stored(pa.table({"of": theirs}), ["of"])
+    if not _all(pc.equal(pc.is_null(own), pc.is_null(theirs))):
+        return False
+    if pa.types.is_floating(own.type):
+        nan = pc.fill_null(pc.is_nan(own), True)
+        if not _all(pc.equal(nan, pc.fill_null(pc.is_nan(theirs), True))):
+            return False
+        bits = pa.int32() if pa.types.is_float32(own.type) else pa.int64()
+        own, theirs = (of.filter(pc.invert(nan)).combine_chunks().view(bits) for of in (own, theirs))
+    return _all(pc.equal(own, theirs))
+
+
+def _all(truths: Any) -> bool:
+    return bool(pc.all(truths, min_count=0).as_py())

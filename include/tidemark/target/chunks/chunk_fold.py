@@ -1,0 +1,315 @@
+"""The few rows of a first load's chunks whose keys changes have too -> what they add to the changes: `visibility` told
+a second time, row by row and without a plan of Spark's.
+
+    masked rows of chunks ───┐
+    changes of their keys ───┼─► a verdict per row ─► `read` and `sweep` rows ─► with the plan's changes: `PlainChanges`
+    current's rows of them ──┘
+
+It is for changes that each say what their key's row is: none moves a key, truncates, or leaves a value unsent. Then a
+key's changes are a list in R1 order, of which the chunk's snapshot saw a beginning, and nothing has to be filled in:
+
+    older, seen ─ older, unseen ─ the plan's, seen ─ the plan's, unseen       (one of the middle two is empty)
+                  └─ the newest below the watermark, if of the plan: what the stream says
+                     else the newest: what the chunk's row has become, in current already if current is right
+
+tests/target/test_whole_chunks.py holds it against `visibility`, row by row and count by count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.errors import TidemarkError
+from tidemark.formats.manifest import Claim
+from tidemark.formats.merge_plan import PlannedBatch
+from tidemark.formats.merge_result import ChunkResult
+from tidemark.names import ROW_HOLES
+from tidemark.schema.table import TableSchema
+from tidemark.target.chunks.chunk_rows import TouchedRows, moment_of
+from tidemark.target.chunks.first_load import WholeChunks
+from tidemark.target.driver import arrow_fold, columnar_merge, target_rows
+from tidemark.target.driver.arrow_fold import Key
+from tidemark.target.driver.columnar_merge import Gathered, OfChunks, PlainChanges
+from tidemark.target.driver.key_set import KeySet
+from tidemark.target.driver.target_rows import TooMuch
+from tidemark.target.spark import visibility
+from tidemark.target.spark.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCHANGED
+
+log = logging.getLogger(__name__)
+
+MAX_ROWS: Final = 20_000  # of chunks, each of which is looked at by itself
+FEW_BYTES: Final = 16 * 2**20  # of changes, above which they are one table's at a time, as above MAX_ROWS of them
+SETTING: Final = "spark.tidemark.driverFoldsChunks"  # false: Spark folds them
+
+Stored = tuple[Any, ...]
+
+
+def folded(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges | None:
+    """The changes that come with the chunks, and what the masked rows add; None if it is Spark's to do."""
+    coming, schema = whole.coming, schemas[-1]
+    batches = [*coming.batches, *coming.evidence]
+    if str(whole.session.conf.get(SETTING, "true")).lower() == "false" or whole.masked > MAX_ROWS:
+        return None
+    if schema.dropped or not columnar_merge.are_plain(schemas, batches):
+        return None
+    files = [f for b in batches for f in b.files]
+    size = sum(f.bytes for f in files)
+    if size > columnar_merge.MAX_STAGED_BYTES:
+        return None
+    reserves = size > FEW_BYTES or sum(f.rows for f in files) > MAX_ROWS
+    try:
+        if reserves:
+            columnar_merge.reserve_memory()
+    except TooMuch:
+        return None
+    try:
+        most_bytes = columnar_merge.MAX_BYTES if reserves else target_rows.MAX_BYTES
+        return _ChunkFold(whole.touched(), most_bytes).changes(whole, reserved=reserves)
+    except BaseException as failed:
+        if reserves:
+            columnar_merge.free_memory()
+        if isinstance(failed, TidemarkError) or not isinstance(failed, Exception):
+            raise
+        if not isinstance(failed, TooMuch):  # nothing is written yet, so whatever it is, the other way is as right
+            log.warning("%s: chunks are left to Spark, %s", schema.table, type(failed).__name__)
+        return None
+
+
+def of_touched(touched: TouchedRows) -> tuple[ChunkResult, ...] | None:
+    """What becomes of rows of chunks that add nothing: a result per chunk; None if one of them would. Raises what
+    reading does, and TooMuch."""
+    judged, verdicts = _ChunkFold(touched).verdicts()
+    return None if {INSERTED, REPAIRED} & set(verdicts) else _results(judged, verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change of a key that a chunk has: its place in R1 order, whether it was applied before, and its number among
+    the rows of `_ChunkFold.rows`."""
+
+    commit_lsn: int
+    ordinal: int
+    xid: int
+    is_older: bool
+    is_delete: bool
+    row: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.commit_lsn, self.ordinal
+
+    def is_seen_by(self, claim: Claim) -> bool:
+        return visibility.sees(claim, self.xid, self.commit_lsn)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A chunk's row, by what the snapshot and the changes say of it: `row` is what it has become, a delete too, and
+    `stream` what the plan says of the key just below the watermark, None where that is what current has."""
+
+    claim: Claim
+    key: Key
+    row: int
+    is_delete: bool
+    stream: _Change | None
+    is_lost: bool
+
+
+class _ChunkFold:
+    """`rows` are the masked rows of the chunks, and behind them the changes of their keys."""
+
+    def __init__(self, touched: TouchedRows, most_bytes: int = columnar_merge.MAX_BYTES) -> None:
+        schema = touched.schema
+        self.most_bytes = most_bytes  # of the changes, decoded
+        self.of = touched
+        self.schema = schema
+        self.names = [c.name for c in schema.columns]
+        self.shape = columnar_merge.shape_of(schema)
+        self.reads = self._reads()
+        self.claims = [claim for claim, rows in touched.rows for _ in range(rows.num_rows)]
+        self.staged = self._changes_of(touched.coming.batches)
+        keys = KeySet([self.shape.field(k).type for k in schema.key], [[self.reads[k] for k in schema.key]])
+        older = self._changes_of(touched.coming.evidence, keys)
+        own = self.staged.filter(keys.holds([self.staged[k] for k in schema.key]))
+        self.rows = pa.concat_tables([self.reads, older, own]).combine_chunks()
+        self.changes_of = self._changes_by_key(older.num_rows)
+
+    def changes(self, whole: WholeChunks, *, reserved: bool) -> PlainChanges:
+        judged, verdicts = self.verdicts()
+        added = [each for each, verdict in zip(judged, verdicts, strict=True) if verdict in (INSERTED, REPAIRED)]
+        of_chunks = OfChunks(self._added(added), _results(judged, verdicts))
+        of, batches = self.of, self.of.coming.batches
+        return Gathered(
+            of.session, of.lake, self.schema, batches, self.staged, of.there, whole, of_chunks, reserved
+        ).folded()
+
+    def verdicts(self) -> tuple[list[_Judged], list[str]]:
+        judged = [self._judged(claim, key, row) for row, (claim, key) in enumerate(self._keyed_reads())]
+        return judged, self._verdicts(judged)
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    def _reads(self) -> pa.Table:
+        """In the shape of changes, as far as they say anything."""
+        pieces = [arrow_fold.in_shape(rows, self.shape) for _, rows in self.of.rows]
+        return pa.concat_tables([self.shape.empty_table(), *pieces])
+
+    def _changes_of(self, batches: Sequence[PlannedBatch], only: KeySet | None = None) -> pa.Table:
+        files = [f for b in batches for f in b.files]
+        of = self.of
+        return columnar_merge.staged_changes_of(of.session, of.lake, self.schema, files, only, self.most_bytes)
+
+    def _keyed_reads(self) -> Iterator[tuple[Claim, Key]]:
+        return zip(self.claims, arrow_fold.keys_of([self.reads[k] for k in self.schema.key]), strict=True)
+
+    def _changes_by_key(self, older: int) -> dict[Key, list[_Change]]:
+        behind = self.reads.num_rows
+        changes = self.rows.slice(behind)
+        facts = [changes[name].to_pylist() for name in ("_commit_lsn", "_ordinal", "_xid", "_op")]
+        by_key: dict[Key, list[_Change]] = {}
+        for n, (key, lsn, ordinal, xid, op) in enumerate(
+            zip(arrow_fold.keys_of([changes[k] for k in self.schema.key]), *facts, strict=True)
+        ):
+            by_key.setdefault(key, []).append(_Change(lsn, ordinal, xid, n < older, op == "delete", behind + n))
+        return by_key
+
+    # --- what the rows come to ------------------------------------------------------------------------------------
+
+    def _judged(self, claim: Claim, key: Key, read: int) -> _Judged:
+        changes = self.changes_of.get(key, [])
+        unseen = [c for c in changes if not c.is_seen_by(claim)]
+        before = [c for c in unseen if c.is_older]
+        below = [c for c in changes if not c.is_older and c.commit_lsn < int(claim.watermark_lsn)]
+        stream = max(below, key=lambda c: c.place, default=None)
+        is_lost = any(c.commit_lsn < int(claim.low_lsn) for c in unseen)
+        if stream is not None or not before:
+            return _Judged(claim, key, read, False, stream, is_lost)
+        newest = max(before, key=lambda c: c.place)
+        return _Judged(claim, key, newest.row, newest.is_delete, None, is_lost)
+
+    def _verdicts(self, judged: Sequence[_Judged]) -> list[str]:
+        forms = self._stored([j.row for j in judged], [j.stream.row for j in judged if j.stream is not None])
+        there = self._there({j.key for j in judged if j.stream is None})
+        verdicts = []
+        for each in judged:
+            stream = each.stream
+            if stream is not None and not stream.is_seen_by(each.claim):
+                verdicts.append(OVERTAKEN)
+                continue
+            is_present = each.key in there if stream is None else not stream.is_delete
+            opponent = there.get(each.key) if stream is None else forms[stream.row]
+            if each.is_delete:
+                verdicts.append(REPAIRED if is_present else OVERTAKEN)
+            elif not is_present:
+                verdicts.append(INSERTED)
+            else:
+                verdicts.append(UNCHANGED if forms[each.row] == opponent else REPAIRED)
+        return verdicts
+
+    def _stored(self, *rows: Sequence[int]) -> dict[int, Stored]:
+        numbers = sorted({row for some in rows for row in some})
+        return dict(zip(numbers, stored(self.rows.take(pa.array(numbers, pa.int64())), self.names), strict=True))
+
+    def _there(self, keys: set[Key]) -> dict[Key, Stored | None]:
+        """What current has of these keys; None is a row that lacks a value, and so is no other's like."""
+        there = self.of.there
+        of_files: dict[int, dict[int, Key]] = {}
+        for key in keys:
+            for number, row in there.at.get(key, ()):
+                of_files.setdefault(number, {})[row] = key
+        found: dict[Key, Stored | None] = {}
+        for number, of_rows in of_files.items():
+            numbers = sorted(of_rows)
+            picked = there.rows(there.files[number], numbers, self.names)
+            holes = picked[ROW_HOLES].to_pylist()
+            for row, form, lacks in zip(numbers, stored(picked, self.names), holes, strict=True):
+                found[of_rows[row]] = None if lacks else form
+        return found
+
+    # --- what is written of it ------------------------------------------------------------------------------------
+
+    def _added(self, added: Sequence[_Judged]) -> pa.Table:
+        """Each at its chunk's watermark; of a row that goes the key alone."""
+        rows = self.rows.take(pa.array([each.row for each in added], pa.int64()))
+        stays = pa.array([not each.is_delete for each in added], pa.bool_())
+        facts: dict[str, Sequence[Any]] = {
+            "_generation": [self.of.coming.generation] * len(added),
+            "_commit_lsn": [int(each.claim.watermark_lsn) for each in added],
+            "_ordinal": [0] * len(added),
+            "_xid": [None] * len(added),
+            "_committed_at": [moment_of(each.claim) for each in added],
+            "_op": ["sweep" if each.is_delete else "read" for each in added],
+            "_unchanged": [None] * len(added),
+        }
+        columns = []
+        for f in self.shape:
+            if f.name in facts:
+                columns.append(pa.array(facts[f.name], f.type))
+            elif f.name in self.schema.key:
+                columns.append(rows[f.name].combine_chunks())
+            else:
+                columns.append(_where(stays, rows[f.name].combine_chunks()))
+        return pa.table(columns, schema=self.shape)
+
+
+def _results(judged: Sequence[_Judged], verdicts: Sequence[str]) -> tuple[ChunkResult, ...]:
+    counts: dict[int, Counter[str]] = {}
+    for each, verdict in zip(judged, verdicts, strict=True):
+        of_claim = counts.setdefault(id(each.claim), Counter())
+        of_claim[verdict] += 1
+        of_claim["lost"] += each.is_lost
+    claims = {id(each.claim): each.claim for each in judged}
+    return tuple(
+        ChunkResult(
+            backfill=claim.backfill,
+            chunk=claim.chunk,
+            attempt=claim.attempt,
+            read=sum(counts[number][verdict] for verdict in (INSERTED, REPAIRED, UNCHANGED, OVERTAKEN)),
+            inserted=counts[number][INSERTED],
+            repaired=counts[number][REPAIRED],
+            unchanged=counts[number][UNCHANGED],
+            overtaken=counts[number][OVERTAKEN],
+            lost_by_window=counts[number]["lost"],
+        )
+        for number, claim in claims.items()
+    )
+
+
+def _where(stays: pa.Array, values: pa.Array) -> pa.Array:
+    """NULL where the row does not stay."""
+    numbers = pc.if_else(stays, pa.array(np.arange(len(values))), pa.scalar(None, pa.int64()))
+    return values.take(numbers)
+
+
+def stored(table: pa.Table, names: Sequence[str]) -> list[Stored]:
+    """Per row a value that is equal to another exactly if the two are stored alike (`fold.stored_form`)."""
+    columns = []
+    for name in names:
+        column = arrow_fold.comparable(table[name])
+        values = column.to_pylist()
+        if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
+            values = [_form(value, is_map=pa.types.is_map(column.type)) for value in values]
+        columns.append(values)
+    return list(zip(*columns, strict=True))
+
+
+def _form(value: Any, *, is_map: bool = False) -> Any:
+    """Of floating point -0.0 is not 0.0, and NaN is NaN; a map has no order."""
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list):
+        forms = [_form(each) for each in value]
+        return tuple(sorted(forms) if is_map else forms)
+    if isinstance(value, tuple):
+        return tuple(_form(each) for each in value)
+    if isinstance(value, dict):
+        return tuple((name, _form(each)) for name, each in value.items())
+    return value

@@ -1,0 +1,274 @@
+"""The data files of one version of a Delta table, and a commit that masks rows of them and adds others, without a
+Spark job (Delta protocol, "Deletion Vectors", "Add File and Remove File").
+
+    pinned version ─► data_files, masked_rows ─► which rows, by file and number ─► exchange
+
+`exchange` names rows by their numbers in the files of the pinned version, so a commit in between that adds or removes
+any file is a conflict: whoever wants to try again looks at the newest version anew.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.lsn import Lsn
+from tidemark.target.delta import hadoop_files
+from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile, write_operation
+from tidemark.target.delta.jvm import array_list, java_class, option, sequence
+from tidemark.target.driver import arrow_fold
+
+# What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
+# vectors lists all that it asks.
+PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz", "typeWidening"})
+
+# On files that have rows as the driver wrote them, and nothing else.
+ROWS_TAG: Final = "tidemark.rows"
+
+_BITMAP: Final = "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray"
+_VECTOR_STORE: Final = "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore"
+# What stands before and behind a vector in its file ("Deletion Vectors", "Deletion Vector File Storage Format").
+_LENGTH: Final = struct.Struct(">i")
+_SUM: Final = struct.Struct(">I")
+
+_RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a pinned version: its path in the table's folder, its size, its rows with those that a vector
+    masks, between which values its columns are as far as that is known, what whoever added it wrote beside it, and
+    Delta's own action for it."""
+
+    path: str
+    bytes: int
+    rows: int
+    low: Mapping[str, Any]
+    high: Mapping[str, Any]
+    masked: int
+    tags: Mapping[str, str]
+    added: Any
+
+
+def is_plain(table: PinnedTable) -> bool:
+    """Whether files can be added to the table and rows of it masked by what `data_files` and `exchange` know of Delta:
+    names as they are, vectors in use, no feature that asks more of a writer."""
+    if not table.exists or table.is_mapped:
+        return False
+    metadata = json.loads(table.snapshot.metadata().json())["metaData"]
+    properties = metadata.get("configuration", {})
+    if properties.get("delta.enableDeletionVectors", "").lower() != "true" or metadata.get("partitionColumns"):
+        return False
+    features = json.loads(table.snapshot.protocol().json())["protocol"].get("writerFeatures", [])
+    return set(features) <= PLAIN_FEATURES
+
+
+def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None:
+    """The files of the pinned version: from its checksum file, where a table of up to fifty files has them all, else
+    from the log, by a Spark job. None if one of them says less of itself than it must."""
+    if not table.exists:
+        return []
+    checksum = table.snapshot.checksumOpt()
+    listed = checksum.get().allFiles() if checksum.isDefined() else None
+    if listed is not None and listed.isDefined():
+        added = listed.get()
+    else:
+        added = sequence(spark, table.snapshot.allFiles().collectAsList())
+    texts = json.loads(
+        java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper().writeValueAsString(added)
+    )
+    described = []
+    for n, text in enumerate(texts):
+        statistics = json.loads(text.get("stats") or "{}")
+        if "numRecords" not in statistics or not _RELATIVE_PATH.fullmatch(text["path"]):
+            return None
+        described.append(
+            DataFile(
+                unquote(text["path"]),
+                text["size"],
+                statistics["numRecords"],
+                statistics.get("minValues", {}),
+                statistics.get("maxValues", {}),
+                (text.get("deletionVector") or {}).get("cardinality", 0),
+                text.get("tags") or {},
+                added.apply(n),
+            )
+        )
+    return described
+
+
+def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:
+    """The numbers of the file's rows that its vector masks."""
+    if not file.masked:
+        return set()
+    longs = _vector(spark, table, file).toArray()
+    buffer = java_class(spark, "java.nio.ByteBuffer").allocate(8 * len(longs))
+    buffer.asLongBuffer().put(longs)
+    return {row for (row,) in struct.iter_unpack(">q", bytes(buffer.array()))}
+
+
+def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
+    """The file's vector, a bitmap of its own, empty if it has none."""
+    bitmaps = java_class(spark, _BITMAP)
+    if not file.masked:
+        return bitmaps()
+    descriptor, folder = file.added.deletionVector(), table.log.dataPath()
+    content = _object_of(spark, table, descriptor) if hadoop_files.is_object(spark, folder) else None
+    if content is not None:
+        return bitmaps.readFrom(bytearray(content))
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    return java_class(spark, _VECTOR_STORE)(configuration).read(descriptor, folder)
+
+
+def _object_of(spark: SparkSession, table: PinnedTable, descriptor: Any) -> bytes | None:
+    """The vector's bytes by one request, once a version; None where Delta's own reader is to say what is wrong."""
+    if not descriptor.isOnDisk():
+        return None
+    place = str(descriptor.uniqueId())
+    if place not in table.vectors:
+        size, offset = int(descriptor.sizeInBytes()), descriptor.offset()
+        begins = int(offset.get()) if offset.isDefined() else 0
+        path = descriptor.absolutePath(table.log.dataPath())
+        piece = hadoop_files.read_piece(spark, path, begins, _LENGTH.size + size + _SUM.size)
+        content, end = piece[_LENGTH.size : -_SUM.size], piece[-_SUM.size :]
+        if piece[: _LENGTH.size] != _LENGTH.pack(size) or end != _SUM.pack(zlib.crc32(content)):
+            return None
+        table.vectors[place] = content
+    return table.vectors[place]
+
+
+def _masking(
+    spark: SparkSession, table: PinnedTable, vectors: _VectorFile, file: DataFile, rows: Sequence[int] | None
+) -> list[Any]:
+    """The actions by which these rows of the file, which none masks yet, are gone; None are all of them."""
+    if rows is None or file.masked + len(rows) == file.rows:
+        return [file.added.removeWithTimestamp(java_class(spark, "java.lang.System").currentTimeMillis(), True)]
+    both = file.added.removeRows(vectors.stored(_vector(spark, table, file), rows), True, True)
+    return [both._1(), both._2()]
+
+
+def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> dict[str, Any]:
+    """A vector that masks these rows of a file that is still to be added: its descriptor, as JSON has it."""
+    empty = java_class(spark, _BITMAP)()
+    with closing(_VectorFile(spark, table)) as vectors:
+        stored = vectors.stored(empty, rows)
+    mapper = java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper()
+    described: dict[str, Any] = json.loads(mapper.writeValueAsString(stored))
+    return described
+
+
+class _VectorFile:
+    """The file of the table's folder in which the vectors of one commit stand, one behind the other (Delta protocol,
+    "Deletion Vectors"); it is made for the first of them, and is whole once it is closed.
+
+    The protocol lets a small vector stand in the log itself, but Delta's VACUUM ends with an error where one does, in a
+    file that is there or in one that was removed of late.
+    """
+
+    def __init__(self, spark: SparkSession, table: PinnedTable) -> None:
+        self._spark = spark
+        self._table = table
+        self._writer: Any = None
+        self._number: Any = None
+
+    def stored(self, bitmap: Any, rows: Sequence[int]) -> Any:
+        """The descriptor of the bitmap with these rows besides."""
+        spark = self._spark
+        gateway: Any = spark.sparkContext._gateway
+        longs = gateway.new_array(java_class(spark, "long"), len(rows))
+        packed = bytearray(struct.pack(f">{len(rows)}q", *rows))
+        java_class(spark, "java.nio.ByteBuffer").wrap(packed).asLongBuffer().get(longs)
+        bitmap.addAll(sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
+        bitmap.runOptimize()
+        formats = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat")
+        content = bytearray(bitmap.serializeAsByteArray(formats.Portable()))
+        at = option(spark, self._opened().write(content).offset())
+        descriptor = java_class(spark, "org.apache.spark.sql.delta.actions.DeletionVectorDescriptor")
+        masked = int(bitmap.cardinality())
+        return descriptor.onDiskWithRelativePath(self._number, "", len(content), masked, at, option(spark))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self) -> Any:
+        if self._writer is None:
+            configuration = self._spark._jsparkSession.sessionState().newHadoopConf()
+            store = java_class(self._spark, _VECTOR_STORE)(configuration)
+            self._number = java_class(self._spark, "java.util.UUID").randomUUID()
+            folder = store.pathWithFileSystem(self._table.log.dataPath())
+            self._writer = store.createWriter(store.generateFileNameInTable(folder, self._number, ""))
+        return self._writer
+
+
+def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Sequence[str]) -> list[WrittenFile]:
+    """One Parquet file in the table's folder, by the way that the drain writes its own; none of no rows."""
+    if not rows.num_rows:
+        return []
+    # Arrow's bounds of floating point leave NaN out, which to Spark is above all numbers: it would pass the rows over.
+    bounded = [f.name for f in rows.schema if not pa.types.is_floating(f.type) and not pa.types.is_nested(f.type)]
+    sink = io.BytesIO()
+    pq.write_table(
+        rows,
+        sink,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        write_statistics=bounded,
+        version="2.6",
+    )
+    content = sink.getvalue()
+    name = hadoop_files.write_new(spark, table.path, content)
+    bounds = dict(arrow_fold.bounds(rows, ["_commit_lsn", *key]))
+    return [WrittenFile(name, len(content), rows.num_rows, bounds, tags={ROWS_TAG: "1"})]
+
+
+def exchange(
+    spark: SparkSession,
+    table: PinnedTable,
+    masked: Sequence[tuple[DataFile, Sequence[int] | None]],
+    added: Sequence[WrittenFile | DataFrame],
+    application: str,
+    end: Lsn,
+) -> None:
+    """One commit that masks rows of the pinned version's files, adds files that lie in the folder and frames, which
+    Spark writes, and sets the position, on that version. A file of which no row is left goes.
+
+    Raises what `is_contested` recognises if another commit came in between.
+    """
+    nothing = option(spark)
+    transaction = table.log.startTransaction(nothing, option(spark, table.snapshot))
+    transaction.readTxn().addOne(application)
+    transaction.readWholeTable()
+    now = java_class(spark, "java.lang.System").currentTimeMillis()
+    actions = array_list(spark)
+    actions.add(
+        java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
+            application, int(end), option(spark, now)
+        )
+    )
+    with closing(_VectorFile(spark, table)) as vectors:
+        for file, rows in masked:
+            for action in _masking(spark, table, vectors, file, rows):
+                actions.add(action)
+    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
+    for one in added:
+        if isinstance(one, DataFrame):
+            files = transaction.writeFiles(one._jdf)
+            for number in range(files.size()):
+                actions.add(files.apply(number))
+        else:
+            actions.add(from_json(one.to_json(now)))
+    transaction.commit(sequence(spark, actions), write_operation(spark))

@@ -1,0 +1,263 @@
+"""Few changes -> what history and current get of them, in Arrow: what `fold` says, without planning anything.
+
+    changes (in R1 order) ── fold_changes ──► Fold ── rows(base) ──► every change, a row each, unchanged values filled
+                                    │                        ▲
+                                    └── base: the keys of the rows of current that unchanged values come from
+
+Changes are walked one after the other, as PostgreSQL made them; what is kept of each is numbers of rows, never a value.
+Values stay in Arrow's arrays and are taken out of them by number at the end, so they come out as they went in.
+
+This is a second telling of `fold.split_identity`, `fill_unchanged` and `newest_per_key`, for changes without chunks.
+It is the same one because the windows of those are, per key and in R1 order, exactly such a walk: the newest value
+present since the life's insert is the one that the walk saw last; a change of the key hands over what the old life had
+when the walk came to it; and above the plan's last truncate nothing has a base in the target.
+tests/target/test_few_changes.py holds the two against each other and against the model. It asks of a key's type only
+that Arrow and Spark mean the same by "equal": `is_plain_key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
+
+Key = tuple[Any, ...]
+
+# Where a value that was not sent comes from: the number of a staged row that has it; ~n for the nth key of `base`;
+# None if it is known nowhere.
+Place = int | None
+
+
+def is_plain_key(of: pa.DataType) -> bool:
+    """Whether Arrow and Spark mean the same by two values of the type being equal. Of floating point they do not: to
+    Spark's joins NaN equals NaN and -0.0 is 0.0."""
+    return bool(
+        pa.types.is_integer(of)
+        or pa.types.is_string(of)
+        or pa.types.is_binary(of)
+        or pa.types.is_boolean(of)
+        or pa.types.is_date32(of)
+        or pa.types.is_decimal128(of)
+        or (pa.types.is_timestamp(of) and of.unit == "us")
+    )
+
+
+def keys_of(columns: Sequence[pa.ChunkedArray | pa.Array]) -> list[Key]:
+    """The rows of a key's columns as tuples that can be compared and hashed."""
+    return list(zip(*[comparable(column).to_pylist() for column in columns], strict=True))
+
+
+def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Python knows no date beyond the year 9999 and none BC; Arrow's own number for it is as good."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64())
+    if pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    return column
+
+
+@dataclass(slots=True)
+class Fold:
+    """`origin` and `old` are per row, and a change of the key is two rows: the number of its staged change, and
+    whether it is the delete of the old key. `newest` is the last row of every key above the last truncate."""
+
+    staged: pa.Table
+    key: Sequence[str]
+    columns: Sequence[str]
+    origin: list[int] = field(default_factory=list)
+    old: list[bool] = field(default_factory=list)
+    ops: list[str] = field(default_factory=list)
+    filled: dict[int, dict[str, Place]] = field(default_factory=dict)
+    newest: dict[Key, int] = field(default_factory=dict)
+    base: dict[Key, int] = field(default_factory=dict)
+
+    def unchanged(self) -> list[str]:
+        """The columns that occur in a mask."""
+        return sorted({name for places in self.filled.values() for name in places})
+
+    def staying(self) -> dict[Key, int]:
+        """The keys that the changes leave with a row, and which row of the fold that is."""
+        return {key: row for key, row in self.newest.items() if self.ops[row] != "delete"}
+
+    def bytes_filled(self, base: Mapping[str, pa.Array]) -> int:
+        """How many bytes `rows` would fill in for values that were not sent: a text of a megabyte, in each of a
+        thousand changes that left it as it was, is a gigabyte."""
+        total = 0
+        for name in self.unchanged():
+            of_staged, of_base = _lengths(self.staged[name]), _lengths(base.get(name))
+            places = (sources.get(name) for sources in self.filled.values())
+            total += sum(of_staged[place] if place >= 0 else of_base[~place] for place in places if place is not None)
+        return total
+
+    def rows(self, base: Mapping[str, pa.Array], lacking: Sequence[frozenset[str]]) -> pa.Table:
+        """Every change, one row each: metadata, columns, marks, ROW_HOLES. `base` has, per column of `unchanged`, a
+        value for each key of `self.base`; `lacking` names the columns whose value is known nowhere, for each of them
+        too."""
+        arrays = {name: self._metadata(name) for name in CHANGE_COLUMNS}
+        arrays["_op"] = pa.array(self.ops, pa.string())
+        for name in self.columns:
+            arrays[name] = self._values(name, base.get(name), lacking)
+        for name in MARK_COLUMNS:
+            arrays[name] = self._metadata(name, of_old=False)
+        arrays[ROW_HOLES] = pa.array([self._holes(row, lacking) for row in range(len(self.ops))], pa.list_(pa.string()))
+        return pa.table(arrays)
+
+    def _metadata(self, name: str, *, of_old: bool = True) -> pa.Array:
+        rows = self.origin if of_old else self._of_new
+        return self.staged[name].combine_chunks().take(pa.array(rows, pa.int64()))
+
+    @property
+    def _of_new(self) -> list[int | None]:
+        """The staged row of every row but the delete of a changed key, which has the old key and nothing else."""
+        return [None if old else row for row, old in zip(self.origin, self.old, strict=True)]
+
+    def _values(self, name: str, base: pa.Array | None, lacking: Sequence[frozenset[str]]) -> pa.Array:
+        staged = self.staged[name].combine_chunks()
+        places: list[int | None] = self._of_new
+        if name in self.key and any(self.old):
+            before = pc.struct_field(self.staged["_old_key"].combine_chunks(), name)
+            behind = len(staged)
+            staged = pa.concat_arrays([staged, before])
+            places = [behind + row if old else row for row, old in zip(self.origin, self.old, strict=True)]
+        else:
+            behind = len(staged)
+            if base is not None:
+                staged = pa.concat_arrays([staged, base])
+            for row, sources in self.filled.items():
+                if name in sources:
+                    place = sources[name]
+                    if place is not None and place < 0:
+                        place = None if name in lacking[~place] else behind + ~place
+                    places[row] = place
+        return staged.take(pa.array(places, pa.int64()))
+
+    def _holes(self, row: int, lacking: Sequence[frozenset[str]]) -> list[str] | None:
+        sources = self.filled.get(row, {})
+        holes = [n for n, place in sources.items() if place is None or (place < 0 and n in lacking[~place])]
+        return sorted(holes) or None
+
+
+def _lengths(values: pa.ChunkedArray | pa.Array | None) -> list[int]:
+    """In bytes, of texts and bytes; of all else, which is short, nothing."""
+    if values is None:
+        return []
+    if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
+        return [0] * len(values)
+    return list(pc.fill_null(pc.binary_length(values), 0).to_pylist())
+
+
+def fold_changes(staged: pa.Table, key: Sequence[str], columns: Sequence[str], *, moved: bool) -> Fold:
+    """Walk the changes, which are in R1 order. `moved` is what the manifests say: where it is False, no key changed."""
+    fold = Fold(staged, key, columns)
+    ops = staged["_op"].to_pylist()
+    keys = keys_of([staged[name] for name in key])
+    masks = staged["_unchanged"].to_pylist()
+    before: Sequence[Key | None] = _keys_before(staged, key) if moved else [None] * len(ops)
+    lives = _Lives(fold, tracked=sorted({name for mask in masks for name in mask or ()}))
+    last_truncate = max((row for row, op in enumerate(ops) if op == "truncate"), default=None)
+    for row, (op, own, mask) in enumerate(zip(ops, keys, masks, strict=True)):
+        old = before[row] if op == "update" else None
+        if op == "truncate":
+            lives.tell(row, op)
+            if row == last_truncate:
+                lives.begin_anew()
+        elif op == "delete":
+            fold.newest[own] = lives.tell(row, op)
+        elif old is not None:
+            handed = {name: lives.place(old, name) for name in mask or ()}
+            fold.newest[old] = lives.tell(row, "delete", old=True)
+            lives.begin(own, row, handed)
+            fold.newest[own] = lives.tell(row, "insert", fills=handed)
+        else:
+            if op == "insert":
+                lives.begin(own, row, dict.fromkeys(mask or ()))
+            fills = {name: lives.place(own, name) for name in mask or ()}
+            lives.go_on(own, row, mask or ())
+            fold.newest[own] = lives.tell(row, op, fills=fills)
+    return fold
+
+
+def _keys_before(staged: pa.Table, key: Sequence[str]) -> list[Key | None]:
+    before = staged["_old_key"].combine_chunks()
+    tuples = keys_of([pc.struct_field(before, name) for name in key])
+    return [
+        key_before if valid else None for key_before, valid in zip(tuples, before.is_valid().to_pylist(), strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class _Lives:
+    """Per key what its present life knows of the columns that some mask names: of all where it began with an insert,
+    else of those that were sent since; the others it has from the target. What follows a delete begins with an
+    insert."""
+
+    fold: Fold
+    tracked: Sequence[str]
+    known: dict[Key, dict[str, Place]] = field(default_factory=dict)
+    from_target: bool = True
+
+    def tell(self, row: int, op: str, *, old: bool = False, fills: Mapping[str, Place] | None = None) -> int:
+        """One more row; its number."""
+        fold = self.fold
+        fold.origin.append(row)
+        fold.old.append(old)
+        fold.ops.append(op)
+        if fills:
+            fold.filled[len(fold.ops) - 1] = dict(fills)
+        return len(fold.ops) - 1
+
+    def begin_anew(self) -> None:
+        """Behind the last truncate nothing comes from before it."""
+        self.known.clear()
+        self.fold.newest.clear()
+        self.from_target = False
+
+    def begin(self, key: Key, row: int, handed: Mapping[str, Place]) -> None:
+        """An insert, or the insert of a change of the key: what it does not bring was handed over, or is nowhere."""
+        self.known[key] = {name: handed.get(name, row) for name in self.tracked}
+
+    def go_on(self, key: Key, row: int, mask: Sequence[str]) -> None:
+        places = self.known.setdefault(key, {})
+        places.update((name, row) for name in self.tracked if name not in mask)
+
+    def place(self, key: Key, name: str) -> Place:
+        places = self.known.get(key, {})
+        if name in places:
+            return places[name]
+        if not self.from_target:
+            return None
+        return ~self.fold.base.setdefault(key, len(self.fold.base))
+
+
+def history_of(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    return rows.select([*CHANGE_COLUMNS, *names, *MARK_COLUMNS])
+
+
+def current_of(fold: Fold, rows: pa.Table) -> tuple[list[Key], pa.Table]:
+    """The keys that the changes leave with a row, and these rows in the shape of current."""
+    staying = fold.staying()
+    current = rows.take(pa.array(list(staying.values()), pa.int64()))
+    return list(staying), current.select([*fold.columns, *ROW_COLUMNS, ROW_HOLES])
+
+
+def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
+    """The rows with these columns in these types; one that they lack has nothing in it."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in shape
+    ]
+    return pa.table(columns, schema=shape)
+
+
+def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Between which values the columns are, of integers that are all there."""
+    for name in names:
+        column = table[name]
+        if pa.types.is_integer(column.type) and len(column) and not column.null_count:
+            between = pc.min_max(column).as_py()
+            yield name, (between["min"], between["max"])

@@ -1,0 +1,95 @@
+"""Keys, in columns as Arrow has them, and whether the set has others; nothing is a Python object. Equal is what it is
+in `arrow_fold`: the types of `is_plain_key`, of which Arrow and Spark mean the same by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.target.driver.arrow_fold import comparable
+
+Columns = Sequence[pa.ChunkedArray]
+
+
+class KeySet:
+    """The keys of some pieces, each piece one array per column of the key. A key of several columns is told apart by
+    the numbers of its values among those that the set has."""
+
+    def __init__(self, types: Sequence[pa.DataType], pieces: Iterable[Columns]) -> None:
+        listed = list(pieces)
+        self._types = types
+        self.columns = [
+            pa.chunked_array([chunk for piece in listed for chunk in piece[n].cast(of).chunks], of)
+            for n, of in enumerate(types)
+        ]
+        own = [comparable(column) for column in self.columns]
+        self._values = [column.unique() for column in own]
+        self._pairs: list[pa.Array] = []  # per further column those that occur, of the numbers so far and its own
+        numbers = pc.index_in(own[0], self._values[0]) if len(own) > 1 else own[0]
+        for column, values in zip(own[1:], self._values[1:], strict=True):
+            pairs = _paired(numbers, column, values)
+            self._pairs.append(pairs.unique())
+            numbers = pc.index_in(pairs, self._pairs[-1])
+
+    def __len__(self) -> int:
+        """How many there are; one that is given twice counts twice."""
+        return len(self.columns[0])
+
+    def bounds(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Between which values the columns of whole numbers are, by the columns' names."""
+        own = {}
+        for name, column in zip(names, self.columns, strict=True):
+            if pa.types.is_integer(column.type) and len(column):
+                between = pc.min_max(column).as_py()
+                own[name] = between["min"], between["max"]
+        return own
+
+    @property
+    def has_doubles(self) -> bool:
+        """Whether a key was given twice."""
+        return len(self._pairs[-1] if self._pairs else self._values[0]) < len(self)
+
+    def holds(self, columns: Columns) -> pa.ChunkedArray:
+        """Per row, whether the set has its key."""
+        return pc.is_valid(self.places(columns))
+
+    def places(self, columns: Columns) -> pa.ChunkedArray:
+        """Per row, which of the set's keys it has, NULL if none: of a set without doubles its number among those that
+        were given."""
+        given = [comparable(column.cast(of)) for column, of in zip(columns, self._types, strict=True)]
+        numbers = pc.index_in(given[0], self._values[0])
+        for column, values, pairs in zip(given[1:], self._values[1:], self._pairs, strict=True):
+            numbers = pc.index_in(_paired(numbers, column, values), pairs)
+        return numbers
+
+    def places_of(self, pieces: Sequence[Columns]) -> list[pa.ChunkedArray]:
+        """`places` of each piece. Arrow hashes the set anew for each call, so that many pieces of many keys are asked
+        about together: a hundred pieces of five million keys took a minute one by one."""
+        if not pieces:
+            return []
+        together = [
+            pa.chunked_array([chunk for piece in pieces for chunk in piece[n].cast(of).chunks], of)
+            for n, of in enumerate(self._types)
+        ]
+        numbers, begins, parts = self.places(together), 0, []
+        for piece in pieces:
+            parts.append(numbers.slice(begins, len(piece[0])))
+            begins += len(piece[0])
+        return parts
+
+    def without(self, columns: Columns) -> KeySet:
+        """The set less these keys, of which there may be many more."""
+        in_both = self.holds(columns)
+        gone = KeySet(self._types, [[column.filter(in_both) for column in columns]])
+        stay = pc.invert(gone.holds(self.columns))
+        return KeySet(self._types, [[column.filter(stay) for column in self.columns]])
+
+
+def _paired(numbers: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
+    """One number for two: of what comes before the column, and of its value. NULL where one of them is not in the
+    set."""
+    own = pc.index_in(column, values).cast(pa.int64())
+    return pc.add(pc.multiply(numbers.cast(pa.int64()), max(1, len(values))), own)

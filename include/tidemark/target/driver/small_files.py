@@ -1,0 +1,75 @@
+"""The small files of current that earlier merges wrote -> one file, in a commit that changes current anyway.
+
+A merge adds a file with the rows that it wrote, and each later one opens all files that may have one of its keys. A
+table that is merged every minute would cost more with every hour, until maintenance compacts it; and from fifty files
+on Delta asks Spark for the list of them. So the driver takes its own small files along: as soon as there are MOST of
+them, the rows that are left in them are written again, once, beside the new ones. What was gathered is a small file
+again until it has grown, so a row is written a few times, whatever the number of merges.
+
+Only files that the driver wrote by itself, and says so in the log (ROWS_TAG), are taken: they have the types of
+`row_schema`, and nothing else is known of them by their place (chunks' files are known by their tags).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from tidemark.target.delta import data_files
+from tidemark.target.delta.data_files import ROWS_TAG, DataFile
+from tidemark.target.driver.target_rows import TargetRows, TooMuch
+
+MOST: Final = 16
+SMALL_BYTES: Final = 2**20  # of a file
+MAX_BYTES: Final = 32 * 2**20  # of all that are gathered at once, and
+MAX_DECODED: Final = 128 * 2**20  # of their rows, in memory: of a text that says one thing often a file is a hundredth
+
+
+@dataclass(frozen=True, slots=True)
+class Crumbs:
+    """`rows` are the rows of the files that stay; the files themselves go."""
+
+    files: Sequence[DataFile]
+    rows: pa.Table
+
+    def exchanged(
+        self, replaced: Sequence[tuple[DataFile, Sequence[int]]]
+    ) -> list[tuple[DataFile, Sequence[int] | None]]:
+        """What a commit masks that replaces these rows of current, and has the crumbs' rows in another file."""
+        gathered = {file.path for file in self.files}
+        others = [(file, rows) for file, rows in replaced if file.path not in gathered]
+        return [*others, *((file, None) for file in self.files)]
+
+
+def crumbs_of(there: TargetRows, shape: pa.Schema, replaced: Sequence[tuple[DataFile, Sequence[int]]]) -> Crumbs:
+    """The small files of current, once there are many, and their rows that are not replaced, in this shape."""
+    nothing = Crumbs((), shape.empty_table())
+    files = _small(there.files)
+    if len(files) < MOST or not {f.name for f in there.current.schema().fields} <= set(shape.names):
+        return nothing
+    gone = {file.path: rows for file, rows in replaced}
+    pieces, gathered, left = [shape.empty_table()], [], MAX_DECODED
+    for file in files:
+        try:
+            rows = there.whole(file, shape, left)
+        except TooMuch:  # it stays what it is
+            continue
+        left -= rows.nbytes
+        masked = data_files.masked_rows(there.session, there.current, file).union(gone.get(file.path, ()))
+        pieces.append(rows.take(pa.array([n for n in range(rows.num_rows) if n not in masked], pa.int64())))
+        gathered.append(file)
+    if len(gathered) < 2:  # one file would be one file
+        return nothing
+    return Crumbs(gathered, pa.concat_tables(pieces))
+
+
+def _small(files: Sequence[DataFile]) -> list[DataFile]:
+    """The driver's own, the smallest first."""
+    small, left = [], MAX_BYTES
+    for file in sorted(files, key=lambda file: file.bytes):
+        if file.bytes <= SMALL_BYTES and ROWS_TAG in file.tags and (left := left - file.bytes) >= 0:
+            small.append(file)
+    return small

@@ -1,0 +1,1 @@
+"""Merges the changes of a table through Spark DataFrames."""

@@ -1,0 +1,322 @@
+"""Chunks that a verify reads, and the target -> what differs: counts, and the keys of some of it (R7, R8).
+
+What a chunk of a backfill would insert is missing, what it would repair differs, what it or the sweep would remove is
+extra, as is a second row of one key. All of it is compared with the pinned tables, before anything is written: of
+chunks that are only compared nothing ever is, those that repair are merged besides, as `ChunkChanges`.
+
+Values that do not fit are stored alike, so their texts are compared: with those of the key's newest row in history, as
+far as that says what they are. The keys that differ go to a Delta table of their own, `MOST_KEYS` of them at most, as
+texts that a backfill of mode `keys` takes. The lake's own rows hold these values too; no log does.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property, reduce
+from typing import Final
+
+from msgspec.structs import replace
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidemark.formats.merge_result import ChunkResult
+from tidemark.schema.postgres_types import STRING, target_of
+from tidemark.target.delta import delta_tables
+from tidemark.target.spark import fold, visibility
+from tidemark.target.spark.fold import column
+from tidemark.target.spark.spark_chunk_merge import ChunkChanges
+from tidemark.target.spark.staged_changes import struct_of
+from tidemark.target.spark.visibility import BY_TARGET, CLAIM, DIFFERING, INSERTED, REPAIRED, UNCHANGED, VERDICT
+
+log = logging.getLogger(__name__)
+
+# Keys that are kept of one table and plan.
+MOST_KEYS: Final = 1000
+# A key of a table without key is the whole row; of its values so much is kept.
+MOST_CHARACTERS: Final = 1000
+
+MISSING, EXTRA, DIFFERS = "missing", "extra", "differs"
+
+# Of a row that differs: its kind, and what `shape` says of it.
+_KIND, _COLUMNS, _LSN, _AT = "__tidemark_kind", "__tidemark_columns", "__tidemark_lsn", "__tidemark_at"
+_VERIFY, _REPAIRED = "__tidemark_verify", "__tidemark_is_repaired"
+_FACTS: Final = (_VERIFY, _KIND, _COLUMNS, _REPAIRED, _LSN, _AT)
+_TEXTS = "__tidemark_texts"  # the row's texts in history
+_OPEN = "__tidemark_open"  # the columns whose text history keeps with an earlier row
+
+
+def shape() -> StructType:
+    """The Delta table of differences. `verify` is the backfill's id, `lsn` and `at` are of the watermark as of which
+    the row differs; `key` maps the key's columns, or all of a table without key, to texts."""
+    return struct_of(
+        "verify string, kind string, columns array<string>, repaired boolean, lsn bigint, at timestamp, "
+        "key map<string,string>"
+    )
+
+
+class Comparison(ChunkChanges):
+    """Chunks of the purposes `verify`, or `repair` among others: then it is merged too. All of current is looked at."""
+
+    narrows = False
+
+    # --- tables with a key --------------------------------------------------------------------------------------------
+
+    def _add_verdicts(self) -> fold.Transform:
+        add_verdicts = visibility.add_verdicts(
+            self.schema.key,
+            self.source_names,
+            self._there,
+            truncated=self.truncated,
+            says_where=True,
+            not_read=self._not_read,
+        )
+        return lambda frame: frame.transform(add_verdicts).transform(self._settle_texts).transform(self._settle_copies)
+
+    @cached_property
+    def doubled(self) -> DataFrame | None:
+        """The keys that current has in more than one row, which no commit of ours makes; None if there is none."""
+        if self._there is None or self.truncated or not self.keyed:
+            return None
+        key = [column(k) for k in self.schema.key]
+        twice = self._there.groupBy(*key).count().where(F.col("count") > 1).select(*key)
+        twice = self._kept(twice)
+        return None if twice.isEmpty() else F.broadcast(twice)
+
+    def _settle_copies(self, with_verdicts: DataFrame) -> DataFrame:
+        """A row that current has more than once was joined with each of its copies: it is one row, and differs."""
+        if self.doubled is None:
+            return with_verdicts
+        key = list(self.schema.key)
+        others = with_verdicts.join(self.doubled, on=key, how="left_anti")
+        copies = with_verdicts.join(self.doubled, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
+        differs = F.col(BY_TARGET) & F.col(VERDICT).isin(UNCHANGED, REPAIRED)
+        nothing = F.array().cast("array<string>")
+        return others.unionByName(
+            copies.withColumn(VERDICT, F.when(differs, REPAIRED).otherwise(F.col(VERDICT))).withColumn(
+                DIFFERING, F.when(differs, nothing).otherwise(F.col(DIFFERING))
+            )
+        )
+
+    def _settle_texts(self, with_verdicts: DataFrame) -> DataFrame:
+        """Rows that are stored alike, and whose texts are not, differ."""
+        if not (self.history.exists and self._there is not None and self._may_be_unfit):
+            return with_verdicts
+        key = [column(k) for k in self.schema.key]
+        names = [f"__tidemark_key_{n}" for n in range(len(key))]
+        history = delta_tables.rows(self.session, self.history)
+        with_text = history.where(F.col("_text").isNotNull()).select(*key)
+        own = self._reads.where(F.col("_text").isNotNull()).select(*key)
+        keys = with_text.unionByName(own).distinct()
+        order = F.struct("_generation", "_commit_lsn", "_ordinal", F.col("_op") != "delete")
+        newest = (
+            history.join(keys, on=list(self.schema.key), how="left_semi")
+            .groupBy(*key)
+            .agg(F.max_by(F.struct("_text", "_unchanged"), order).alias("__tidemark_newest"))
+            .select(
+                *[column(k).alias(name) for k, name in zip(self.schema.key, names, strict=True)],
+                _or_none(F.col("__tidemark_newest._text")).alias(_TEXTS),
+                F.coalesce(F.col("__tidemark_newest._unchanged"), F.array().cast("array<string>")).alias(_OPEN),
+            )
+        )
+        same = fold.all_of([column(k) == F.col(name) for k, name in zip(self.schema.key, names, strict=True)])
+        joined = with_verdicts.join(newest, on=same, how="left").drop(*names)
+        own_texts = _or_none(F.col("_text"))
+        unequal = F.filter(
+            F.array(*[F.lit(name) for name in self.source_names]),
+            lambda name: (
+                ~F.try_element_at(own_texts, name).eqNullSafe(F.try_element_at(F.col(_TEXTS), name))
+                & ~F.array_contains(F.col(_OPEN), name)
+            ),
+        )
+        # A row from before a column was renamed calls it as it was called then. So a text that history lacks under the
+        # name of now may be one that it has under a name that the table has no more: one such text is one column's.
+        own_names = F.array(*[F.lit(name) for name in self.names])
+        of_older_names = F.map_values(F.map_filter(_TEXTS, lambda name, _: ~F.array_contains(own_names, name)))
+        open_of_older_names = F.size(F.array_except(F.col(_OPEN), own_names))
+
+        def may_have_older_name(name: Column) -> Column:
+            text = F.try_element_at(own_texts, name)
+            lacking = F.filter(
+                unequal,
+                lambda other: (
+                    F.try_element_at(F.col(_TEXTS), other).isNull() & (F.try_element_at(own_texts, other) == text)
+                ),
+            )
+            alike = F.filter(of_older_names, lambda older: older == text)
+            return F.try_element_at(F.col(_TEXTS), name).isNull() & (
+                F.size(lacking) <= F.size(alike) + open_of_older_names
+            )
+
+        differing = F.filter(unequal, lambda name: ~may_have_older_name(name))
+        whole = ~F.col(CLAIM).isin(*self._not_read) if self._not_read else F.lit(True)
+        differs = (
+            whole
+            & (F.col(VERDICT) == UNCHANGED)
+            & F.col(BY_TARGET)
+            & F.col(_OPEN).isNotNull()
+            & (F.size(differing) > 0)
+        )
+        return (
+            joined.withColumn(DIFFERING, F.when(differs, differing).otherwise(F.col(DIFFERING)))
+            .withColumn(VERDICT, F.when(differs, REPAIRED).otherwise(F.col(VERDICT)))
+            .drop(_TEXTS, _OPEN)
+        )
+
+    @property
+    def _may_be_unfit(self) -> bool:
+        """Whether a column can hold what does not fit; a text that is not UTF-8 is left out, few databases have any."""
+        return any(
+            target_of(c.target).unfit and c.target != STRING.ddl
+            for c in self.schema.columns
+            if c.name in self.source_names
+        )
+
+    # --- what differs -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _compared(self) -> dict[int, str]:
+        """The numbers of the claims that are compared, with their backfills."""
+        return {n: claim.backfill for n, claim in self.alive.items() if claim.purpose != "fill"}
+
+    @cached_property
+    def _differing(self) -> DataFrame:
+        """The chunks' rows that differ: CLAIM, kind, columns, lsn, at, and the key's columns."""
+        if not self.keyed:
+            return self._kept(self._copies_that_differ())
+        return self._with_verdicts.where(
+            F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*self._compared)
+        ).select(
+            CLAIM,
+            F.when(F.col(VERDICT) == INSERTED, MISSING)
+            .when((F.col("_op") == "read") & (F.size(DIFFERING) > 0), DIFFERS)
+            .otherwise(EXTRA)
+            .alias(_KIND),
+            F.when(F.size(DIFFERING) > 0, F.col(DIFFERING)).alias(_COLUMNS),
+            F.col("_commit_lsn").alias(_LSN),
+            F.col("_committed_at").alias(_AT),
+            *[column(k) for k in self.schema.key],
+        )
+
+    def _copies_that_differ(self) -> DataFrame:
+        """Copies of a table without key that current lacks as of the chunk, or has in excess, each a row; the chunk's
+        own and the older changes that it did not see on one side, current and the plan's seen changes on the other.
+        More removals than copies leave none, as in the merge."""
+        base = self._base
+        columns = [column(name) for name in self.source_names]
+        assert base is not None
+        copies = self._copies(base)
+        types = {name: copies.schema[name].dataType for name in self.source_names}
+        of_plan = F.coalesce(F.col(fold.ORIGIN) == fold.PLAN, F.lit(False))
+        seen = F.coalesce(F.col(fold.SEEN) == 0, F.lit(False))
+        sides = copies.select(
+            *columns,
+            F.when(of_plan, 0).otherwise(fold.copies_of()).alias("__tidemark_source"),
+            F.when(of_plan & seen, fold.copies_of()).otherwise(0).alias("__tidemark_lake"),
+        )
+        if self._there is not None and not self.truncated:
+            in_lake = self._there.select(
+                *columns, F.lit(0).alias("__tidemark_source"), F.lit(1).alias("__tidemark_lake")
+            )
+            sides = sides.unionByName(in_lake)
+        counted = sides.groupBy(fold.row_form(self.source_names, types).alias("__tidemark_form")).agg(
+            (F.sum("__tidemark_source") - F.greatest(F.sum("__tidemark_lake"), F.lit(0))).alias(fold.NET),
+            F.first(F.struct(*columns)).alias("__tidemark_row"),
+        )
+        each = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int"))).alias("__tidemark_copy_number")
+        claim = self.alive[base]
+        return (
+            counted.where(F.col(fold.NET) != 0)
+            .select("*", each)
+            .select(
+                F.lit(base).alias(CLAIM),
+                F.when(F.col(fold.NET) > 0, MISSING).otherwise(EXTRA).alias(_KIND),
+                F.lit(None).cast("array<string>").alias(_COLUMNS),
+                F.lit(int(claim.watermark_lsn)).cast("bigint").alias(_LSN),
+                F.expr(f"TIMESTAMP '{claim.watermark_at}'").alias(_AT),
+                *[column(name, "__tidemark_row").alias(name) for name in self.source_names],
+            )
+        )
+
+    def _swept_rows(self) -> list[DataFrame]:
+        swept = []
+        for sweep in self.sweeps:
+            if sweep.purpose != "fill" and sweep.backfill in self._swept:
+                swept.append(
+                    self._swept[sweep.backfill].select(
+                        F.lit(sweep.backfill).alias(_VERIFY),
+                        F.lit(EXTRA).alias(_KIND),
+                        F.lit(None).cast("array<string>").alias(_COLUMNS),
+                        F.lit(sweep.purpose == "repair").alias(_REPAIRED),
+                        F.col("_commit_lsn").alias(_LSN),
+                        F.col("_committed_at").alias(_AT),
+                        *[column(k) for k in self.schema.key],
+                    )
+                )
+        return swept
+
+    def differences(self) -> DataFrame | None:
+        """`MOST_KEYS` of the rows that differ, in the shape of their table; None without any."""
+        differing = self._swept_rows()
+        of = self._compared
+        if of and (self.keyed or (self._base is not None and self._base in of)):
+            purposes = {n: claim.purpose for n, claim in self.alive.items()}
+            names = F.create_map(*[F.lit(part) for n, name in of.items() for part in (n, name)])
+            repairs = [n for n in of if purposes[n] == "repair"]
+            verify = F.element_at(names, F.col(CLAIM))
+            repaired = F.col(CLAIM).isin(*repairs) if repairs else F.lit(False)
+            chunks = self._differing.withColumn(_VERIFY, verify).withColumn(_REPAIRED, repaired).drop(CLAIM)
+            differing.append(chunks.select(*_FACTS, *self._identity))
+        if not differing:
+            return None
+        rows = reduce(DataFrame.unionByName, differing).limit(MOST_KEYS)
+        rows = self._kept(rows)
+        return None if rows.isEmpty() else rows.transform(self._with_texts_of_keys)
+
+    @property
+    def _identity(self) -> list[Column]:
+        return [column(name) for name in (self.schema.key or self.source_names)]
+
+    def _with_texts_of_keys(self, rows: DataFrame) -> DataFrame:
+        names = self.schema.key or self.source_names
+        texts = F.array(*[delta_tables.text_of(rows.schema[name]) for name in names])
+        if not self.schema.key:
+            texts = F.transform(texts, lambda text: F.left(text, F.lit(MOST_CHARACTERS)))
+        key = F.map_from_arrays(F.array(*[F.lit(name) for name in names]), texts)
+        facts = [F.col(fact).alias(field.name) for fact, field in zip(_FACTS, shape().fields, strict=False)]
+        return rows.select(*facts, key.alias("key"))
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def chunk_results(self) -> tuple[ChunkResult, ...]:
+        """As of a backfill, with what differs by column, and what is extra. Of a table without key a backfill counts
+        what history lacks, a verify what current does."""
+        of_verify = self._base is not None and self._base in self._compared
+        results = self._results_without_key() if not self.keyed and of_verify else super().chunk_results()
+        if not self.keyed or not any(r.inserted or r.repaired for r in results):
+            return results
+        extra: dict[int, int] = {}
+        columns: dict[int, dict[str, int]] = {}
+        for row in self._differing.where(F.col(_KIND) == EXTRA).groupBy(CLAIM).count().collect():
+            extra[row[CLAIM]] = row["count"]
+        named = self._differing.select(CLAIM, F.explode(_COLUMNS).alias("name"))
+        for row in named.groupBy(CLAIM, "name").count().orderBy("name").collect():
+            columns.setdefault(row[CLAIM], {})[row["name"]] = row["count"]
+        return tuple(replace(r, extra=extra.get(n, 0), columns=columns.get(n, {})) for n, r in enumerate(results))
+
+    def _results_without_key(self) -> tuple[ChunkResult, ...]:
+        kinds: dict[str, int] = {}
+        base = self._base
+        if base is not None:
+            kinds = {row[_KIND]: row["count"] for row in self._differing.groupBy(_KIND).count().collect()}
+        results = []
+        for number, claim in enumerate(self.claims):
+            own = kinds if number == base else {}
+            missing, extra = own.get(MISSING, 0), own.get(EXTRA, 0)
+            counts = {INSERTED: missing, REPAIRED: extra, UNCHANGED: max(0, claim.rows - missing)}
+            results.append(replace(self._result(number, claim, counts, 0), extra=extra))
+        return tuple(results)
+
+
+def _or_none(texts: Column) -> Column:
+    return F.coalesce(texts, F.create_map().cast("map<string,string>"))

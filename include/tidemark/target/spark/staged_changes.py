@@ -1,0 +1,256 @@
+"""Staged Parquet files of one table -> one DataFrame of changes in the newest schema version's shape.
+
+Files are read by explicit list and explicit schema, with the sizes that their manifest says, one read per schema
+version: nothing is asked for, listed, inferred or merged. A version lacks the columns that were added after it, and
+those that were dropped before; they are NULL there, or what older rows have (`Column.missing`). A column that was
+widened is read as it was staged, and cast; one that was renamed is found by its number, and the marks get its newest
+name. Anything else that differs between two versions of a plan is an error, since the drain parks such a table before
+it gets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from functools import reduce
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidemark.errors import SchemaVersionsDiffer
+from tidemark.formats.manifest import Claim, StagedFile
+from tidemark.formats.merge_plan import PlannedBatch
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, OLD_KEY_PREFIX, OLD_PREFIX, spark_identifier
+from tidemark.schema.delta_types import widens
+from tidemark.schema.table import Column, TableSchema
+from tidemark.schema.values import convert
+from tidemark.target.delta.jvm import array, array_list, java_class, option, sequence
+from tidemark.target.spark.fold import BEFORE
+
+# What stands before a column's name in `_text`, and in `_unchanged` nothing.
+PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
+
+_SOURCES: Final = "org.apache.spark.sql.execution.datasources"
+
+# Which chunk a row was read from.
+FOLDER = "__tidemark_folder"
+
+
+def check_versions(schemas: Sequence[TableSchema]) -> None:
+    """Raises SchemaVersionsDiffer unless every version equals the target's, the last one, but for columns it lacks, and
+    columns that are wider there, or called otherwise."""
+    newest = schemas[-1]
+    names = {c.name for c in newest.columns}
+    for schema in schemas[:-1]:
+        pairs = [(c, schema.column_in(newest, c)) for c in schema.columns]
+        # A column that is gone may have left its name to another one.
+        differing = sorted(c.name for c, now in pairs if not (c.name in names if now is None else _becomes(c, now)))
+        other_names = newest.other_names(schema)
+        if (
+            tuple(other_names.get(name, name) for name in schema.key) != newest.key
+            or schema.is_multiset != newest.is_multiset
+        ):
+            differing = ["the key", *differing]
+        if differing:
+            raise SchemaVersionsDiffer(
+                table=str(newest.table), older=schema.version, newer=newest.version, columns=", ".join(differing)
+            )
+
+
+def _becomes(older: Column, newer: Column) -> bool:
+    return older.target == newer.target or widens(older.target, newer.target)
+
+
+def read_changes(
+    session: SparkSession, lake: str, schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]
+) -> DataFrame:
+    """All changes of the batches: metadata, the newest version's columns, `_unchanged`, `_text`, and BEFORE.
+
+    BEFORE is a struct of the identity's columns as they were before the change: `_old_key` of a keyed table,
+    `_old` of a multiset, left out where the table has neither.
+    """
+    newest = schemas[-1]
+    frames = []
+    for schema in schemas:
+        files = [f for b in batches for f in b.files if f.schema_version == schema.version]
+        if files:
+            frame = _read(session, staged_type(schema), lake, files)
+            frames.append(_aligned(frame, schema, newest))
+    if not frames:
+        return _aligned(_no_rows(session, staged_type(newest)), newest, newest)
+    return reduce(DataFrame.unionByName, frames)
+
+
+def read_chunk_rows(
+    session: SparkSession, lake: str, schemas: Sequence[TableSchema], claims: Iterable[Claim]
+) -> DataFrame:
+    """All rows of the claimed chunks: the newest version's columns, `_text`, and in FOLDER which chunk a row is of."""
+    newest = schemas[-1]
+    files = [file for claim in claims for file in claim.files]
+    frames = []
+    for schema in schemas:
+        of_version = [file for file in files if file.schema_version == schema.version]
+        if of_version:
+            frame = _read(session, chunk_type(schema), lake, of_version)
+            path = frame.metadataColumn("_metadata")["file_path"]  # a column of the table may be called so too
+            folder = F.element_at(F.split(path, "/"), -2).alias(FOLDER)
+            frames.append(frame.select(folder, *_values(schema, newest, F.lit(True)), _marks(schema, newest)["_text"]))
+    if not frames:
+        empty = _no_rows(session, chunk_type(newest))
+        return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest, F.lit(True)), "_text")
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _read(session: SparkSession, of: StructType, lake: str, files: Sequence[StagedFile]) -> DataFrame:
+    """The rows of Parquet files, as `read.parquet` would have them, which asks of each whether it is there, whether it
+    is a folder, and how long it is: on S3 a listing and two requests more. Here Spark finds what it would be told where
+    it keeps such answers (`FileStatusCache`); where it is set to keep none, it asks."""
+    jvm_session = session._jsparkSession
+    status_class = java_class(session, "org.apache.hadoop.fs.FileStatus")
+    path_class = java_class(session, "org.apache.hadoop.fs.Path")
+    answers = java_class(session, f"{_SOURCES}.FileStatusCache").getOrCreate(jvm_session)
+    configuration = jvm_session.sessionState().newHadoopConf()
+    paths = array_list(session)
+    for file in files:
+        path = path_class(f"{lake}/{file.path}")
+        path = path.getFileSystem(configuration).makeQualified(path)
+        answer = status_class(file.bytes, False, 1, file.bytes, 0, path)
+        answers.putLeafFiles(path, array(session, status_class, answer))
+        paths.add(path)
+    nothing = option(session)
+    no_options = java_class(session, "org.apache.spark.api.python.PythonUtils").toScalaMap(
+        java_class(session, "java.util.HashMap")()
+    )
+    columns = jvm_session.parseDataType(of.json())
+    index = java_class(session, f"{_SOURCES}.InMemoryFileIndex")(
+        jvm_session, sequence(session, paths), no_options, option(session, columns), answers, nothing, nothing
+    )
+    file_format = java_class(session, f"{_SOURCES}.parquet.ParquetFileFormat")()
+    relation = java_class(session, f"{_SOURCES}.HadoopFsRelation")(
+        index, index.partitionSchema(), columns, nothing, file_format, no_options, jvm_session
+    )
+    return DataFrame(jvm_session.baseRelationToDataFrame(relation), session)
+
+
+def _no_rows(session: SparkSession, of: StructType) -> DataFrame:
+    """A frame of that type. `createDataFrame` would have executors start Python to make it, and they may have none."""
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in of.fields]
+    return session.range(0).where(F.lit(False)).select(*columns)
+
+
+def folder_of(claim: Claim) -> str:
+    """What FOLDER holds for a chunk's rows: the folder of its files, which chunk and attempt name."""
+    return f"{claim.chunk}-{claim.attempt}"
+
+
+def chunk_type(schema: TableSchema) -> StructType:
+    """The Spark type of a chunk's file: `formats.columns.chunk_schema` in Spark's terms."""
+    return struct_of(", ".join([*(_ddl(c) for c in schema.columns), metadata_ddl({"_text": MARK_COLUMNS["_text"]})]))
+
+
+def staged_type(schema: TableSchema) -> StructType:
+    """The Spark type of a staged file: `formats.columns.staged_schema` in Spark's terms."""
+    fields = [metadata_ddl(CHANGE_COLUMNS), *(_ddl(c) for c in schema.columns)]
+    if schema.key:
+        fields.append(f"_old_key STRUCT<{_fields(_identity(schema))}>")
+    fields.append(metadata_ddl(MARK_COLUMNS))
+    if schema.is_multiset:
+        fields.append(f"_old STRUCT<{_fields(schema.columns)}>")
+    return struct_of(", ".join(fields))
+
+
+def metadata_ddl(columns: Mapping[str, str]) -> str:
+    """Columns of Tidemark's own, name -> type, as DDL."""
+    return ", ".join(f"{name} {target}" for name, target in columns.items())
+
+
+def struct_of(ddl: str) -> StructType:
+    """Columns as DDL -> their type."""
+    return cast(StructType, StructType.fromDDL(ddl))
+
+
+def _identity(schema: TableSchema) -> list[Column]:
+    by_name = {c.name: c for c in schema.columns}
+    return [by_name[name] for name in schema.key]
+
+
+def _ddl(column: Column) -> str:
+    return f"{spark_identifier(column.name)} {column.target}"
+
+
+def _fields(columns: Sequence[Column]) -> str:
+    return ", ".join(f"{spark_identifier(c.name)}: {c.target}" for c in columns)
+
+
+def _values(schema: TableSchema, newest: TableSchema, is_row: SparkColumn) -> list[SparkColumn]:
+    """The newest version's columns, of a frame that has those of `schema`. If `is_row`, it gets what older rows have
+    of a column that came later."""
+    return [_value(schema, newest, c, "", F.when(is_row, missing_value(c))) for c in newest.columns]
+
+
+def _value(schema: TableSchema, newest: TableSchema, column: Column, before: str, missing: SparkColumn) -> SparkColumn:
+    own = newest.column_in(schema, column)
+    if own is None:
+        return missing.alias(column.name)
+    value = F.col(before + spark_identifier(own.name))
+    if own.target != column.target:
+        value = value.cast(column.target)
+    return value if (own.name, own.target) == (column.name, column.target) and not before else value.alias(column.name)
+
+
+def _marks(schema: TableSchema, newest: TableSchema) -> dict[str, SparkColumn]:
+    """MARK_COLUMNS, with the columns' newest names in them."""
+    other_names = newest.other_names(schema)
+    if not other_names:
+        return {name: F.col(name) for name in MARK_COLUMNS}
+    prefixed = [(before + old, before + new) for old, new in other_names.items() for before in PREFIXES]
+    names = F.create_map(*[F.lit(name) for pair in prefixed for name in pair])
+
+    def newest_name(name: SparkColumn) -> SparkColumn:
+        return F.coalesce(F.try_element_at(names, name), name)
+
+    return {
+        "_unchanged": F.transform("_unchanged", newest_name).alias("_unchanged"),
+        "_text": F.transform_keys("_text", lambda name, _: newest_name(name)).alias("_text"),
+    }
+
+
+def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
+    values = _values(schema, newest, F.col("_op").isin("insert", "update"))
+    before = []
+    if newest.key:
+        # By place: the key's columns may have other names by now, and wider types.
+        before = [F.col("_old_key").cast(f"STRUCT<{_fields(_identity(newest))}>").alias(BEFORE)]
+    elif newest.is_multiset:
+        old = [_value(schema, newest, c, "_old.", missing_value(c)) for c in newest.columns]
+        before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias(BEFORE)]
+    return frame.select(*CHANGE_COLUMNS, *values, *_marks(schema, newest).values(), *before)
+
+
+def missing_value(column: Column) -> SparkColumn:
+    """What a row has of the column that was written before it was added (`Column.missing`), as its target type."""
+    return _literal(missing_scalar(column).as_py(), column.target)
+
+
+def missing_scalar(column: Column) -> pa.Scalar:
+    """The same in Arrow, by the codec that the stream's values come by."""
+    return convert(pa.array([column.missing], pa.string()), column.target).values[0]
+
+
+def _literal(value: Any, target: str) -> SparkColumn:
+    if isinstance(value, bytes):
+        return F.lit(bytearray(value))
+    if isinstance(value, list):
+        item = target[len("array<") : -1]
+        return F.array(*[_literal(element, item) for element in value]).cast(target)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return F.expr(f"TIMESTAMP '{value.isoformat()}'")
+    if isinstance(value, datetime):
+        return F.expr(f"TIMESTAMP_NTZ '{value.isoformat()}'")
+    if isinstance(value, date):  # PySpark's own way to Java writes a year below 1000 without its zeros
+        return F.expr(f"DATE '{value.isoformat()}'")
+    return F.lit(value).cast(target)

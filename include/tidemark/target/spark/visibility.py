@@ -1,0 +1,557 @@
+"""Claimed chunks and the changes around them -> what a chunk adds to the changes: `read` and `sweep` rows (R7).
+
+    chunk rows ── base under ──► the changes that their snapshot did not see
+                     │
+                     ▼
+    the row just below the chunk's high watermark W, by the snapshot's word
+                     │  differs from ── the row just below W, by the stream's word
+                     ▼
+    a `read` row at W: what the target lacks or has otherwise (a `sweep` row if it has one and should not)
+
+Visibility decides, never an LSN: a change whose commit record lies below the low watermark may not have been visible
+when the chunk was read. The changes of one key that a snapshot did not see are a suffix of its changes, since row locks
+outlast visibility; a truncate is a change of every key. Keys in no chunk follow the stream alone.
+
+DataFrame to DataFrame, no I/O but the lists of claims, which the driver has anyway. A claim's facts are joined to its
+rows by number; nothing here grows on the driver with the number of changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tidemark.formats.manifest import Claim, KeyPart, Sweep
+from tidemark.formats.snapshot import Snapshot
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
+from tidemark.schema.table import TableSchema
+from tidemark.target.spark import fold
+from tidemark.target.spark.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
+from tidemark.target.spark.staged_changes import FOLDER, folder_of
+
+# When a row counts: the generation, and what a row of `current` keeps of the commit.
+AT_COLUMNS: Final = ("_generation", *ROW_COLUMNS)
+
+# Columns that exist within an application only.
+CLAIM: Final = "__tidemark_claim"  # the number of the chunk that a row or a key belongs to
+ALONE: Final = "__tidemark_alone"  # the row's key has no change in plan or evidence
+VERDICT: Final = "__tidemark_verdict"  # what became of a chunk's row: one of the four words below
+BY_TARGET: Final = "__tidemark_by_target"  # the row was held against the target, not against a change of the plan
+DIFFERING: Final = "__tidemark_differing"  # the columns in which it differs
+LOST: Final = "__tidemark_lost"  # a change not seen by the snapshot was in the WAL before the low watermark
+
+INSERTED, REPAIRED, UNCHANGED, OVERTAKEN = "inserted", "repaired", "unchanged", "overtaken"
+LACKING: Final = "lacking"  # some of its columns were read, and the target has no row to give them to
+
+_NO_LIMIT: Final = 2**31 - 1
+
+_XMAX, _RUNNING, _POINT = "__tidemark_xmax", "__tidemark_running", "__tidemark_point"
+_W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low", "__tidemark_is_above"
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """One truncate of the table; `older` if it was applied before the plan."""
+
+    commit_lsn: int
+    ordinal: int
+    xid: int
+    older: bool
+
+
+def alive(claims: Sequence[Claim], truncates: Sequence[Truncate]) -> dict[int, Claim]:
+    """The claims whose rows still count, by their numbers in the plan. A chunk that did not see a truncate below its
+    watermark holds rows that are gone: its keys follow the stream, which begins anew at the truncate."""
+    counting = {}
+    for number, claim in enumerate(claims):
+        unseen = [t for t in truncates if not sees(claim, t.xid, t.commit_lsn)]
+        if not any(t.older or t.commit_lsn < int(claim.watermark_lsn) for t in unseen):
+            counting[number] = claim
+    return counting
+
+
+def is_above(claim: Claim, truncates: Sequence[Truncate]) -> bool:
+    """Whether the claim's snapshot saw the plan's last truncate; if it did not, that removes the claim's rows too."""
+    last = max((t for t in truncates if not t.older), key=lambda t: (t.commit_lsn, t.ordinal), default=None)
+    return last is None or sees(claim, last.xid, last.commit_lsn)
+
+
+def sees(claim: Claim | Sweep, xid: int, commit_lsn: int) -> bool:
+    """Whether the snapshot had the transaction's effects in it."""
+    if isinstance(claim, Claim) and claim.consistent_point is not None:
+        return commit_lsn < int(claim.consistent_point)
+    return Snapshot.parse(claim.snapshot).sees(xid)
+
+
+def claims_frame(session: SparkSession, claims: Mapping[int, Claim], truncates: Sequence[Truncate]) -> DataFrame:
+    """One row per claim: its number, what its snapshot saw, its watermarks. Small: it is broadcast."""
+    rows = []
+    for number, claim in claims.items():
+        snapshot = Snapshot.parse(claim.snapshot)
+        running = ", ".join(f"{xid}L" for xid in snapshot.in_progress)
+        point = "CAST(NULL AS BIGINT)" if claim.consistent_point is None else f"{int(claim.consistent_point)}L"
+        rows.append(
+            f"({number}, '{folder_of(claim)}', {snapshot.xmax}L, CAST(array({running}) AS ARRAY<BIGINT>), "
+            f"{point}, {int(claim.watermark_lsn)}L, TIMESTAMP '{claim.watermark_at}', {int(claim.low_lsn)}L, "
+            f"{is_above(claim, truncates)})"
+        )
+    names = ", ".join([CLAIM, FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE])
+    return F.broadcast(session.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS claims({names})"))
+
+
+def _is_seen() -> Column:
+    """Of a change joined with its key's claim."""
+    by_id = (F.col("_xid") < F.col(_XMAX)) & ~F.array_contains(_RUNNING, F.col("_xid"))
+    return F.when(F.col(_POINT).isNotNull(), F.col("_commit_lsn") < F.col(_POINT)).otherwise(by_id)
+
+
+def _brought_by_chunks(
+    values: Sequence[Column], *, op: Column, text: Column, at: Sequence[Column], unread: Column | None = None
+) -> list[Column]:
+    """The columns of a row that no transaction of the stream has, as a split change has them; `at` are AT_COLUMNS,
+    `unread` names the columns that were not read, and stay as they are."""
+    facts = {**dict(zip(AT_COLUMNS, at, strict=True)), "_ordinal": F.lit(0), "_xid": F.lit(None), "_op": op}
+    marks = {"_unchanged": F.lit(None) if unread is None else unread, "_text": text}
+    return [
+        *[facts[name].cast(target).alias(name) for name, target in CHANGE_COLUMNS.items()],
+        *values,
+        *[marks[name].cast(target).alias(name) for name, target in MARK_COLUMNS.items()],
+        F.lit(1).alias(HALF),
+    ]
+
+
+def _at(claim: Claim, generation: int) -> list[Column]:
+    """AT_COLUMNS of what a claimed chunk brings: those of its high watermark."""
+    return [F.lit(generation), F.lit(int(claim.watermark_lsn)), F.expr(f"TIMESTAMP '{claim.watermark_at}'")]
+
+
+# --- the chunks' rows among the changes -------------------------------------------------------------------------------
+
+
+def unread(claims: Mapping[int, Claim], schema: TableSchema) -> Mapping[int, tuple[str, ...]]:
+    """Of each claim of some columns alone, by its number, the others that the source has. What it has no more is NULL
+    in a row that is written, as in one of a whole chunk."""
+    return {
+        number: tuple(
+            c.name
+            for c in schema.columns
+            if c.name not in schema.key and c.name not in schema.dropped and c.attnum not in claim.columns
+        )
+        for number, claim in claims.items()
+        if claim.columns is not None
+    }
+
+
+def _unread_of(names: Mapping[int, tuple[str, ...]]) -> Column | None:
+    """Of a chunk's row the columns that were not read, NULL if it is whole; None if all rows are."""
+    if not names:
+        return None
+    pairs = [(F.col(CLAIM) == number, F.array(*[F.lit(n) for n in unread])) for number, unread in names.items()]
+    chosen = F.when(pairs[0][0], pairs[0][1])
+    for condition, unread_names in pairs[1:]:
+        chosen = chosen.when(condition, unread_names)
+    return chosen.cast("array<string>")
+
+
+def as_changes(
+    claims: DataFrame, columns: Sequence[str], generation: int, not_read: Mapping[int, tuple[str, ...]]
+) -> Transform:
+    """Chunk rows (FOLDER, the columns, `_text`) -> rows in the shape of split changes: `_op` read, at the watermark."""
+
+    def transform(rows: DataFrame) -> DataFrame:
+        return rows.join(claims, on=FOLDER, how="inner").select(
+            *_brought_by_chunks(
+                [column(name) for name in columns],
+                op=F.lit("read"),
+                text=F.col("_text"),
+                at=(F.lit(generation), F.col(_W), F.col(_W_AT)),
+                unread=_unread_of(not_read),
+            ),
+            F.lit(False).alias(MOVED),
+            F.lit(None).cast("array<string>").alias(INHERITS),
+            F.col(_IS_ABOVE).alias(ABOVE),
+            F.lit(1).alias(SEEN),
+            F.lit(fold.READ).alias(ORIGIN),
+            F.col(CLAIM),
+        )
+
+    return transform
+
+
+def greatest_watermark(key: Sequence[str]) -> Transform:
+    """Of several chunk rows of one key the one with the greatest watermark: chunks of more than one backfill."""
+
+    def transform(rows: DataFrame) -> DataFrame:
+        newest = F.max(F.struct("_commit_lsn", CLAIM)).over(Window.partitionBy(*[column(k) for k in key]))
+        marked = rows.withColumn("__tidemark_newest", newest)
+        return marked.where(F.col(CLAIM) == F.col("__tidemark_newest")[CLAIM]).drop("__tidemark_newest")
+
+    return transform
+
+
+def place_changes(key: Sequence[str], chunk_keys: DataFrame, claims: DataFrame) -> Transform:
+    """Sets SEEN and CLAIM of changes by the chunk of their key; `chunk_keys` has the key's columns and CLAIM. Older
+    changes stay only if a chunk's snapshot did not see them: everything else they say is in the target."""
+    names = [f"__tidemark_key_{n}" for n in range(len(key))]
+
+    def transform(changes: DataFrame) -> DataFrame:
+        of_key = chunk_keys.select(*[column(k).alias(n) for k, n in zip(key, names, strict=True)], CLAIM)
+        same = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
+        joined = changes.join(of_key, on=same, how="left").drop(*names).join(claims, on=CLAIM, how="left")
+        return joined.transform(mark_seen)
+
+    return transform
+
+
+def mark_seen(changes: DataFrame) -> DataFrame:
+    """Changes joined with their claims, if they have one -> SEEN, and no older change but those not seen."""
+    unseen = F.col(CLAIM).isNotNull() & ~_is_seen()
+    placed = changes.withColumn(SEEN, F.when(unseen, 2).otherwise(0))
+    marked = placed.where((F.col(ORIGIN) == fold.PLAN) | (F.col(SEEN) == 2))
+    return marked.drop(FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE)
+
+
+# --- what a chunk's rows come to --------------------------------------------------------------------------------------
+
+
+def at_watermark(key: Sequence[str], columns: Sequence[str], claims: DataFrame) -> Transform:
+    """Filled changes and chunk rows of the keys that have both -> one row per key of a chunk, as of its watermark.
+
+    The row is the chunk's under the unseen changes that were applied before; `__tidemark_stream` is the plan's newest
+    change below the watermark (NULL: what the target has), VERDICT is OVERTAKEN if that change was not seen: it says
+    itself what the row is. A chunk that saw the plan's last truncate stands above it, and so does its stream.
+    """
+    row = F.struct("_op", *[column(name) for name in columns], "_text", HOLES, SEEN)
+    order = F.struct(*fold.ORDER)
+
+    def transform(events: DataFrame) -> DataFrame:
+        of_claim = events.where(F.col(CLAIM).isNotNull()).join(
+            claims.select(CLAIM, _W, _LOW, _IS_ABOVE), on=CLAIM, how="inner"
+        )
+        same_side = F.col(ABOVE) | ~F.col(_IS_ABOVE)
+        below = (F.col(ORIGIN) == fold.PLAN) & (F.col("_commit_lsn") < F.col(_W)) & same_side
+        lost = (F.col(SEEN) == 2) & (F.col("_commit_lsn") < F.col(_LOW))
+        in_chunk = F.col(ORIGIN) == fold.READ
+        facts = (*AT_COLUMNS, ABOVE)
+        per_key = of_claim.groupBy(*[column(k) for k in key]).agg(
+            F.max_by(row, F.when(in_chunk, F.lit(1))).alias("__tidemark_read"),
+            F.max_by(row, F.when(F.col(ORIGIN) == fold.OLDER, order)).alias("__tidemark_older"),
+            F.max_by(row, F.when(below, order)).alias("__tidemark_stream"),
+            F.max_by(F.struct(CLAIM, *facts), F.when(in_chunk, F.lit(1))).alias("__tidemark_at"),
+            F.coalesce(F.max(lost), F.lit(False)).alias(LOST),
+        )
+        stream = F.col("__tidemark_stream")
+        value = F.coalesce("__tidemark_older", "__tidemark_read")
+        named = F.when(stream.isNull(), value).otherwise(F.col("__tidemark_read"))
+        chosen = per_key.where(F.col("__tidemark_read").isNotNull()).withColumn("__tidemark_row", named)
+        is_overtaken = F.coalesce(stream[SEEN] == 2, F.lit(False))
+        return chosen.select(
+            *[F.col("__tidemark_at")[fact].alias(fact) for fact in (*facts, CLAIM)],
+            F.when(F.col("__tidemark_row._op") == "delete", "sweep").otherwise("read").alias("_op"),
+            *[column(name, "__tidemark_row").alias(name) for name in columns],
+            F.col("__tidemark_row._text").alias("_text"),
+            F.col(f"__tidemark_row.{HOLES}").alias(HOLES),
+            stream.alias("__tidemark_stream"),
+            F.when(is_overtaken, F.lit(OVERTAKEN)).alias(VERDICT),
+            F.col(LOST),
+            F.lit(False).alias(ALONE),
+        )
+
+    return transform
+
+
+def untouched(columns: Sequence[str]) -> Transform:
+    """Chunk rows whose keys no change of the plan or the evidence has -> the same shape as `at_watermark`."""
+
+    def transform(rows: DataFrame) -> DataFrame:
+        return rows.select(
+            *[*AT_COLUMNS, ABOVE, CLAIM, "_op"],
+            *[column(name) for name in columns],
+            "_text",
+            F.lit(None).cast("array<string>").alias(HOLES),
+            F.lit(None).cast(_stream_type(rows, columns)).alias("__tidemark_stream"),
+            F.lit(None).cast("string").alias(VERDICT),
+            F.lit(False).alias(LOST),
+            F.lit(True).alias(ALONE),
+        )
+
+    return transform
+
+
+def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
+    """The type of the row that `at_watermark` makes."""
+    fields = [rows.schema[name] for name in ("_op", *columns, "_text")]
+    return StructType([*fields, StructField(HOLES, ArrayType(StringType())), StructField(SEEN, IntegerType())])
+
+
+def add_verdicts(
+    key: Sequence[str],
+    columns: Sequence[str],
+    target: DataFrame | None,
+    *,
+    truncated: bool,
+    says_where: bool = False,
+    not_read: Mapping[int, tuple[str, ...]] | None = None,
+) -> Transform:
+    """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same. If
+    the plan is `truncated`, nothing of the target is left for the rows above. BY_TARGET and DIFFERING are set if it
+    `says_where`. `not_read` are the columns that rows of some claims (`unread`) have from the target, if no change of
+    the plan gave them; without a row there, they are LACKING."""
+    names = [f"__tidemark_key_{n}" for n in range(len(key))]
+
+    def transform(rows: DataFrame) -> DataFrame:
+        types = {f.name: f.dataType for f in rows.schema.fields}
+        stream = F.col("__tidemark_stream")
+        is_row = F.col("_op") == "read"
+        in_stream = stream["_op"] != "delete"
+        same_as_stream = _same(columns, types, "__tidemark_stream")
+        if target is None:
+            joined = rows
+            present, same = F.coalesce(in_stream, F.lit(False)), same_as_stream
+            differing = _differing(columns, types, "__tidemark_stream")
+        else:
+            holes = F.col(ROW_HOLES) if ROW_HOLES in target.columns else F.lit(None).cast("array<string>")
+            current = target.select(
+                *[column(k).alias(n) for k, n in zip(key, names, strict=True)],
+                F.struct(*[column(name) for name in columns], holes.alias(HOLES)).alias("__tidemark_there"),
+            )
+            matches = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
+            joined = rows.join(current, on=matches, how="left").drop(*names)
+            if not_read:
+                joined = joined.transform(_with_unread(columns, not_read))
+            in_target = F.col("__tidemark_there").isNotNull()
+            if truncated:
+                in_target &= ~F.col(ABOVE)
+            same_as_target = _same(columns, types, "__tidemark_there")
+            present = F.when(stream.isNotNull(), in_stream).otherwise(in_target)
+            same = F.when(stream.isNotNull(), same_as_stream).otherwise(same_as_target)
+            differing = F.when(stream.isNotNull(), _differing(columns, types, "__tidemark_stream")).otherwise(
+                _differing(columns, types, "__tidemark_there")
+            )
+        verdict = (
+            F.when(F.col(VERDICT).isNotNull(), F.col(VERDICT))
+            .when(~is_row & ~present, F.lit(OVERTAKEN))
+            .when(is_row & ~present, F.lit(INSERTED) if not not_read else _inserted(not_read))
+            .when(is_row & same, F.lit(UNCHANGED))
+            .otherwise(F.lit(REPAIRED))
+        )
+        with_verdicts = joined.withColumn(VERDICT, verdict)
+        if says_where:
+            with_verdicts = with_verdicts.withColumn(BY_TARGET, stream.isNull())
+            with_verdicts = with_verdicts.withColumn(
+                DIFFERING, F.when((F.col(VERDICT) == REPAIRED) & is_row, differing)
+            )
+        return with_verdicts.drop("__tidemark_stream", "__tidemark_there")
+
+    return transform
+
+
+def _inserted(not_read: Mapping[int, tuple[str, ...]]) -> Column:
+    return F.when(F.col(CLAIM).isin(*not_read), F.lit(LACKING)).otherwise(F.lit(INSERTED))
+
+
+def _with_unread(columns: Sequence[str], not_read: Mapping[int, tuple[str, ...]]) -> Transform:
+    """Rows whose keys no change touches, joined with the target's (`__tidemark_there`): what was not read of them is
+    as it is there, holes included."""
+    there, names = F.col("__tidemark_there"), _unread_of(not_read)
+    assert names is not None
+    unread_names = sorted({name for of_claim in not_read.values() for name in of_claim})
+
+    def transform(joined: DataFrame) -> DataFrame:
+        taken = F.coalesce(F.col(ALONE) & names.isNotNull() & there.isNotNull(), F.lit(False))
+        holes = F.array_intersect(F.coalesce(there[HOLES], F.array().cast("array<string>")), names)
+        values = {
+            name: F.when(taken & F.array_contains(names, name), there[name]).otherwise(column(name))
+            for name in unread_names
+        }
+        values[HOLES] = F.when(taken, holes).otherwise(F.col(HOLES))
+        return joined.select(*[values[name].alias(name) if name in values else column(name) for name in joined.columns])
+
+    return transform
+
+
+def _differing(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Column:
+    """The names of the columns in which a row and the one in a struct differ, or of which one of them has a hole."""
+    lacks = [F.coalesce(of, F.array().cast("array<string>")) for of in (F.col(HOLES), F.col(struct)[HOLES])]
+    differs = []
+    for name in columns:
+        holes = F.array_contains(lacks[0], F.lit(name)) != F.array_contains(lacks[1], F.lit(name))
+        forms = fold.row_form([name], types), fold.row_form([name], types, struct)
+        differs.append(F.when(holes | ~forms[0].eqNullSafe(forms[1]), F.lit(name)))
+    return F.array_compact(F.array(*differs))
+
+
+def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Column:
+    """Whether a row and the one in a struct are stored alike, and lack the same values."""
+    nothing = F.array().cast("array<string>")
+    holes = [F.array_sort(F.coalesce(of, nothing)) for of in (F.col(HOLES), F.col(struct)[HOLES])]
+    same_values = fold.row_form(columns, types).eqNullSafe(fold.row_form(columns, types, struct))
+    return (holes[0] == holes[1]) & same_values
+
+
+def additions(key: Sequence[str], columns: Sequence[str], not_read: Mapping[int, tuple[str, ...]]) -> Transform:
+    """Rows with their verdicts -> the rows that the changes get besides: `read` and `sweep`; of a sweep the
+    key alone is kept."""
+    unread_names = _unread_of(not_read)
+
+    def transform(with_verdicts: DataFrame) -> DataFrame:
+        is_row = F.col("_op") == "read"
+        return with_verdicts.where(F.col(VERDICT).isin(INSERTED, REPAIRED)).select(
+            *_brought_by_chunks(
+                [column(name) if name in key else F.when(is_row, column(name)).alias(name) for name in columns],
+                op=F.col("_op"),
+                text=F.when(is_row, F.col("_text")),
+                at=[F.col(name) for name in AT_COLUMNS],
+                unread=None if unread_names is None else F.when(is_row, _said(columns, with_verdicts, unread_names)),
+            ),
+            ABOVE,
+            HOLES,
+            ALONE,
+        )
+
+    return transform
+
+
+def _said(columns: Sequence[str], rows: DataFrame, unread_names: Column) -> Column:
+    """Which of the columns that were not read the row says so of: a NULL that stays one is no value that nobody knows,
+    which is what a reader takes a NULL for that was not sent, of what TOAST may keep out of a change. Of other types
+    NULL may stand for a value that does not fit, and whose text is in the row before."""
+    said = []
+    for name in columns:
+        is_apart = isinstance(rows.schema[name].dataType, StringType | BinaryType | ArrayType | MapType)
+        is_unknown = F.coalesce(F.array_contains(HOLES, F.lit(name)), F.lit(False))
+        has_value = column(name).isNotNull() | is_unknown if is_apart else F.lit(True)
+        said.append(F.when(F.array_contains(unread_names, F.lit(name)) & has_value, F.lit(name)))
+    names = F.array_compact(F.array(*said))
+    return F.when(F.size(names) > 0, names)
+
+
+# --- without a key ----------------------------------------------------------------------------------------------------
+
+
+def above_last_truncate(history: DataFrame) -> DataFrame:
+    """The rows of history above its last truncate, in the shape that `fold.net_copies` takes."""
+    order = F.struct("_generation", *ORDER_COLUMNS)
+    last = history.where(F.col("_op") == "truncate").agg(F.max(order).alias("__tidemark_last"))
+    above = F.col("__tidemark_last").isNull() | (order > F.col("__tidemark_last"))
+    rows = history.crossJoin(F.broadcast(last)).where(above & (F.col("_op") != "truncate")).drop("__tidemark_last")
+    return rows.withColumn(HALF, F.lit(1))
+
+
+def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transform:
+    """Net copies with their texts -> as many rows at the claim's watermark: `read` for those missing, `sweep` for
+    surplus ones."""
+
+    def transform(net: DataFrame) -> DataFrame:
+        copies = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int")))
+        return (
+            net.where(F.col(fold.NET) != 0)
+            .withColumn("__tidemark_copy_number", copies)
+            .select(
+                *_brought_by_chunks(
+                    [column(name) for name in columns],
+                    op=F.when(F.col(fold.NET) > 0, "read").otherwise("sweep"),
+                    text=F.col("_text"),
+                    at=_at(claim, generation),
+                ),
+                F.lit(True).alias(ABOVE),
+                F.lit(None).cast("array<string>").alias(HOLES),
+                F.lit(True).alias(ALONE),
+            )
+        )
+
+    return transform
+
+
+# --- what was read nowhere --------------------------------------------------------------------------------------------
+
+
+def swept(
+    key: Sequence[str],
+    columns: Sequence[str],
+    target: DataFrame,
+    keys_read: DataFrame,
+    generation: int,
+    watermark: Claim,
+) -> DataFrame:
+    """The target's keys that are not `keys_read` (the key's columns), as `sweep` rows at the watermark; compared for
+    equality only, since Spark's order of keys is not an index's."""
+    types = {field.name: field.dataType for field in target.schema.fields}
+    return target.join(keys_read, on=list(key), how="left_anti").select(
+        *_brought_by_chunks(
+            [column(name) if name in key else F.lit(None).cast(types[name]).alias(name) for name in columns],
+            op=F.lit("sweep"),
+            text=F.lit(None),
+            at=_at(watermark, generation),
+        ),
+        F.lit(True).alias(ABOVE),
+        F.lit(None).cast("array<string>").alias(HOLES),
+        F.lit(True).alias(ALONE),
+    )
+
+
+def within(key: Sequence[str], types: dict[str, DataType], parts: Sequence[KeyPart]) -> Column:
+    """Whether a key lies in one of the parts, whose order is that of the stored keys. The bound on the first column
+    alone is there for the files' statistics."""
+    own = F.struct(*[column(k) for k in key])
+
+    def bound(texts: Sequence[str]) -> list[Column]:
+        return [_value(text, types[k]).alias(k) for k, text in zip(key, texts, strict=True)]
+
+    conditions = []
+    for part in parts:
+        inside = F.lit(True)
+        if part.lower is not None:
+            lower = bound(part.lower)
+            inside &= (column(key[0]) >= lower[0]) & (own > F.struct(*lower))
+        if part.upper is not None:
+            upper = bound(part.upper)
+            inside &= (column(key[0]) <= upper[0]) & (own <= F.struct(*upper))
+        conditions.append(inside)
+    return reduce(Column.__or__, conditions)
+
+
+def chosen(session: SparkSession, key: Sequence[str], of: StructType, keys: Sequence[Sequence[str]]) -> DataFrame:
+    """The keys, given as PostgreSQL wrote them, as the table of these columns stores them."""
+    texts = F.from_json(F.lit(json.dumps([list(texts) for texts in keys])), "array<array<string>>")
+    rows = session.range(1).select(F.explode(texts).alias("__tidemark_texts"))
+    values = [_stored(F.col("__tidemark_texts")[at], of[k].dataType).alias(k) for at, k in enumerate(key)]
+    return F.broadcast(rows.select(*values))
+
+
+def _value(text: str, of: DataType) -> Column:
+    """The value that PostgreSQL wrote so."""
+    return _stored(F.lit(text), of)
+
+
+def _stored(text: Column, of: DataType) -> Column:
+    return F.unhex(F.substring(text, 3, _NO_LIMIT)) if isinstance(of, BinaryType) else text.cast(of)
+
+
+def keys_not_seen(key: Sequence[str], sweep: Sweep) -> Transform:
+    """The keys of the changes that the sweep's snapshot did not see."""
+    snapshot = Snapshot.parse(sweep.snapshot)
+    seen = F.col("_xid") < snapshot.xmax
+    if snapshot.in_progress:
+        seen &= ~F.col("_xid").isin(*snapshot.in_progress)
+
+    def transform(changes: DataFrame) -> DataFrame:
+        return changes.where(~seen).select(*[column(k) for k in key])
+
+    return transform

@@ -1,0 +1,191 @@
+"""Delta tables -> fewer files, no dead ones, and logs of bounded length, with positions, rows and order as they were.
+
+OPTIMIZE writes the same rows into fewer files (`dataChange = false`) and carries the table's transactions on, VACUUM
+deletes files that no version within the retention names (Delta documentation, "Optimizations", "Remove files no longer
+referenced"; Delta protocol, "Transaction Identifiers"). So a position is never touched; what would erase it is
+`delta.setTransactionRetentionDuration`, which nobody sets.
+
+What runs beside a merge gives way to it or makes it look again. An append to history reads no file, so compacting
+history cannot be in its way. A MERGE reads current: OPTIMIZE of it would make one of the two fail, so it runs under the
+table's lease alone (step `current`); a driver that has outlived its task and merges all the same makes it fail, which
+is left to the next run, or is made to read the positions again. A change of properties is a conflict for both: it is
+made once per table, and the merge reads again.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark import failpoints
+from tidemark.formats import layout
+from tidemark.formats.upkeep_plan import Kind, UpkeepPlan, UpkeepResult, Upkept
+from tidemark.names import TableName, spark_identifier
+from tidemark.target.delta import delta_tables
+from tidemark.target.delta.delta_tables import PinnedTable
+from tidemark.target.delta.session import activate, table_session
+from tidemark.target.merge_failures import condition_of, told
+
+log = logging.getLogger(__name__)
+
+# Files below this count as small; from so many of them on a table is compacted, history earlier, since nothing else
+# ever makes its files fewer.
+SMALL_BYTES: Final = 16 * 2**20
+MANY_SMALL: Final = {"current": 50, "history": 8}
+# Rows that merges marked as deleted are read and skipped by every reader until their files are rewritten.
+DELETED_SHARE: Final = 0.1
+# A table of fewer bytes is read in a moment whatever is deleted in it.
+LITTLE_BYTES: Final = 16 * 2**20
+# What OPTIMIZE takes for small, and what it writes: Delta's own are 1 GB each, so that it would rewrite a table of any
+# ordinary size again and again.
+OPTIMIZE: Final = {
+    "spark.databricks.delta.optimize.minFileSize": str(64 * 2**20),
+    "spark.databricks.delta.optimize.maxFileSize": str(128 * 2**20),
+}
+# VACUUM lists a folder by so many tasks, however few files lie in it: 10,000, if nobody says otherwise.
+LISTING: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
+LOG_DAYS: Final = 7
+
+NOT_LITE: Final = "DELTA_CANNOT_VACUUM_LITE"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table's files, those of them that are small, the share of its rows that are marked as deleted, and the others,
+    None if its log does not say how many rows a file has."""
+
+    files: int
+    small: int
+    deleted_share: float
+    rows: int | None
+
+
+def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
+    """Do the plan's step for each table, `plan.threads` at a time; an error of one table is said of that table."""
+
+    def one(table: str) -> list[Upkept]:
+        session = table_session(spark, pool=table, lake=plan.lake)
+        activate(session)
+        for key, value in {**OPTIMIZE, **LISTING}.items():
+            session.conf.set(key, value)
+        kinds: list[Kind] = ["current"] if plan.step == "current" else ["history", "current"]
+        return [upkept for kind in kinds if (upkept := _guarded(session, plan, table, kind)) is not None]
+
+    with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="upkeep") as pool:
+        result = UpkeepResult(
+            plan.plan, tuple(upkept for of_table in pool.map(one, plan.tables) for upkept in of_table)
+        )
+    if plan.step == "look":
+        keep_positions(spark, plan)
+    return result
+
+
+def keep_positions(spark: SparkSession, plan: UpkeepPlan) -> None:
+    """The same for `_positions`, which gets a file with each merge and is small; beside merges, which only append."""
+    session = table_session(spark, pool="positions", lake=plan.lake)
+    for key, value in {**OPTIMIZE, **LISTING}.items():
+        session.conf.set(key, value)
+    try:
+        table = delta_tables.pin(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
+        if table.exists:
+            kept = _keep_up(session, plan, "_positions", "history", table)
+            log.info("_positions: %d files, %d before", kept.files_after, kept.files_before)
+    except Exception as failed:  # the next run does it
+        log.warning("_positions was not compacted (%s):\n%s", condition_of(failed), told(failed))
+
+
+def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) -> Upkept | None:
+    name = TableName.parse(table)
+    folder = layout.history_table if kind == "history" else layout.current_table
+    path = f"{plan.lake}/{folder(plan.pipeline, name)}"
+    pinned: PinnedTable | None = None
+    try:
+        pinned = delta_tables.pin(session, path)
+        return _keep_up(session, plan, table, kind, pinned) if pinned.exists else None
+    except Exception as failed:  # what it says may quote a value
+        if delta_tables.is_contested(failed):
+            left = "a merge was faster; the next run looks again"
+        else:
+            left = f"it failed with {condition_of(failed)}"
+            log.error("%s of %s failed, from the outermost place to the innermost:\n%s", kind, table, told(failed))
+        files = 0 if pinned is None else pinned.files
+        return Upkept(table, kind, files, files, left=left)
+
+
+def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pinned: PinnedTable) -> Upkept:
+    shape = look(session, pinned, kind)
+    due = shape.small >= MANY_SMALL[kind] or shape.deleted_share > DELETED_SHARE
+    if plan.step == "look":
+        _set_retention(session, pinned, plan.versions_days)
+    compacted = due and (kind == "history" or plan.step == "current")
+    if compacted:
+        optimize(session, pinned)
+        failpoints.reach("maintain.after_optimize")
+    if plan.step == "look":
+        vacuum(session, pinned, thorough=plan.thorough)
+    after = delta_tables.pin(session, pinned.path)
+    if compacted:
+        log.info("%s of %s: %d files became %d", kind, table, shape.files, after.files)
+    return Upkept(
+        table, kind, shape.files, after.files, compacted, due and not compacted, bytes=after.bytes, rows=shape.rows
+    )
+
+
+def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> Shape:
+    """Read from the table's log."""
+    added = DataFrame(table.snapshot.allFiles().toDF(), spark)
+    deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
+    row = added.agg(
+        F.count("*").alias("files"),
+        F.count(F.when(F.col("size") < SMALL_BYTES, 1)).alias("small"),
+        F.sum(deleted).alias("deleted"),
+        F.sum(F.get_json_object("stats", "$.numRecords").cast("long")).alias("rows"),
+        F.count(F.get_json_object("stats", "$.numRecords")).alias("told"),
+        F.sum("size").alias("bytes"),
+    ).collect()[0]
+    share = (row["deleted"] or 0) / row["rows"] if row["rows"] and row["bytes"] > LITTLE_BYTES else 0.0
+    rows = (row["rows"] or 0) - (row["deleted"] or 0) if row["told"] == row["files"] else None
+    return Shape(row["files"], row["small"], share, rows)
+
+
+def optimize(spark: SparkSession, table: PinnedTable) -> None:
+    """The rows of its small files, and of those with many deleted rows, in fewer files. Raises what `is_contested`
+    recognises where another commit took one of them away."""
+    spark.sql(f"OPTIMIZE delta.{spark_identifier(table.path)}").collect()
+
+
+def vacuum(spark: SparkSession, table: PinnedTable, *, thorough: bool) -> None:
+    """Delete what no version within the table's retention names: of what its log names, or, `thorough`, of all that
+    lies in its folder."""
+    statement = f"VACUUM delta.{spark_identifier(table.path)}"
+    if not thorough:
+        try:
+            spark.sql(f"{statement} LITE").collect()
+            return
+        except PySparkException as refused:
+            if not condition_of(refused).startswith(NOT_LITE):
+                raise  # else its log does not reach back to the last time
+    spark.sql(statement).collect()
+
+
+def _set_retention(spark: SparkSession, table: PinnedTable, versions_days: int) -> None:
+    """How far back the table can be read, and as long a log; a commit only if that was different."""
+    properties = {
+        "delta.deletedFileRetentionDuration": f"interval {versions_days} days",
+        "delta.logRetentionDuration": f"interval {max(LOG_DAYS, versions_days)} days",
+    }
+    configured = table.snapshot.metadata().configuration()
+    differing = {
+        key: value
+        for key, value in properties.items()
+        if not configured.contains(key) or configured.apply(key) != value
+    }
+    if differing:
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in differing.items())
+        spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({listed})")

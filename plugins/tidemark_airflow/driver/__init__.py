@@ -1,0 +1,1 @@
+"""Prepares and submits the Spark driver of a task."""

@@ -1,0 +1,1 @@
+"""Builds the trigger forms of the backfill, verify and replay DAGs."""

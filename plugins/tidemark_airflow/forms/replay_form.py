@@ -1,0 +1,54 @@
+"""A pipeline file -> the trigger form of its replay DAG -> what the library is asked to make anew.
+
+As the backfill's form (`form`): Airflow refuses a wrong type, `request` a key that is no field. Whether the tables are
+there, and what the moment means, is asked of ledger and lake by the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import Param
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import ReplayRefused
+from tidemark_airflow.forms import backfill_form as backfill_form
+
+if TYPE_CHECKING:
+    from tidemark.maintenance.replay_runs import ReplayRequest
+
+STEPS: Final = {
+    "as_of": "as_of: the tables as of one moment, into tables of their own beside the live ones",
+    "rebuild": "rebuild: put what history says in the place of all that current holds",
+    "staged": "staged: apply what staging still holds once more, into new tables that take the place of the live ones",
+}
+
+
+def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]:
+    """The fields, in the order in which the UI shows them. `tables` are offered besides what the file names."""
+    of_backfill = backfill_form.form(config, tables)
+    offered = of_backfill["tables"].schema
+    return {
+        "step": Param("as_of", type="string", title="What", enum=list(STEPS), values_display=STEPS),
+        "tables": Param([], **{**offered, "description": "One or more tables, not patterns."}),
+        "other_tables": of_backfill["other_tables"],
+        "moment": Param(
+            None,
+            type=["string", "null"],
+            title="Moment",
+            description="For as_of: an LSN (16/B374D848), or a time with its zone (2026-11-17T00:00:00+01:00).",
+            maxLength=100,
+        ),
+    }
+
+
+def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[str]) -> ReplayRequest:
+    """What the library is asked for; `typed` are the keys as they were sent. Raises ReplayRefused for a key that is not
+    a field."""
+    from tidemark.maintenance.replay_runs import ReplayRequest
+
+    problems = backfill_form.unknown_fields(tuple(form(config)), typed)
+    if problems:
+        raise ReplayRefused(pipeline=config.pipeline, problems="; ".join(problems))
+    return ReplayRequest(answers["step"], backfill_form.table_names(answers), (answers["moment"] or "").strip())

@@ -1,0 +1,1 @@
+"""Defines the tasks of the DAGs; each calls one function of the library."""

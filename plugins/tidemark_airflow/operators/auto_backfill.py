@@ -1,0 +1,76 @@
+"""Capture's last step: a table needs a backfill -> a run of the pipeline's backfill DAG, if the file says so.
+
+A table that is built beside another one, since `evolve` says that changes are followed, gets its run in any case; where
+the file does not say `auto_backfill`, it is a run of these tables alone.
+
+It is done as TriggerDagRunOperator does it in Airflow 3: the task asks its supervisor by raising
+DagRunTriggerException, and has succeeded when the run exists. One run at a time: while one is queued or running,
+nothing is started, since its form without tables takes all that are wanted when it begins.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from airflow.sdk import Context
+from airflow.sdk.exceptions import DagRunTriggerException
+
+from tidemark.config import PipelineConfig
+from tidemark.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.backfill.backfill_requests import Wanted
+
+# What `DAG.test` calls the user of its runs (airflow/sdk/definitions/dag.py); a run that it created would never start.
+DAGS_TEST_USER = "dag_test"
+UNFINISHED = ["queued", "running"]
+NOTE_CHARACTERS = 1000
+# A backfill that failed, or that a person stopped, is not begun again at once.
+QUIET_S = 600
+
+
+def backfill_dag_id(config: PipelineConfig) -> str:
+    return f"{config.pipeline}_backfill"
+
+
+def start_wanted(run: Run, *, context: Context) -> str | None:
+    """What stands in the way of starting a backfill, None if nothing is wanted.
+
+    Raises DagRunTriggerException to start one: the task ends with that, successfully.
+    """
+    from tidemark.backfill.backfill_requests import wanted
+
+    takes_all = run.config.auto_backfill
+    needs = [one for one in wanted(run, quiet_s=QUIET_S) if takes_all or one.builds]
+    if not needs:
+        return None
+    conf = {} if takes_all else {"tables": [one.table for one in needs]}
+    dag_id, tables = backfill_dag_id(run.config), _tables(needs)
+    if context["dag_run"].triggering_user_name == DAGS_TEST_USER:
+        form = f" --conf '{json.dumps(conf)}'" if conf else ""
+        return f"Run `airflow dags test {dag_id}{form}` next: {tables}"
+    if context["ti"].get_dr_count(dag_id, states=UNFINISHED):
+        return f"A run of {dag_id} is there already: {tables}"
+    raise DagRunTriggerException(
+        trigger_dag_id=dag_id,
+        dag_run_id=f"operator_triggered__{datetime.now(UTC).isoformat()}",
+        conf=conf,
+        logical_date=None,
+        reset_dag_run=False,
+        skip_when_already_exists=False,
+        wait_for_completion=False,
+        allowed_states=[],
+        failed_states=[],
+        poke_interval=0,
+        deferrable=False,
+        note=shorten(f"Started by the capture: {tables}", NOTE_CHARACTERS, placeholder=" …"),
+    )
+
+
+def _tables(needs: Sequence[Wanted]) -> str:
+    return "; ".join(f"{one.table} ({one.reason})" for one in needs)

@@ -1,0 +1,84 @@
+"""The tasks of `<pipeline>_maintenance`, which keep a pipeline small.
+
+    retire ─► compact
+
+No table is right or wrong by them: a run that is red, killed or paused for weeks costs space and time, and the next one
+does what it left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, Context
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import SparkApplicationFailed
+from tidemark.formats.layout import maintenance_file
+from tidemark.run import Run
+from tidemark_airflow.failures import guarded
+from tidemark_airflow.operators.capture_operators import MERGE_WAIT_S, ApplicationOperator, run_of, slot_wait_s
+from tidemark_airflow.operators.run_figures import timed
+
+if TYPE_CHECKING:
+    from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult
+
+# What compacts `current` holds its tables' leases; a merge that waits for one of them shall not wait in vain.
+CURRENT_S = MERGE_WAIT_S - 120
+
+
+class RetireOperator(BaseOperator):
+    """Removes staging, chunks, plans and rows of the ledger that are older than `staging_days` and needed by nobody."""
+
+    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+
+    @guarded
+    @timed
+    def execute(self, context: Context) -> dict[str, Any]:
+        from tidemark.maintenance.staging_cleanup import retire
+
+        retired = retire(run_of(self.config, context), wait_s=slot_wait_s(self.config))
+        self.log.info("%s", retired)
+        return retired.to_json()
+
+
+class CompactOperator(ApplicationOperator):
+    """Compacts Delta tables and removes their dead files: first what no merge minds, then `current` of the tables that
+    need it, a few at a time under their leases."""
+
+    @guarded
+    @timed
+    def execute(self, context: Context) -> dict[str, Any]:
+        from tidemark.maintenance import compaction_runs as upkeep
+
+        run = run_of(self.config, context)
+        plan = upkeep.plan_look(run)
+        if plan is None:
+            return {"tables": 0}
+        results = [self.result_of(run, plan, self.config.merge.timeout_s, context)]
+        for group in upkeep.groups(run.config, results[0]):
+            with upkeep.plan_current(run, group) as leased_plan:
+                if leased_plan is not None:
+                    results.append(self.result_of(run, leased_plan, CURRENT_S, context))
+        figures = upkeep.note(run, results)
+        for table in (table for result in results for table in result.tables if table.left):
+            self.log.warning("%s of %s: %s", table.kind, table.table, table.left)
+        self.log.info("%(compacted)d Delta tables of %(tables)d tables compacted", figures)
+        return figures
+
+    def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
+        """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
+        from tidemark.errors import SparkApplicationTooLong
+        from tidemark.maintenance import compaction_runs as upkeep
+
+        manifest = f"{plan.lake}/{maintenance_file(plan.pipeline, plan.plan)}"
+        access = run.config.lake_access
+        failure = self.run_application("compact_tables", manifest, plan.plan, access, limit_s, context)
+        result = upkeep.take_result(run.config, plan)
+        if result is not None:
+            return result
+        if isinstance(failure, SparkApplicationTooLong):
+            raise failure
+        raise SparkApplicationFailed(plan=plan.plan, detail="it left no result") from failure

@@ -1,0 +1,48 @@
+"""The tasks of a verify that a backfill does not have; what they read, stage and merge is a backfill's.
+
+plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from tidemark.config import PipelineConfig
+from tidemark.run import Run
+from tidemark_airflow.failures import guarded
+from tidemark_airflow.forms import verify_form
+from tidemark_airflow.operators.backfill_operators import ReportBackfillOperator
+from tidemark_airflow.operators.capture_operators import run_of
+from tidemark_airflow.operators.run_figures import timed
+
+
+class PlanVerifyOperator(BaseOperator):
+    """Opens the verifies that are due, or that the form asks for. Returns the readers' numbers, none for none."""
+
+    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+
+    @guarded
+    @timed
+    def execute(self, context: Context) -> list[int]:
+        from tidemark.backfill.verifying import plan_verify
+
+        answers = context["params"]
+        planned = plan_verify(
+            run_of(self.config, context),
+            request=verify_form.request(self.config, answers, context["dag_run"].conf or {}),
+        )
+        self.log.info("To be compared: %s", ", ".join(one.table for one in planned) or "nothing; nothing is due")
+        return verify_form.readers(answers) if planned else []
+
+
+class ReportVerifyOperator(ReportBackfillOperator):
+    """Says what was proven, once all of it is applied, and is red, once, where anything differs."""
+
+    def report(self, run: Run) -> object:
+        from tidemark.backfill.verify_report import report
+
+        return report(run)

@@ -1,0 +1,143 @@
+"""What the page's routes ask of the library: pipelines, how they stand, one table, figures over time.
+
+A status is kept for a few seconds: ten people who look at one pipeline cost its source and its ledger as much as one.
+The object store is not asked at all; `health` and `tidemark status` do.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from tidemark.capture import pg_upgrade
+from tidemark.config import PipelineConfig, file_reader
+from tidemark.errors import TidemarkError
+from tidemark.ledger import migrations
+from tidemark.ledger.captured import table_details
+from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.observations import run_rates
+from tidemark.observe import status_json, table_commands
+from tidemark.observe.status import read_status
+from tidemark.run import Run
+from tidemark_airflow.connections import conninfo, with_lake
+from tidemark_airflow.dag_factory import PIPELINES_VARIABLE
+
+KEPT_S: Final = 5.0
+_CHECKOUT: Final = Path(__file__).resolve().parents[3] / "include" / "pipelines"
+
+
+def pipelines_folder() -> Path | None:
+    """Where the pipeline files are, as the DAGs find them; the API server needs to see them too."""
+    named = os.environ.get(PIPELINES_VARIABLE)
+    folder = Path(named) if named else _CHECKOUT
+    return folder if folder.is_dir() else None
+
+
+class Reading:
+    """All answers of one API server."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        connection: Callable[[str], str] = conninfo,
+        clock: Callable[[], float] = time.monotonic,
+        with_lake: Callable[[PipelineConfig], PipelineConfig] = with_lake,
+    ) -> None:
+        self._folder = folder
+        self._connection = connection
+        self._clock = clock
+        self._with_lake = with_lake
+        self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._locks: dict[str, Lock] = {}
+        self._guard = Lock()
+
+    def pipelines(self) -> tuple[list[PipelineConfig], list[str]]:
+        """The sound pipeline files, and the problems of the others."""
+        if self._folder is None:
+            return [], []
+        configs, problems = file_reader.read_all(self._folder)
+        return configs, [str(problem) for problem in problems]
+
+    def pipeline(self, name: str) -> PipelineConfig | None:
+        return next((config for config in self.pipelines()[0] if config.pipeline == name), None)
+
+    def status(self, config: PipelineConfig) -> dict[str, Any]:
+        """How the pipeline stands, at most `KEPT_S` seconds ago."""
+        with self._guard:
+            lock = self._locks.setdefault(config.pipeline, Lock())
+        with lock:
+            kept = self._kept.get(config.pipeline)
+            if kept is None or self._clock() - kept[0] > KEPT_S:
+                kept = (self._clock(), self._status(config))
+                self._kept[config.pipeline] = kept
+        return kept[1]
+
+    def _status(self, config: PipelineConfig) -> dict[str, Any]:
+        status = read_status(
+            config,
+            source=self._conninfo(config.source_connection),
+            ledger=self._conninfo(config.ledger_connection),
+            of_lake=False,
+        )
+        return status_json.to_json(status) | {"rates": self._rates(config)}
+
+    def _rates(self, config: PipelineConfig) -> dict[str, Any] | None:
+        """What the runs of the last while say; None if the ledger cannot be seen, which the status says."""
+        import psycopg
+
+        try:
+            with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+                return run_rates.rates(book, datetime.now(UTC))
+        except (TidemarkError, psycopg.Error):
+            return None
+
+    def _conninfo(self, connection: str) -> str | TidemarkError:
+        try:
+            return self._connection(connection)
+        except TidemarkError as wrong:
+            return wrong
+
+    def table(self, config: PipelineConfig, table: str) -> dict[str, Any] | None:
+        """What only the page of one table shows, by its id; None if there is no such table."""
+        with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+            migrations.require(book.connection)
+            details = table_details.read(book, table)
+        return None if details is None else status_json.details_to_json(config, details)
+
+    def figures(self, config: PipelineConfig, hours: int) -> dict[str, list[Any]]:
+        with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+            migrations.require(book.connection)
+            return run_rates.over_time(book, hours, datetime.now(UTC))
+
+    def act(self, config: PipelineConfig, action: str, table: str, who: str) -> tuple[str, bool]:
+        """Do what a button says; what to say of it, and whether anything was done."""
+        ledger = self._connection(config.ledger_connection)
+        self._kept.pop(config.pipeline, None)
+        try:
+            if action == "unpark":
+                return table_commands.unpark(config, table, ledger=ledger, who=who)
+            if action == "pause":
+                return table_commands.pause(config, table, ledger=ledger, who=who)
+            return table_commands.resume(config, table, ledger=ledger)
+        finally:
+            self._kept.pop(config.pipeline, None)
+
+    def continue_upgraded(self, config: PipelineConfig, who: str) -> tuple[str, bool]:
+        """Continue on the server that pg_upgrade made; this writes a file into the lake. What to say of it, and
+        whether it was done."""
+        run = Run(
+            self._with_lake(config),
+            source=self._connection(config.source_connection),
+            ledger=self._connection(config.ledger_connection),
+            run_id=f"page/{who}",
+            holder=f"page/{who}",
+        )
+        try:
+            return pg_upgrade.continue_upgraded(run, who=who)
+        finally:
+            self._kept.pop(config.pipeline, None)

@@ -1,0 +1,278 @@
+"""`tidemark.lake` on tables that were merged: every moment, from history alone, against the model of the changes."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import sys
+import textwrap
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.support.remedies import Told
+from tests.target.lake import NOON, TEXTS, Lake, StagedTable, table_schema, with_columns
+from tests.target.model import Change, Key, Row, apply, random_changes
+from tests.unit.test_architecture import REPOSITORY
+from tidemark.errors import DeltaRsMissing, MomentBeforeHistory, MomentInvalid, MomentNotApplied, TableNotInLake
+from tidemark.formats.merge_plan import Level, MergePlan, PlannedTable
+from tidemark.formats.merge_result import PlanResult
+from tidemark.formats.upkeep_plan import UpkeepPlan
+from tidemark.lake import Lake as Reader
+from tidemark.lake import Position
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema.table import Column
+from tidemark.target import merge, positions_table
+from tidemark.target.delta import delta_tables
+from tidemark.target.table_compaction import keep_positions
+
+PAGE = (REPOSITORY / "docs" / "time-travel.md").read_text()
+
+
+@dataclass
+class Kept:
+    """A table, and what the model said of it after each transaction, by its commit LSN."""
+
+    table: StagedTable
+    rng: random.Random
+    state: dict[Key, Row] = field(default_factory=dict)
+    after: list[tuple[int, list[Row]]] = field(default_factory=list)
+
+    def stage(self, transactions: int) -> None:
+        commits = []
+        for _ in range(transactions):
+            lsn = self.table.next_lsn()
+            listed = list(random_changes(self.rng, self.state, self.rng.randint(1, 4)))
+            for change in listed:
+                apply(self.state, ("id",), change)
+            commits.append((lsn, lsn, listed))
+            self.after.append((lsn, copy.deepcopy([self.state[key] for key in sorted(self.state)])))
+        self.table.stage_committed(commits)
+
+
+def reader(lake: Lake) -> Reader:
+    return Reader(f"{lake.uri}/shop", spark=lake.spark)
+
+
+def rows(past: Any, *names: str) -> list[Row]:
+    return in_order([{name: row[name] for name in names or TEXTS} for row in past.rows().collect()])
+
+
+def in_order(listed: list[Row]) -> list[Row]:
+    return sorted(listed, key=lambda row: str(list(row.values())))
+
+
+def merged(lake: Lake, *planned: PlannedTable, level: Level | None = None) -> None:
+    plan: MergePlan = replace(lake.plan(*planned), level=level)
+    result = merge.apply_plan(lake.spark, plan)
+    assert [table.error for table in result.tables if table.error] == []
+
+
+@pytest.mark.thorough
+def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> None:
+    """TOAST, changes of keys, truncates; in one merge, of which current knows the end alone."""
+    kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(11))
+    kept.stage(14)
+    lake.applied(kept.table.planned())
+    table = reader(lake).table("shop.orders")
+    for lsn, expected in kept.after[2:12:4]:
+        assert rows(table.as_of(lsn + 1)) == in_order(expected), Lsn(lsn)
+    newest = table.newest()
+    stored = lake.stored("current", kept.table)
+    names = [*TEXTS, "_commit_lsn", "_holes"]
+    assert rows(newest, *names) == in_order([{name: row[name] for name in names} for row in stored])
+    assert newest.version == lake.version("current", kept.table)
+    assert newest.current().count() == len(stored)
+    (snippet,) = re.findall(r'^=== "Spark"\n\n    ```python\n(.*?)    ```', PAGE, re.DOTALL | re.MULTILINE)
+    spoken: dict[str, Any] = {"spark": lake.spark, "lake": lake.uri}
+    exec(textwrap.dedent(snippet).replace("0/16B3748", str(Lsn(kept.after[7][0] + 1))), spoken)
+    assert (spoken["now"].count(), spoken["was"].count()) == (len(stored), len(kept.after[7][1]))
+
+
+@pytest.mark.thorough
+@pytest.mark.walks("MomentNotApplied", "MomentBeforeHistory", "MomentInvalid", "TableNotInLake", "DeltaRsMissing")
+def test_a_moment_that_nobody_can_know_is_refused(lake: Lake, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(5))
+    kept.stage(2)
+    lake.applied(kept.table.planned(0, 1))
+    first = kept.table.batches[-1].end_lsn
+    kept.stage(2)
+    end = kept.table.batches[-1].end_lsn
+    with told(MomentNotApplied, f"applied up to {first}", "the same question is answered then"):
+        reader(lake).table("shop.orders").as_of(end)
+    lake.applied(kept.table.planned(1))
+    table = reader(lake).table("shop.orders")
+    assert rows(table.as_of(end)) == in_order(kept.after[-1][1])
+    with told(MomentBeforeHistory, "Ask for a later moment"):
+        table.as_of(kept.after[0][0])
+    for moment, reason in ((NOON.replace(tzinfo=None), "zone"), ("yesterday", "not an LSN")):
+        with told(MomentInvalid, reason, "Give an LSN as PostgreSQL writes it"):
+            table.as_of(moment)
+    assert table.as_of(str(end)).position == table.as_of(end).position
+    with told(TableNotInLake, "shop.nothing", "the name is the table's id"):
+        reader(lake).table("shop.nothing").as_of(end)
+    with monkeypatch.context() as patch, told(DeltaRsMissing, "or give `Lake` the SparkSession that shall read"):
+        patch.setitem(sys.modules, "deltalake", None)
+        Reader(f"{lake.uri}/shop")
+    assert reader(lake).table("shop.orders").newest().version >= 0
+    # A time is known only once something that was committed later is there.
+    last = NOON + timedelta(seconds=kept.after[-1][0])
+    with pytest.raises(MomentNotApplied):
+        table.as_of(last)
+    assert table.as_of(last - timedelta(seconds=1)).position == Position(1, Lsn(kept.after[-1][0]))
+
+
+@pytest.mark.thorough
+def test_a_join_of_tables_as_of_one_moment_sees_whole_transactions(lake: Lake) -> None:
+    """One table is merged further than the other, and the clock was set back between two commits."""
+    orders, lines = (
+        lake.table(table_schema(name, {"id": "int", "n": "int"}, schema="shop")) for name in ("orders", "lines")
+    )
+    for number in (1, 2, 3):
+        lsn, _ = orders.next_lsn(), lines.next_lsn()
+        for table in (orders, lines):
+            table.stage_committed([(lsn, lsn, [Change("insert", {"id": number, "n": number})])])
+    merged(lake, orders.planned(0, 2), lines.planned(0, 1))
+    shop = reader(lake)
+    both = shop.together("shop.orders", "shop.lines")
+    assert rows(both["shop.orders"], "id") == rows(both["shop.lines"], "id") == [{"id": 1}]
+    assert both.versions == {"shop.orders": None, "shop.lines": lake.version("current", lines)}
+    views = both.create_views("at_first")
+    assert [lake.spark.table(view).count() for view in views] == [1, 1]
+    named = shop.register("shop_lake", "shop.orders")
+    assert named == ["`shop_lake`.`orders`", "`shop_lake`.`orders__history`"]
+    assert shop.register("shop_lake", "shop.orders") == named
+    lake.applied(orders.planned(2))
+    assert [lake.spark.table(name).count() for name in named] == [3, 3]
+    assert [lake.spark.table(view).count() for view in views] == [1, 1]
+    with pytest.raises(TableNotInLake):
+        shop.register("shop_lake", "shop.nothing")
+    with pytest.raises(ValueError, match=r"would both be shop_lake[.]Orders"):
+        shop.register("shop_lake", "shop.orders", "old.Orders")
+    assert both["shop.orders"].current().columns == ["id", "n", "_holes", "_commit_lsn", "_committed_at"]
+
+
+@pytest.mark.thorough
+def test_what_the_merge_notes_tells_tables_that_did_not_change_apart_from_those_that_wait(lake: Lake) -> None:
+    busy, idle = (lake.table(table_schema(name, {"id": "int", "n": "int"}, schema="shop")) for name in ("busy", "idle"))
+    busy.stage([Change("insert", {"id": 1, "n": 1})])
+    idle.stage([Change("insert", {"id": 1, "n": 1})])
+    ends = [Lsn(0x16B380000), Lsn(0x16B390000)]
+    when = [(NOON + timedelta(seconds=int(end))).isoformat() for end in ends]
+    merged(lake, busy.planned(), idle.planned(), level=Level(1, ends[0], when[0], (), ("shop.idle",)))
+    shop = reader(lake)
+    first = shop.together("shop.busy", "shop.idle")
+    assert first.position == Position(1, ends[0])
+    assert first["shop.idle"].exact_from is None
+    busy.stage([Change("insert", {"id": 2, "n": 2})])
+    merged(lake, busy.planned(1), level=Level(1, ends[1], when[1], ("shop.idle",), ()))
+    both = shop.together("shop.busy", "shop.idle")
+    assert both.position == Position(1, ends[1])
+    assert None not in both.versions.values()
+    assert both["shop.idle"].exact_from == Position(1, ends[1])
+    assert both["shop.busy"].exact_from == Position(1, ends[0])
+    # Nothing that the table has was committed so late, but something of the pipeline was.
+    assert shop.table("shop.idle").as_of(NOON + timedelta(seconds=int(ends[0]))).position == Position(1, ends[1])
+    lake.spark.read.format("delta").load(f"{lake.uri}/shop/_positions").createOrReplaceTempView("positions")
+    (query,) = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    of_these = query.replace("shop.orders", "shop.busy").replace("shop.lines", "shop.idle")
+    assert [tuple(row) for row in lake.spark.sql(of_these).collect()] == [(1, int(ends[1]))]
+
+
+@pytest.mark.thorough
+def test_a_plan_that_is_repeated_and_a_position_that_cannot_be_noted_harm_nobody(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table(table_schema("orders", {"id": "int", "n": "int"}, schema="shop"))
+    table.stage([Change("insert", {"id": 1, "n": 1})])
+    level = Level(1, Lsn(0x16B380000), None, (), ())
+    with monkeypatch.context() as patched:
+        patched.setattr(positions_table.delta_tables, "add_files", None)
+        merged(lake, table.planned(), level=level)
+    assert reader(lake).table("shop.orders").newest().position == Position(1, table.batches[-1].end_lsn)
+    merged(lake, table.planned(), level=level)
+    merged(lake, table.planned(), level=level)
+    noted = lake.spark.read.format("delta").load(f"{lake.uri}/shop/_positions").collect()
+    assert [(row["table_name"], row["lsn"], row["current_version"]) for row in noted] == [
+        ("shop.orders", 0x16B380000, lake.version("current", table))
+    ] * 2
+    assert reader(lake).table("shop.orders").newest().position == Position(1, Lsn(0x16B380000))
+
+
+@pytest.mark.thorough
+def test_a_name_leads_to_the_table_that_has_it_now(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = table_schema("orders", {"id": "int", "n": "int"}, schema="shop")
+    first, second = lake.table(schema), lake.table(replace(schema, table=TableName("shop", "orders", 2)))
+    first.stage([Change("insert", {"id": 1, "n": 1})])
+    second.stage([Change("insert", {"id": 2, "n": 2})])
+
+    def ids(name: str) -> list[int]:
+        found = reader(lake).table(name)
+        newest = sorted(row["id"] for row in found.newest().rows().collect())
+        assert newest == sorted(row["id"] for row in found.rows().collect())
+        return newest
+
+    def level(lsn: int, names: dict[str, str | None], *others: str) -> Level:
+        return Level(1, Lsn(0x16B380000 + lsn), None, others, (), names)
+
+    with monkeypatch.context() as patched:  # as a version before wrote it
+        patched.setattr(positions_table, "COLUMNS", {**positions_table.COLUMNS})
+        del positions_table.COLUMNS["source_name"]
+        patched.setattr(positions_table, "_ARROW", positions_table._ARROW.remove(9))
+        merged(lake, first.planned(), level=level(0, {}))
+    assert ids("shop.orders") == [1]
+    merged(lake, second.planned(), level=level(1, {"shop.orders~2": "shop.orders"}))
+    assert (ids("shop.orders"), ids("shop.orders~1"), ids("shop.orders~2")) == ([2], [1], [2])
+    first.stage([Change("insert", {"id": 3, "n": 3})])
+    swapped: dict[str, str | None] = {"shop.orders~2": "shop.old"}
+    merged(lake, first.planned(1), level=level(2, swapped, "shop.orders~2"))
+    assert (sorted(ids("shop.orders")), ids("shop.old")) == ([1, 3], [2])
+
+
+@pytest.mark.thorough
+def test_maintenance_makes_few_files_of_what_merges_noted(lake: Lake) -> None:
+    level = Level(1, Lsn(0x16B380000), None, ("shop.idle",), ())
+    plan = replace(lake.plan(), level=level)
+    for _ in range(9):
+        positions_table.note(lake.spark, plan, PlanResult("p", "shop", 1, ()))
+    keep_positions(lake.spark, UpkeepPlan("p", "shop", lake.uri, "look", (), 1, 7, False))
+    table = delta_tables.pin(lake.spark, f"{lake.uri}/shop/_positions")
+    assert (table.files, delta_tables.rows(lake.spark, table).count()) == (1, 9)
+
+
+@pytest.mark.thorough
+def test_columns_that_came_and_went_and_rows_without_key(lake: Lake) -> None:
+    state = "it's \\ open, ${spark.app.name}"  # which is a setting of Spark's
+    schema = table_schema("log", {"n": "int", "f": "double"}, key=(), identity="full", schema="shop")
+    table = lake.table(schema)
+    one, other = {"n": 1, "f": -0.0}, {"n": 1, "f": 0.0}
+    table.stage([Change("insert", one), Change("insert", one), Change("insert", other)])
+    first = table.batches[-1].end_lsn
+    lake.applied(table.planned())
+    added = with_columns(schema, {"state": "string"})
+    table.schema = replace(
+        added,
+        columns=(*added.columns[:2], Column("state", "text", 25, -1, "string", missing=state)),
+    )
+    full = {"n": 1, "f": -0.0, "state": state}
+    table.stage(
+        [
+            Change("update", {**full, "n": 2}, old=full),
+            Change("delete", dict.fromkeys(full), old={**full, "f": 0.0}),
+            Change("insert", {"n": None, "f": float("nan"), "state": None}),
+        ]
+    )
+    lake.applied(table.planned(1))
+    reading = reader(lake).table("shop.log")
+    names = ("n", "f", "state")
+    before = Counter(repr(tuple(row.values())) for row in rows(reading.as_of(first), *names))
+    assert before == {"(1, -0.0, None)": 2, "(1, 0.0, None)": 1}
+    after = Counter(repr(tuple(row.values())) for row in rows(reading.newest(), *names))
+    assert after == Counter(repr(tuple(row[n] for n in names)) for row in lake.stored("current", table))
+    assert after == {f"(1, -0.0, {state!r})": 1, f"(2, -0.0, {state!r})": 1, "(None, nan, None)": 1}

@@ -1,0 +1,172 @@
+"""Changes that are folded as columns come to what Spark makes of them, and what is new is compared with nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from tests.target import test_few_changes
+from tests.target.lake import TEXTS, Lake, table_schema
+from tests.target.model import Change, Key, Row, apply, random_changes
+from tests.target.test_few_changes import BothWays, driver
+from tests.target.test_values import delete, insert, move, update
+from tidemark.target import merge
+from tidemark.target.delta import delta_tables
+from tidemark.target.driver import columnar_merge, history_files, row_merge, target_rows
+from tidemark.target.driver.columnar_merge import PlainChanges
+
+pytestmark = driver
+
+
+@pytest.fixture(autouse=True)
+def as_columns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Per merge of a table that the driver folds, whether it was as columns."""
+    monkeypatch.setattr(row_merge, "PLAIN_FROM", 0)
+    done: list[bool] = []
+    original = merge.few_changes
+
+    def spied(*arguments: Any) -> Any:
+        few = original(*arguments)
+        if few is not None:
+            done.append(isinstance(few, PlainChanges))
+        return few
+
+    monkeypatch.setattr(merge, "few_changes", spied)
+    return done
+
+
+def test_plain_changes_come_to_what_spark_says(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """Random ones, with crumbs of files and without; a key of two columns; then one that moves a key in between."""
+    both = BothWays(lake, table_schema("t", TEXTS, ("note", "id")), monkeypatch)
+    rng, state = random.Random(7), dict[Key, Row]()
+    for crumbs in (8, 0, 8):
+        monkeypatch.setattr(history_files, "MAX_CRUMBS", crumbs)
+        for _ in range(1 + (crumbs == 0)):
+            changes = [c for c in random_changes(rng, state, 30, truncates=False) if not (c.unchanged or c.old_key)]
+            rows = [Change(c.op, {**c.row, "note": "c" if c.row["id"] % 2 else "ä"}) for c in changes]
+            for change in rows:
+                apply(state, ("id",), change)
+            both.stage(rows[:7], rows[7:])
+        both.step()
+    both.stage([Change("update", {**insert(50).row, "note": "z"}, old_key={"id": 1, "note": "c"})], [insert(51)])
+    both.step()
+    assert as_columns == [True, True, True, False]
+
+
+def test_keys_of_every_type_are_compared_as_columns(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    test_few_changes.test_keys_of_every_type_that_the_driver_compares(lake, monkeypatch)
+    assert as_columns == [True, True]
+
+
+def test_what_is_new_above_all_that_is_there_is_compared_with_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    looked: list[str] = []
+    keys = target_rows.TargetRows.keys
+
+    def noted(target: Any, file: Any) -> Any:
+        looked.append(file.path)
+        return keys(target, file)
+
+    monkeypatch.setattr(target_rows.TargetRows, "keys", noted)
+    both.stage([insert(n) for n in range(5)])
+    both.step()
+    both.stage([insert(n) for n in range(5, 9)], [update(6, n=1), delete(7), insert(7, n=2)])
+    result = both.step()
+    assert (result.rows["inserted"], looked) == (4, [])
+    both.stage([insert(20), update(8, n=3), delete(2), delete(3), update(4, n=9)])
+    result = both.step()
+    assert (result.rows["inserted"], result.rows["updated"], result.rows["deleted"]) == (1, 2, 2)
+    assert len(looked) == 2
+    assert as_columns == [True] * 3
+
+
+@pytest.mark.thorough
+def test_what_is_more_or_other_than_that_is_left_to_others(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """Many rows that replace others go to Spark; values that were not sent, and moves, are folded one by one."""
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    both.stage([insert(n) for n in range(6)])
+    both.step()
+    both.stage([update(1, "body"), move(2, 9)])
+    both.step()
+    monkeypatch.setattr(columnar_merge, "MAX_MASKED", 2)
+    both.stage([update(n, n=4) for n in (1, 3, 4)])
+    both.step()
+    assert as_columns == [True, False]
+
+
+def test_changes_are_read_once_beside_the_tables_first_commits(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """Whatever becomes of them, the memory is free in the end: they are folded; read too early, since the plan's rows
+    turn out to be too many to replace; not what was staged."""
+    done: list[str] = []
+    staged_of, create = columnar_merge.staged_of, delta_tables.create
+    is_reading, is_created = threading.Event(), threading.Event()
+
+    def read(*arguments: Any) -> Any:
+        is_reading.set()
+        assert is_created.wait(60)
+        done.append(threading.current_thread().name.partition("_")[0])
+        return staged_of(*arguments)
+
+    def created(*arguments: Any) -> None:
+        assert is_reading.wait(60) or as_columns
+        create(*arguments)
+        done.append("created")
+        is_created.set()
+
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    both.stage([insert(n) for n in range(3)])
+    with monkeypatch.context() as patched:
+        patched.setattr(columnar_merge, "staged_of", read)
+        patched.setattr(delta_tables, "create", created)
+        both.step()
+        assert sorted(done[:3]) == ["created", "created", "read ahead"]
+        both.stage([update(1, n=5)])
+        patched.setattr(columnar_merge, "MAX_MASKED", 0)
+        both.step()
+    assert done.count("read ahead") == 2
+    both.stage([update(2, n=5)])
+    mine, _ = both.tables
+    path = lake.root / mine.batches[-1].files[0].path
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    (result,) = lake.apply(mine.planned(2)).tables
+    assert result.error is not None
+    assert result.error.kind == "StagedFileDiffers"
+    assert as_columns == [True]
+    assert columnar_merge._only_one.acquire(blocking=False)
+    columnar_merge._only_one.release()
+
+
+def test_only_one_table_at_a_time_has_the_drivers_memory(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """The others go through Spark; it is given back after a table, also after one that turned out to be too much."""
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    assert columnar_merge._only_one.acquire(blocking=False)
+    try:
+        both.stage([insert(n) for n in range(3)])
+        both.step()
+    finally:
+        columnar_merge._only_one.release()
+    assert as_columns == []
+    both.stage([update(1, n=5), delete(2)])
+    both.step()
+    monkeypatch.setattr(columnar_merge, "MAX_MASKED", 0)
+    both.stage([update(1, n=6)])
+    both.step()
+    monkeypatch.undo()
+    assert as_columns == [True]
+    assert columnar_merge._only_one.acquire(blocking=False)
+    columnar_merge._only_one.release()

@@ -1,0 +1,124 @@
+"""Compacted and cleaned tables hold the same rows in the same order, at the same positions, for merges and readers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
+from tests.target.test_rivals import KEYED, _call_once, _expected, _found, _staged
+from tests.target.test_values import delete, insert, update
+from tidemark.formats.upkeep_plan import Step, UpkeepPlan, Upkept
+from tidemark.target import table_compaction
+from tidemark.target.delta import delta_tables
+
+DAY_S = 86_400
+BATCHES = [*KEYED, *([insert(n)] for n in (6, 7, 8))]
+
+
+@pytest.fixture(autouse=True)
+def few_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds for tables of four files."""
+    monkeypatch.setitem(table_compaction.MANY_SMALL, "history", 3)
+    monkeypatch.setitem(table_compaction.MANY_SMALL, "current", 3)
+    monkeypatch.setattr(table_compaction, "LITTLE_BYTES", 0)
+
+
+def keep_up(lake: Lake, step: Step, *tables: StagedTable, thorough: bool = False) -> list[Upkept]:
+    plan = UpkeepPlan("m1", "shop", str(lake.root), step, tuple(t.id for t in tables), 2, 7, thorough)
+    assert UpkeepPlan.from_json(plan.to_json()) == plan
+    return list(table_compaction.keep_up(lake.spark, plan).tables)
+
+
+def positions(lake: Lake, table: StagedTable) -> list[Any]:
+    reached = []
+    for step in ("history", "current"):
+        pinned = delta_tables.pin(lake.spark, lake.path(step, table))
+        reached.append(pinned.position(f"tidemark:shop:1:{table.id}:{step}"))
+    return reached
+
+
+def said(reports: list[Upkept]) -> list[tuple[str, int, bool, bool, str]]:
+    return [(one.kind, one.files_after, one.compacted, one.due, one.left) for one in reports]
+
+
+def test_upkeep_changes_neither_rows_nor_order_nor_positions(lake: Lake) -> None:
+    table = _staged(lake.table(table_schema("t", TEXTS)), BATCHES)
+    for number in range(len(BATCHES)):
+        lake.applied(table.planned(number, number + 1))
+    before, at = _found(lake, table), positions(lake, table)
+    first = lake.read("history", table).count()
+    dead, young = (Path(lake.path("history", table)) / f"{name}.parquet" for name in ("dead", "young"))
+    for file in (dead, young):
+        file.write_bytes(b"a driver died behind its copy")
+    os.utime(dead, (file.stat().st_mtime - 30 * DAY_S,) * 2)
+
+    looked = keep_up(lake, "look", table)
+    rows = [lake.read(kind, table).count() for kind in ("history", "current")]
+    assert [one.rows for one in looked] == rows
+    assert all(one.bytes is not None and one.bytes > 0 for one in looked)
+    history, current = said(looked)
+    assert history == ("history", 1, True, False, "")
+    assert current[2:] == (False, True, "")
+    assert dead.exists(), "only a thorough look finds what no version names"
+    keep_up(lake, "look", table, thorough=True)
+    assert (dead.exists(), young.exists()) == (False, True)
+    assert said(keep_up(lake, "current", table)) == [("current", 1, True, False, "")]
+
+    assert _found(lake, table) == before == _expected(table, BATCHES, len(BATCHES))
+    assert positions(lake, table) == at
+    for step in ("history", "current"):
+        configured = delta_tables.pin(lake.spark, lake.path(step, table)).snapshot.metadata().configuration()
+        assert configured.apply("delta.deletedFileRetentionDuration") == "interval 7 days"
+        assert configured.apply("delta.logRetentionDuration") == "interval 7 days"
+        assert not configured.contains("delta.setTransactionRetentionDuration")
+    early = lake.spark.read.format("delta").option("versionAsOf", 1).load(lake.path("history", table))
+    assert 0 < early.count() < first, "what was compacted can still be read as it was"
+
+    table.stage([insert(9, n=9)])
+    lake.applied(table.planned(len(BATCHES)))
+    assert _found(lake, table) == _expected(table, [*BATCHES, [insert(9, n=9)]], len(BATCHES) + 1)
+    versions = [delta_tables.pin(lake.spark, lake.path(step, table)).version for step in ("history", "current")]
+    assert not any(one.compacted or one.due for one in keep_up(lake, "look", table))
+    again = [delta_tables.pin(lake.spark, lake.path(step, table)).version for step in ("history", "current")]
+    assert again == [version + 2 for version in versions], "two commits say that VACUUM ran, and nothing else"
+
+
+@pytest.mark.parametrize("failpoint", ["merge.before_history", "merge.before_current"])
+def test_a_merge_that_meets_it_goes_on(failpoint: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step `current` under a merge too: as where its lease was lost."""
+    table = _staged(lake.table(table_schema("t", TEXTS)), KEYED)
+    for number in range(3):
+        lake.applied(table.planned(number, number + 1))
+    reports: list[Upkept] = []
+
+    def meanwhile() -> None:
+        reports.extend([*keep_up(lake, "look", table), *keep_up(lake, "current", table)])
+
+    _call_once(monkeypatch, failpoint, meanwhile)
+    lake.applied(table.planned(3))
+    assert [one.kind for one in reports if one.compacted][:1] == ["history"]
+    assert _found(lake, table) == _expected(table, KEYED, 4)
+
+
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+def test_rows_that_the_driver_masked_keep_no_vacuum_from_its_work(lake: Lake) -> None:
+    """In files that are there, and in those that were removed since."""
+    inserted = [insert(n) for n in range(20)]
+    batches = [inserted, [update(3, "body", n=1), delete(4)], [update(5, "body", n=2)], [update(6, "body", n=3)]]
+    table = _staged(lake.table(table_schema("t", TEXTS)), batches)
+    for number in range(len(batches)):
+        lake.applied(table.planned(number, number + 1))
+    pinned = delta_tables.pin(lake.spark, lake.path("current", table))
+    added = DataFrame(pinned.snapshot.allFiles().toDF(), lake.spark)
+    assert added.where("deletionVector IS NOT NULL").count() > 0
+    before = _found(lake, table)
+    for step, thorough in (("look", False), ("look", True), ("current", False), ("look", True)):
+        for one in keep_up(lake, step, table, thorough=thorough):
+            assert one.left == ""
+    assert _found(lake, table) == before
+    assert len(before[0]) == 19

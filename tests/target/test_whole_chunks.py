@@ -1,0 +1,598 @@
+"""Chunks whose files become files of history and current: the same rows, with all that stands beside them, the same
+counts, as where Spark reads every row of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tests.support import delta_files
+from tests.target.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema, with_columns
+from tests.target.model import Change, Row
+from tests.target.source import KEYS, Source
+from tests.target.test_columns_come_and_go import numbered_schema, with_names
+from tests.target.test_values import delete, insert, move, update
+from tidemark import failpoints
+from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.merge_result import TableResult
+from tidemark.formats.upkeep_plan import Step, UpkeepPlan
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+from tidemark.target import merge, table_compaction
+from tidemark.target.chunks import chunk_fold
+from tidemark.target.chunks import first_load as whole_chunks
+from tidemark.target.chunks.first_load import WholeChunks
+from tidemark.target.delta import parquet_footer
+from tidemark.target.driver.columnar_merge import PlainChanges
+
+driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
+pytestmark = driver
+
+Added = list[tuple[str, int | None]]
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch: pytest.MonkeyPatch) -> Added:
+    """Per merge of a table how many rows of chunks were added as they are; None if all went through Spark."""
+    done: Added = []
+    original = merge.whole_chunks
+
+    def spied(*given: Any) -> Any:
+        whole = original(*given)
+        done.append((given[2][-1].table.name, None if whole is None else whole.rows))
+        return whole
+
+    monkeypatch.setattr(merge, "whole_chunks", spied)
+    return done
+
+
+Folded = list[tuple[str, int | None]]
+
+
+@pytest.fixture(autouse=True)
+def folded(monkeypatch: pytest.MonkeyPatch) -> Folded:
+    """Per merge with rows of chunks that changes have too, how many of them the driver folded; None: Spark did."""
+    done: Folded = []
+    original = chunk_fold.folded
+
+    def spied(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges | None:
+        changes = original(schemas, whole)
+        done.append((schemas[-1].table.name, None if changes is None else whole.masked))
+        return changes
+
+    monkeypatch.setattr(chunk_fold, "folded", spied)
+    return done
+
+
+Act = Callable[[Lake, StagedTable], None]
+Story = Callable[[StagedTable], Iterator[Act | None]]
+
+
+def full(key: Any, **values: Any) -> Row:
+    """A chunk's row."""
+    return {"id": key, "n": 0, "body": f"body of {key}", "note": "c", "_text": None, **values}
+
+
+def read(table: StagedTable, number: str, rows: Sequence[Row], snapshot: str = "100:100:") -> Claim:
+    return table.stage_chunk("b1", number, rows, snapshot=snapshot, low=table.next_lsn())
+
+
+def marked(table: StagedTable, claim: Claim) -> Claim:
+    return replace(claim, watermark_lsn=Lsn(table.next_lsn()))
+
+
+def commit(table: StagedTable, xid: int, *changes: Change) -> tuple[int, int, list[Change]]:
+    return table.next_lsn(), xid, list(changes)
+
+
+def unseen(table: StagedTable) -> Iterator[None]:
+    """Changes that the snapshot did not see, of keys in the middle of the file: applied before, and within the window,
+    and above it; the other rows stay as they are. The last chunk is empty."""
+    table.stage_committed([commit(table, 101, update(5, n=50), delete(6))])
+    yield
+    claim = read(table, "1-1", [full(key) for key in range(1, 10)])
+    within = commit(table, 102, update(3, n=30), delete(7))
+    claim = marked(table, claim)
+    above = commit(table, 103, update(4, "body", n=40), delete(8), insert(20))
+    table.stage_committed([within, above], (claim,))
+    yield
+    last = marked(table, read(table, "1-2", [], "104:104:"))
+    table.stage_committed([commit(table, 105, update(1, n=10))], (last,), (Sweep("b1", "90:90:", 2),))
+    yield
+
+
+def moves(table: StagedTable) -> Iterator[None]:
+    """Keys that leave a range and come into another one meanwhile, with a value that was not sent."""
+    first = read(table, "1-1", [full(key) for key in range(1, 7)])
+    out = commit(table, 101, move(2, 9, "body", n=1))
+    table.stage_committed([out], (marked(table, first),))
+    yield
+    second = read(table, "2-1", [full(key) for key in (7, 8, 10, 11, 12)] + [full(9, body="body of 2")], "102:102:")
+    into = commit(table, 103, delete(3), move(11, 3, "body", n=3))
+    second = marked(table, second)
+    table.stage_committed([into, commit(table, 104, move(1, 30))], (second,), (Sweep("b1", "90:90:", 2),))
+    yield
+
+
+def stranger(table: StagedTable) -> Iterator[Act | None]:
+    """Somebody appended rows: of a key of the chunk, and of one that the sweep finds; one has no bounds in the log."""
+    table.stage_committed([commit(table, 50, insert(30), insert(3))])
+    yield None
+
+    def append(lake: Lake, own: StagedTable) -> None:
+        row = lake.read("current", own).where("id = 3").withColumns({"id": F.lit(2), "n": F.lit(99)})
+        row.union(row.withColumn("id", F.lit(40))).coalesce(1).write.format("delta").mode("append").save(
+            lake.path("current", own)
+        )
+
+    yield append
+    rows = [full(1), full(2), full(3, body="b")]
+    table.stage_committed([], (marked(table, read(table, "1-1", rows)),))
+    yield None
+    last = marked(table, read(table, "1-2", [full(50), full(51)]))
+    table.stage_committed([], (last,), (Sweep("b1", "90:90:", 2),))
+    yield None
+
+
+def two_at_once(table: StagedTable) -> Iterator[None]:
+    """Two chunks of one plan and no change: each row has its own chunk's watermark."""
+    first = marked(table, read(table, "1-1", [full(key) for key in range(5)]))
+    second = marked(table, read(table, "2-1", [full(key, _text=[("note", f"{key}!")]) for key in range(5, 8)]))
+    table.stage_committed([], (first, second), (Sweep("b1", "90:90:", 2),))
+    yield
+    table.stage_committed([commit(table, 110, delete(3), update(6, "body"))])
+    yield
+
+
+def begun_before(table: StagedTable) -> Iterator[None]:
+    """Rows are there from changes that the snapshot saw, of which one differs; one key was removed before."""
+    table.stage_committed([commit(table, 50, insert(2), insert(3), insert(4), delete(4))])
+    yield
+    rows = [full(1), full(2, body="b"), full(3, n=7), full(9)]
+    table.stage_committed([], (marked(table, read(table, "1-1", rows)),), (Sweep("b1", "90:90:", 1),))
+    yield
+
+
+def of_two_columns(table: StagedTable) -> Iterator[None]:
+    """The key is a text and a number: of both a change has values, but not together."""
+    rows = [full(n, note=text) for n in (1, 2, 3) for text in ("a", "b", "ä")]
+    claim = read(table, "1-1", rows)
+    there = commit(table, 101, update(2, note="ä", n=5), Change("delete", {**delete(3).row, "note": "a"}))
+    table.stage_committed([there], (marked(table, claim),), (Sweep("b1", "90:90:", 1),))
+    yield
+
+
+def of_an_older_shape(table: StagedTable) -> Iterator[None]:
+    """A column was added behind the chunk: nothing is taken as it is."""
+    claim = marked(table, read(table, "1-1", [full(1), full(2)]))
+    table.stage_committed([], (claim,))
+    table.schema = with_columns(table.schema, {"later": "int"})
+    row = {**insert(7).row, "later": 7}
+    table.stage_committed([commit(table, 105, Change("insert", row))], (), (Sweep("b1", "90:90:", 1),))
+    yield
+
+
+def exchange(table: StagedTable, one: str, other: str) -> None:
+    """Two columns exchange their names."""
+    with_names(table, {one: other, other: one})
+
+
+def row_of(table: StagedTable, key: int, n: int, **values: Any) -> Row:
+    """A row of a table whose first two columns were `id` and `n`, whatever they are called."""
+    names = [column.name for column in table.schema.columns[:2]]
+    return {**full(key), **dict(zip(names, (key, n), strict=True)), **values}
+
+
+def exchanged_behind(table: StagedTable) -> Iterator[None]:
+    """Two columns exchange their names behind the chunk, before it is merged into a table that is new."""
+    rows = [full(key, body=f"body of {key}", note=f"note of {key}") for key in range(1, 5)]
+    table.stage_committed([], (marked(table, read(table, "1-1", rows)),), (Sweep("b1", "90:90:", 1),))
+    exchange(table, "body", "note")
+    table.stage_committed([commit(table, 105, insert(7))])
+    yield
+
+
+def exchanged_before(table: StagedTable) -> Iterator[None]:
+    """The key exchanges its name with another column before the chunk; the changes of the plan are from before that."""
+    table.stage_committed([commit(table, 50, insert(1, n=3), insert(2, n=4), insert(3, n=9))])
+    exchange(table, "id", "n")
+    rows = [row_of(table, 1, 3), row_of(table, 2, 4), row_of(table, 3, 9), row_of(table, 5, 7)]
+    table.stage_committed([], (marked(table, read(table, "1-1", rows)),), (Sweep("b1", "90:90:", 1),))
+    yield
+
+
+STORIES: dict[str, tuple[Story, list[int | None]]] = {
+    "unseen": (unseen, [None, 3, 0]),
+    "moves": (moves, [5, 4]),
+    "stranger": (stranger, [None, 1, None]),
+    "two_at_once": (two_at_once, [8, None]),
+    "begun_before": (begun_before, [None, 2]),
+    "of_two_columns": (of_two_columns, [7]),
+    "of_an_older_shape": (of_an_older_shape, [None]),
+    "exchanged_behind": (exchanged_behind, [None]),
+    "exchanged_before": (exchanged_before, [None]),
+}
+
+
+def schema_of(name: str) -> TableSchema:
+    if name.startswith("exchanged"):
+        return numbered_schema(name)
+    return table_schema(name, TEXTS, ("note", "id") if name == "of_two_columns" else ("id",))
+
+
+@dataclass
+class Twin:
+    """One table in two lakes: in one chunks are added as they are, in the other Spark reads them."""
+
+    mine: StagedTable
+    sparks: StagedTable
+    done: int = 0
+    results: list[tuple[TableResult, TableResult]] = field(default_factory=list)
+
+
+class BothWays:
+    def __init__(self, lake: Lake, patch: pytest.MonkeyPatch) -> None:
+        self.lake = lake
+        self.spark = Lake(lake.spark, lake.root.parent / "spark")
+        self.patch = patch
+
+    def twin(self, schema: TableSchema) -> Twin:
+        return Twin(self.lake.table(schema), self.spark.table(schema))
+
+    def merge(self, twins: Sequence[Twin]) -> None:
+        twins = [t for t in twins if len(t.mine.batches) > t.done]
+        if not twins:
+            return
+        mine = self.lake.applied(*[t.mine.planned(t.done) for t in twins])
+        with self.patch.context() as patched:
+            patched.setattr(whole_chunks, "MAX_FILES", -1)
+            patched.setattr(merge, "few_changes", lambda *_: None)
+            patched.setattr(merge, "equal_chunks", lambda *_, **__: None)
+            sparks = self.spark.applied(*[t.sparks.planned(t.done) for t in twins])
+        for twin, *results in zip(twins, mine, sparks, strict=True):
+            twin.done = len(twin.mine.batches)
+            assert said(results[0]) == said(results[1]), twin.mine.id
+        for twin in twins:
+            for step in ("current", "history"):
+                assert stored(self.lake, step, twin.mine) == stored(self.spark, step, twin.sparks), twin.mine.id
+
+
+def said(result: TableResult) -> tuple[Any, ...]:
+    counts = {what: count for what, count in result.rows.items() if count}
+    holes = result.holes and (result.holes.columns, sorted(result.holes.keys))
+    return counts, result.chunks, result.swept, holes
+
+
+def stored(lake: Lake, step: str, table: StagedTable) -> list[str]:
+    return sorted(str(sorted(row.items())) for row in lake.stored(step, table))
+
+
+@pytest.mark.thorough
+def test_rows_are_those_that_spark_would_have_written(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    ways = BothWays(lake, monkeypatch)
+    twins = {name: ways.twin(schema_of(name)) for name in STORIES}
+    told = {
+        name: [story(twin.mine), story(twin.sparks)] for name, twin in twins.items() for story, _ in [STORIES[name]]
+    }
+    while told:
+        for name in list(told):
+            acts = [next(story, "end") for story in told[name]]
+            if acts[0] == "end":
+                del told[name]
+            elif callable(acts[0]) and callable(acts[1]):
+                acts[0](ways.lake, twins[name].mine)
+                acts[1](ways.spark, twins[name].sparks)
+        ways.merge(list(twins.values()))
+    for name, (_, expected) in STORIES.items():
+        assert [rows for table, rows in added if table == name][::2] == expected, name
+
+
+def first_load(lake: Lake, rows: int = 6) -> StagedTable:
+    """Two chunks with their sweep, a change that the first did not see, and a key that is new."""
+    table = lake.table(table_schema("t", TEXTS))
+    first = read(table, "1-1", [full(key) for key in range(rows // 2)])
+    change = commit(table, 101, update(1, n=10), insert(100))
+    second = read(table, "2-1", [full(key) for key in range(rows // 2, rows)], "102:102:")
+    chunks = marked(table, first), marked(table, second)
+    table.stage_committed([change], chunks, (Sweep("b1", "90:90:", 2),))
+    return table
+
+
+def check(lake: Lake, table: StagedTable, rows: int = 6) -> None:
+    """The first load's rows, each once, in both tables, as Spark reads them too."""
+    expected = {**dict.fromkeys(range(rows), 0), 1: 10, 100: 0}
+    assert sorted((r["id"], r["n"]) for r in lake.stored("current", table)) == sorted(expected.items())
+    assert sorted((r.id, r.n) for r in lake.read("current", table).collect()) == sorted(expected.items())
+    said = sorted((r["_op"], r["id"]) for r in lake.stored("history", table))
+    reads = [("read", key) for key in range(rows) if key != 1]
+    assert said == [("insert", 100), *reads, ("update", 1)]
+    assert sorted((r["_op"], r["id"]) for r in lake.read("history", table).collect()) == said
+
+
+def test_of_rows_that_spark_folds_the_driver_sees_the_keys_alone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    """They may be as large as they like."""
+    columns: list[list[str]] = []
+    classic = type(lake.spark.range(1))
+    to_arrow = classic.toArrow
+
+    def spied(frame: DataFrame) -> Any:
+        columns.append(frame.columns)
+        return to_arrow(frame)
+
+    table = first_load(lake)
+    monkeypatch.setattr(classic, "toArrow", spied)
+    monkeypatch.setattr(chunk_fold, "MAX_ROWS", -1)
+    monkeypatch.setattr(merge, "few_changes", lambda *_: None)
+    lake.applied(table.planned())
+    assert added == [("t", 5)]
+    assert columns == [["id", "_op"]]
+    check(lake, table)
+
+
+def test_rows_too_large_for_the_driver_go_through_spark(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    table = first_load(lake)
+    monkeypatch.setattr(whole_chunks, "MAX_MASKED_BYTES", 10)
+    lake.applied(table.planned())
+    assert added == [("t", None)]
+    check(lake, table)
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_a_key_that_became_a_moment_is_the_day_that_it_was(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added, by_spark: bool
+) -> None:
+    """Changes of before and chunks of afterwards in one plan."""
+    if by_spark:
+        monkeypatch.setattr(merge, "few_changes", lambda *_: None)
+    days = [dt.datetime(2024, 1, day) for day in (1, 2, 3)]
+    table = lake.table(table_schema("t", {**TEXTS, "id": "date"}))
+    table.stage_committed([commit(table, 101, insert(days[0].date()), update(days[1].date(), n=5))])
+    moments = table_schema("t", {**TEXTS, "id": "timestamp_ntz"}, version=2)
+    table.schema = moments
+    claim = marked(table, read(table, "1-1", [full(days[1], n=5), full(days[2])], "102:102:"))
+    table.stage_committed([], (claim,), (Sweep("b1", "90:90:", 1),))
+    lake.applied(table.planned())
+    assert sorted((r["id"], r["n"]) for r in lake.stored("current", table)) == [
+        (days[0], 0),
+        (days[1], 5),
+        (days[2], 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "reached",
+    [
+        pytest.param("merge.before_history", marks=pytest.mark.thorough),
+        "merge.after_history",
+        pytest.param("merge.before_current", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_merge_that_died_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added, reached: str) -> None:
+    table = first_load(lake)
+
+    def dies(name: str) -> None:
+        if name == reached:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "reach", dies)
+        with pytest.raises(KeyboardInterrupt):
+            lake.apply(table.planned())
+    (result,) = lake.applied(table.planned())
+    check(lake, table)
+    assert [(c.read, c.inserted, c.overtaken) for c in result.chunks] == [(3, 2, 1), (3, 3, 0)]
+    assert result.swept == {"b1": 0}
+    (again,) = lake.applied(table.planned())
+    assert (again.rows, again.chunks) == ({}, ())
+    assert added == [("t", 5), ("t", 5)]
+
+
+def test_somebody_elses_commit_in_between_is_read_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    """Rows of a key that was to be added, and of another: the one is repaired, the other swept, as Spark does it."""
+    table = first_load(lake)
+    original = failpoints.reach
+
+    def appends(name: str) -> None:
+        original(name)
+        if name == "merge.before_current" and len(added) == 1:
+            there = lake.read("history", table).where("_op = 'read' AND id IN (0, 2)")
+            own = there.withColumns({"n": F.lit(77), "id": F.expr("IF(id = 0, 0, 500)"), "_holes": F.lit(None)})
+            shape = lake.read("current", table).schema
+            row = own.select(*[F.col(f.name).cast(f.dataType) for f in shape.fields])
+            row.write.format("delta").mode("append").save(lake.path("current", table))
+
+    monkeypatch.setattr(failpoints, "reach", appends)
+    (result,) = lake.applied(table.planned())
+    assert added == [("t", 5), ("t", None)]
+    assert sorted((r["id"], r["n"]) for r in lake.stored("current", table)) == [
+        *[(0, 0), (1, 10)],
+        *[(key, 0) for key in range(2, 6)],
+        (100, 0),
+    ]
+    assert result.error is None
+
+
+@pytest.mark.parametrize("what", ["flipped", "cut"])
+def test_a_file_that_is_not_the_one_that_was_read_is_not_taken(lake: Lake, what: str) -> None:
+    table = first_load(lake)
+    (file,) = table.batches[0].claims[0].files
+    path = lake.root / file.path
+    content = bytearray(path.read_bytes())
+    content[parquet_footer.read_footer(io.BytesIO(content), len(content)).body - 1] ^= 1  # of no column of the key
+    path.write_bytes(content if what == "flipped" else content[:-20])
+    result = lake.apply(table.planned()).tables[0]
+    assert result.error is not None
+    if what == "flipped":
+        assert result.error.kind == "StagedFileDiffers"
+    assert not lake.stored("history", table)
+    assert not lake.stored("current", table)
+
+
+def test_pages_stay_as_they_were_read_and_every_reader_finds_each_row_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    """Of many row groups, read in pieces that are smaller than one, masked by a vector that lies in a file."""
+    monkeypatch.setattr(pq, "write_table", _in_many_groups(pq.write_table))
+    rows = 3000
+    table = lake.table(table_schema("t", TEXTS))
+    first = read(table, "1-1", [full(key) for key in range(rows // 2)])
+    second = read(table, "1-2", [full(key) for key in range(rows // 2, rows)])
+    changed = sorted(random.Random(1).sample(range(rows), 900))
+    changes = commit(table, 101, *[update(key, n=1) for key in changed])
+    chunks = marked(table, first), marked(table, second)
+    table.stage_committed([changes], chunks, (Sweep("b1", "90:90:", 2),))
+    lake.applied(table.planned())
+    assert added == [("t", rows - len(changed))]
+    there = delta_files.read(Path(lake.path("current", table)))
+    assert there is not None
+    (name,) = [name for name, vector in there.files if vector is not None and vector["storageType"] == "u"]
+    content = (there.path / name).read_bytes()
+    for claim in chunks:
+        (file,) = claim.files
+        staged = (lake.root / file.path).read_bytes()
+        assert staged[: parquet_footer.read_footer(io.BytesIO(staged), len(staged)).body] in content
+    expected = [(key, int(key in set(changed)), int(c.watermark_lsn)) for c in chunks for key in _keys(lake, c)]
+    for session in (lake.spark.newSession(), lake.spark.newSession()):
+        session.conf.set("spark.sql.files.maxPartitionBytes", "6000")
+        session.conf.set("spark.sql.files.openCostInBytes", "1")
+        frame = session.read.format("delta").load(lake.path("current", table))
+        assert frame.rdd.getNumPartitions() > 4
+        there_now = sorted((r.id, r.n, r._commit_lsn if not r.n else None) for r in frame.collect())
+        assert there_now == [(key, n, None if n else lsn) for key, n, lsn in expected]
+        lake.spark.sql(f"OPTIMIZE delta.`{lake.path('current', table)}`")
+        lake.spark.sql(f"DELETE FROM delta.`{lake.path('history', table)}` WHERE id = 5")
+    history = lake.read("history", table).where("_op = 'read'")
+    assert history.count() == rows - len(changed) - (5 not in changed)
+
+
+def _in_many_groups(write: Any) -> Any:
+    def write_table(rows: Any, where: Any, **options: Any) -> None:
+        write(rows, where, **{"row_group_size": 300, **options})
+
+    return write_table
+
+
+def _keys(lake: Lake, claim: Claim) -> list[int]:
+    (file,) = claim.files
+    keys: list[int] = pq.read_table(lake.root / file.path)["id"].to_pylist()
+    return keys
+
+
+def _told_by_chance(lake: Lake, monkeypatch: pytest.MonkeyPatch, seeds: Sequence[int], *, plain: bool = False) -> None:
+    """One table per seed, all of them merged together."""
+    ways = BothWays(lake, monkeypatch)
+    twins = {seed: ways.twin(table_schema(f"s{seed}", TEXTS)) for seed in seeds}
+    sources = {
+        seed: [Source(random.Random(seed), table, truncates=False, plain=plain) for table in (twin.mine, twin.sparks)]
+        for seed, twin in twins.items()
+    }
+    pinned = {seed: both[0].snapshot() for seed, both in sources.items()}
+    for source in (s for both in sources.values() for s in both):
+        source.fill(10)
+    keys = list(KEYS)
+    parts = [keys[:4], keys[4:5], keys[5:9], keys[9:]]
+    for part in parts:
+        for source in (s for both in sources.values() for s in both):
+            if source.rng.random() < 0.6:
+                source.write()
+            source.show_some()
+            source.read("b1", part)
+            if source.rng.random() < 0.4:
+                source.write()
+            if source.rng.random() < 0.6:
+                source.stage()
+        chances = {seed: [source.rng.random() for source in both] for seed, both in sources.items()}
+        ways.merge([twins[seed] for seed, (own, _) in chances.items() if own < 0.7])
+    for seed, both in sources.items():
+        for source in both:
+            source.show_all()
+            source.mark_late()
+            source.stage([Sweep("b1", str(pinned[seed]), len(parts))])
+    ways.merge(list(twins.values()))
+
+
+def test_whatever_is_written_meanwhile_the_rows_are_the_same(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    _told_by_chance(lake, monkeypatch, [1])
+    assert [rows for _, rows in added if rows], "nothing was added as it is"
+
+
+def test_rows_that_changed_meanwhile_are_folded_by_the_driver(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
+) -> None:
+    """As Spark folds them: the same rows, the same counts."""
+    _told_by_chance(lake, monkeypatch, range(20, 24), plain=True)
+    assert len(folded) > 4
+    assert not [table for table, rows in folded if rows is None], "one was left to Spark"
+
+
+@pytest.mark.thorough
+def test_rows_that_changed_meanwhile_are_folded_by_the_driver_often(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
+) -> None:
+    for first in range(100, 180, 10):
+        _told_by_chance(lake, monkeypatch, range(first, first + 10), plain=True)
+    assert not [table for table, rows in folded if rows is None], "one was left to Spark"
+
+
+@pytest.mark.thorough
+def test_whatever_is_written_meanwhile_the_rows_are_the_same_often(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    _told_by_chance(lake, monkeypatch, range(2, 16))
+    assert len([rows for _, rows in added if rows]) > 20
+
+
+def test_vacuum_spares_what_was_added_as_it_is_and_needs_no_chunk_any_more(
+    lake: Lake, added: Added, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its names are the driver's own, and it is older than any retention."""
+    monkeypatch.setattr(table_compaction, "MANY_SMALL", {"history": 2, "current": 2})
+    table = lake.table(table_schema("t", TEXTS))
+    first = marked(table, read(table, "1-1", [full(key) for key in range(5)]))
+    second = marked(table, read(table, "2-1", [full(key) for key in range(5, 8)]))
+    table.stage_committed([], (first, second), (Sweep("b1", "90:90:", 2),))
+    table.stage_committed([commit(table, 110, delete(3), update(6, "body"))])
+    lake.applied(table.planned(0, 1))
+    assert added == [("t", 8)]
+    lake.applied(table.planned(1))
+    for claim in (first, second):
+        for chunk_file in claim.files:
+            (lake.root / chunk_file.path).unlink()
+    there = lake.current(table), lake.history(table)
+    files = [file for step in ("history", "current") for file in Path(lake.path(step, table)).glob("*.parquet")]
+    for file in files:
+        os.utime(file, (file.stat().st_mtime - 30 * 86_400,) * 2)
+
+    def keep_up(step: Step) -> None:
+        plan = UpkeepPlan("m1", PIPELINE, str(lake.root), step, (table.id,), 2, 7, thorough=True)
+        assert [one.left for one in table_compaction.keep_up(lake.spark, plan).tables if one.left] == []
+
+    keep_up("look")
+    assert (lake.current(table), lake.history(table)) == there
+    keep_up("current")
+    for log in (lake.root / PIPELINE).rglob("_delta_log/*.json"):
+        os.utime(log, (log.stat().st_mtime - 30 * 86_400,) * 2)
+    keep_up("look")
+    assert (lake.current(table), lake.history(table)) == there
