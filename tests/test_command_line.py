@@ -16,7 +16,7 @@ import pytest
 from tests.support.migrations import NEWER, newer_version
 from tidemark.__main__ import READER_IS_GONE, main
 from tidemark.capture import pg_upgrade
-from tidemark.connections import Connection, look_up, parse
+from tidemark.config.airflow_connections import Connection, look_up, parse
 from tidemark.errors import ConnectionMissing
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import migrations

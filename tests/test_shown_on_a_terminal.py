@@ -17,7 +17,7 @@ from tests.support import many_tables
 from tests.support.airflow_home import postgres_connection, spark_connection
 from tidemark.__main__ import main
 from tidemark.command_line import changing_commands
-from tidemark.connections import Connection, look_up
+from tidemark.config.airflow_connections import Connection, look_up
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 

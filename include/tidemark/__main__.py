@@ -38,7 +38,7 @@ from typing import Final
 from tidemark.command_line import changing_commands, doctor, showing_commands
 from tidemark.command_line.invocation import Invocation, LookUp, find_file
 from tidemark.config import file_reader
-from tidemark.connections import look_up
+from tidemark.config.airflow_connections import look_up
 from tidemark.errors import TidemarkError, UnexpectedError
 from tidemark.unexpected_errors import quotes_nothing
 

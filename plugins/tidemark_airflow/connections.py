@@ -1,7 +1,7 @@
 """Airflow connection id -> what the library takes: a libpq connection string, a salt, how spark-submit is called.
 
-Airflow finds the connection (environment, secrets backend or its database), `tidemark.connections` reads it, so that
-tasks and command line understand one connection in one way. Spark's alone is asked of SparkSubmitHook: the
+Airflow finds the connection (environment, secrets backend or its database), `tidemark.config.airflow_connections` reads
+it, so that tasks and command line understand one connection in one way. Spark's alone is asked of SparkSubmitHook: the
 hook turns a missing connection into "yarn" without an error, and preflight has to see what it will do.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from tidemark.config import PipelineConfig
-    from tidemark.connections import Connection as TidemarkConnection
+    from tidemark.config.airflow_connections import Connection as TidemarkConnection
 
 
 def conninfo(connection_id: str) -> str:
@@ -77,7 +77,7 @@ def _find(connection_id: str) -> TidemarkConnection:
 
 
 def _read(connection: Connection) -> TidemarkConnection:
-    from tidemark.connections import Connection as TidemarkConnection
+    from tidemark.config.airflow_connections import Connection as TidemarkConnection
 
     return TidemarkConnection(
         id=connection.conn_id,

@@ -18,7 +18,7 @@ from typing import Any, Final
 from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]  # its stub's gap
 
 from tidemark.config import PipelineConfig
-from tidemark.schedule import longest_silence_s
+from tidemark.config.schedule import longest_silence_s
 from tidemark_airflow.connections import conninfo_in_triggerer
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify

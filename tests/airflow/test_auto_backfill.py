@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import DagRunTriggerException
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
 from tidemark.backfill import backfill_requests
-from tidemark.backfill.backfill_requests import Wanted
+from tidemark.backfill.backfill_requests import RequestedTable
 from tidemark.capture import confirm
 from tidemark.capture.confirm import ConfirmResult
 from tidemark.config import PipelineConfig
@@ -32,7 +32,7 @@ class Capture:
     def __init__(self, config: PipelineConfig) -> None:
         self.config = config
         self.found = [
-            Wanted(table="shop.orders", mode="chunks", keys=(), reason="it had rows before its capture began")
+            RequestedTable(table="shop.orders", mode="chunks", keys=(), reason="it had rows before its capture began")
         ]
         self.runs = 0
         self.user: str | None = None
@@ -92,7 +92,7 @@ def test_nothing_is_started_where_the_file_does_not_say_so(capture: Capture) -> 
 
 def test_a_table_that_is_built_beside_another_one_gets_a_run_of_its_own(capture: Capture) -> None:
     capture.config = dataclasses.replace(capture.config, auto_backfill=False)
-    capture.found.append(Wanted("shop.lines~2", "chunks", (), "its key changed", builds=True))
+    capture.found.append(RequestedTable("shop.lines~2", "chunks", (), "its key changed", builds=True))
     with pytest.raises(DagRunTriggerException) as trigger:
         capture.confirm()
     assert trigger.value.conf == {"tables": ["shop.lines~2"]}

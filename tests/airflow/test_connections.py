@@ -7,7 +7,7 @@ import json
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tidemark.connections import parse
+from tidemark.config.airflow_connections import parse
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark_airflow import connections
 

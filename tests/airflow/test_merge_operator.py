@@ -25,7 +25,7 @@ from tests.support.airflow_home import REPOSITORY, postgres_connection
 from tests.support.remedies import Told
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.capture import merge_planning, table_progress
-from tidemark.capture.merge_planning import Ingested, IngestedTable, Wanted
+from tidemark.capture.merge_planning import Ingested, IngestedTable, PlanScope
 from tidemark.capture.table_progress import AdvancedTable
 from tidemark.config.file_reader import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
@@ -69,7 +69,7 @@ class Merge:
         self.tables: list[IngestedTable] = []
         self.of_changes, self.of_chunks = (0, 0), (0, 0)  # rows and bytes
         self.held_by: str | None = None
-        self.asked: tuple[Wanted, float] | None = None
+        self.asked: tuple[PlanScope, float] | None = None
         self.ingested_by_another = False
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.operator = MergeOperator(task_id="merge", config=self.config)
@@ -106,7 +106,7 @@ class Merge:
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     @contextmanager
-    def _leased_plan(self, run: Run, wanted: Wanted, *, wait_s: float) -> Iterator[MergePlan]:
+    def _leased_plan(self, run: Run, wanted: PlanScope, *, wait_s: float) -> Iterator[MergePlan]:
         self.asked = wanted, wait_s
         if self.held_by is not None:
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
@@ -352,14 +352,14 @@ def test_a_run_that_a_person_triggers_merges_what_waits_by_choice(
     merge.ends_with("result", monkeypatch)
     merge.operator.all_by_hand = all_by_hand
     merge.execute(run_type)
-    assert merge.asked == (Wanted(all_of_them=all_by_hand and run_type == "manual"), 0)
+    assert merge.asked == (PlanScope(all_of_them=all_by_hand and run_type == "manual"), 0)
 
 
 def test_an_application_of_several_merges_its_share(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
     merge.ends_with("result", monkeypatch)
     merge.operator.tables, merge.operator.wait_s = ["shop.orders"], 7
     merge.execute()
-    assert merge.asked == (Wanted(tables=frozenset({"shop.orders"})), 7)
+    assert merge.asked == (PlanScope(tables=frozenset({"shop.orders"})), 7)
 
 
 def test_airflow_makes_an_operator_of_a_mapped_merge(merge: Merge) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.airflow.conftest import SHOP
 from tests.support.remedies import Told
-from tidemark import connections
 from tidemark.command_line.invocation import find_file
+from tidemark.config import airflow_connections
 from tidemark.config.file_reader import load
 from tidemark.errors import (
     BackfillFormInvalid,
@@ -71,7 +71,9 @@ def test_connections_are_added_and_corrected(told: Told) -> None:
     environment: dict[str, str] = {}
 
     def conninfo() -> str:
-        return connections.look_up("shop_source", environment=environment, ask_airflow=lambda _: None).conninfo()
+        return airflow_connections.look_up(
+            "shop_source", environment=environment, ask_airflow=lambda _: None
+        ).conninfo()
 
     with told(ConnectionMissing) as missing:
         conninfo()

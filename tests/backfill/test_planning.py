@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.backfill import planning
-from tidemark.backfill.backfill_requests import Wanted, wanted
+from tidemark.backfill.backfill_requests import RequestedTable, wanted
 from tidemark.config import TableRule
 from tidemark.errors import (
     BackfillIsOpen,
@@ -317,9 +317,9 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
     captured.execute("CREATE TABLE log (n int)")
     a_table(captured)
     wanted_tables = [
-        Wanted("public.orders", "chunks", (), "existing rows"),
-        Wanted("public.holes", "keys", (("2",),), "holes"),
-        Wanted("public.gone", "chunks", (), "it was there once"),
+        RequestedTable("public.orders", "chunks", (), "existing rows"),
+        RequestedTable("public.holes", "keys", (("2",),), "holes"),
+        RequestedTable("public.gone", "chunks", (), "it was there once"),
     ]
     monkeypatch.setattr("tidemark.backfill.planning.wanted", lambda run: wanted_tables)
     first = captured.plan()
@@ -359,7 +359,7 @@ def test_a_backfill_that_ends_while_it_is_looked_at_is_not_begun_anew(
         captured.ledger_query("UPDATE tidemark.backfills SET state = 'applied' RETURNING 1")
 
     if looked_at_first:
-        monkeypatch.setattr(planning._Planner, "_await_readers", ends)
+        monkeypatch.setattr(planning._BackfillPlanner, "_await_readers", ends)
     else:
         monkeypatch.setattr(planning.backfills, "open_of", lambda *given: ends() or open_of(*given))
     # Nobody named the table: its backfill was all that asked for this one.

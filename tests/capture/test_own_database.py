@@ -17,8 +17,8 @@ from tests.conftest import drop_database
 from tests.support.pipeline import Pipeline
 from tests.unit.test_architecture import REPOSITORY
 from tidemark.__main__ import main
+from tidemark.config.airflow_connections import Connection, look_up
 from tidemark.config.file_reader import load
-from tidemark.connections import Connection, look_up
 
 PAGE = (REPOSITORY / "docs" / "own-database.md").read_text()
 WAL_LEVEL, ROLE, PUBLISHER, LEDGER, GIVEN_UP = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)

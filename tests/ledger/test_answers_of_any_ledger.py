@@ -14,7 +14,7 @@ from tests.support.manifests import schema_of
 from tidemark.ledger.captured import schema_versions
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import overview
-from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged import applied_positions, batches
 from tidemark.ledger.staged.snapshot_evidence import Unseen
 from tidemark.lsn import Lsn
 
@@ -171,8 +171,8 @@ def test_every_answer_is_that_of_reading_the_whole_ledger(book: Ledger, worlds: 
             for staged in [world.staged[newest]]
             for table in TABLES
         }
-        assert positions.applied(book) == applied, number
-        assert positions.confirmable(book) == min(applied["s.a"], applied["s.b"], world.staged[newest]), number
+        assert applied_positions.applied(book) == applied, number
+        assert applied_positions.confirmable(book) == min(applied["s.a"], applied["s.b"], world.staged[newest]), number
         status = overview.read(book)
         assert status is not None
         for table in status.tables:

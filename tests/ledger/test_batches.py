@@ -20,7 +20,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.ledger.reading.chunks import ReadChunk
-from tidemark.ledger.staged import batches, generations, positions
+from tidemark.ledger.staged import applied_positions, batches, generations, positions
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.schema.fingerprint import Fingerprint
@@ -232,9 +232,9 @@ def test_a_batch_that_only_claims_chunks_touches_their_table(
     assert (first.claims, first.sweeps) == ((claim_of(chunk, 299),), (Sweep("b1", "700:700:", 1),))
     after = batches.previous_ends(book, 1, {"s.a": second.start_lsn})
     assert (second.claims, after) == ((), {"s.a": Lsn(300)})
-    assert positions.applied(book)["s.a"] == Lsn(200)
+    assert applied_positions.applied(book)["s.a"] == Lsn(200)
     positions.rise(book, 1, {"s.a": (Lsn(300), Lsn(300))})
-    assert positions.applied(book)["s.a"] == Lsn(300)
+    assert applied_positions.applied(book)["s.a"] == Lsn(300)
     (claimed,) = chunks.of_backfill(book, "b1")
     assert (claimed.claimed_lsn, claimed.watermark_lsn) == (Lsn(300), Lsn(299))
     assert chunks.unclaimed(book) == []

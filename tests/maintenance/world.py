@@ -35,7 +35,7 @@ from tidemark.ledger.reading import backfills, chunks
 from tidemark.ledger.reading.backfills import Backfill, Range
 from tidemark.ledger.reading.chunks import ReadChunk
 from tidemark.ledger.retention import retirement
-from tidemark.ledger.staged import batches, generations, positions
+from tidemark.ledger.staged import applied_positions, batches, generations
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.maintenance import staging_cleanup
@@ -189,7 +189,7 @@ class World(Place):
 
     def confirm(self) -> None:
         with self.ledger_connection() as book:
-            self.confirmed = max(self.confirmed, int(positions.confirmable(book)))
+            self.confirmed = max(self.confirmed, int(applied_positions.confirmable(book)))
 
     # --- backfills ------------------------------------------------------------------------------------------------
 
@@ -333,8 +333,8 @@ class World(Place):
     # --- maintenance ------------------------------------------------------------------------------------------------
 
     def clean(self, cutoff: datetime | None = None) -> None:
-        def look(_: Generation) -> staging_cleanup.Seen:
-            return staging_cleanup.Seen(Lsn(self.confirmed), self.snapshot().xmin)
+        def look(_: Generation) -> staging_cleanup.SourceHorizon:
+            return staging_cleanup.SourceHorizon(Lsn(self.confirmed), self.snapshot().xmin)
 
         in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
         staging_cleanup.clean(self.task("clean/1"), cutoff=cutoff or in_future, look=look)

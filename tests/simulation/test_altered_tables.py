@@ -36,7 +36,7 @@ from tidemark.schema.table import TableSchema
 from tidemark.schema.values import convert
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.spark import table_columns
-from tidemark.target.spark.table_shape import TableShape
+from tidemark.target.spark.table_shape import PlannedShape
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "5"))  # with a key that is renamed beside what cannot be told
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
@@ -58,7 +58,7 @@ class Target:
     def merge(self, pipeline: Pipeline, plan: MergePlan, planned: PlannedTable) -> None:
         """Raises what a driver would."""
         pinned = cast(PinnedTable, self)
-        shape = TableShape.settled(cast(Any, None), plan, planned, pinned)
+        shape = PlannedShape.settled(cast(Any, None), plan, planned, pinned)
         schema, schemas = shape.schema, shape.schemas
         if self.fields:
             self._rename(table_columns.named(pinned, schema, planned.called).names)

@@ -28,7 +28,7 @@ from sandbox.services.postgres import free_port, wait_for
 from tests.support import certificates
 from tests.support.azure_dfs import Namespace
 from tests.support.azure_front import ACCOUNT, Front, in_front_of, without_namespace
-from tidemark.connections import Connection
+from tidemark.config.airflow_connections import Connection
 from tidemark.storage.lake_access import AZURE_SECRET, LakeAccess
 
 if TYPE_CHECKING:

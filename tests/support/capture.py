@@ -31,7 +31,7 @@ from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
 from tidemark.backfill.verify_report import TableProof, VerifyReport
 from tidemark.backfill.verifying import VerifyRequest
-from tidemark.capture.merge_planning import Wanted
+from tidemark.capture.merge_planning import PlanScope
 from tidemark.ledger import leases
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -111,11 +111,11 @@ class Environment(Place):
         return self.report.drained
 
     def merge(self, *, by_hand: bool = False) -> None:
-        stages.merge(self.stage_input(), self._apply, Wanted(all_of_them=by_hand))
+        stages.merge(self.stage_input(), self._apply, PlanScope(all_of_them=by_hand))
 
     def merge_share(self, number: int, tables: Collection[str]) -> None:
         """One of several applications of a run."""
-        stages.merge(self.stage_input(), self._apply, Wanted(tables=frozenset(tables)), f"merge/{number}")
+        stages.merge(self.stage_input(), self._apply, PlanScope(tables=frozenset(tables)), f"merge/{number}")
 
     def _apply(self, uri: str) -> None:
         self.report.spark_started = True

@@ -32,7 +32,7 @@ from tests.support.google_json import TOKEN, Answer, JsonApi, generation
 from tests.support.http_front import FrontHandler, in_front
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.config import PipelineConfig
-from tidemark.connections import Connection
+from tidemark.config.airflow_connections import Connection
 from tidemark.storage.lake_access import GOOGLE_KEY_FILE, LakeAccess
 
 if TYPE_CHECKING:

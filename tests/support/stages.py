@@ -19,16 +19,16 @@ from tidemark.backfill.verify_report import VerifyReport
 from tidemark.backfill.verifying import VerifyRequest
 from tidemark.config import PipelineConfig
 from tidemark.ledger.reading.backfills import Backfill
-from tidemark.pandas_import import spare_pandas
 from tidemark.run import Run
 from tidemark.spark_submit.spark_connection import SparkConnection
+from tidemark.staging.pandas_import import spare_pandas
 
 FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"  # "spark": few changes too go through Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.capture.merge_planning import Wanted
+    from tidemark.capture.merge_planning import PlanScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,15 @@ def drain(stage_input: StageInput) -> Any:
 
 
 def merge(
-    stage_input: StageInput, apply: Callable[[str], None], wanted: Wanted | None = None, task_name: str = "merge"
+    stage_input: StageInput, apply: Callable[[str], None], wanted: PlanScope | None = None, task_name: str = "merge"
 ) -> bool:
     """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False if there was nothing to plan."""
-    from tidemark.capture.merge_planning import Wanted, ingest, leased_plan
+    from tidemark.capture.merge_planning import PlanScope, ingest, leased_plan
     from tidemark.formats import layout
 
     task = stage_input.run(task_name)
     ingest(task)
-    with leased_plan(task, wanted or Wanted()) as plan:
+    with leased_plan(task, wanted or PlanScope()) as plan:
         if plan is None:
             return False
         apply(f"{stage_input.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -278,3 +279,51 @@ def test_no_file_has_a_name_that_says_nothing() -> None:
         if path.stem in nothing
     ]
     assert named == []
+
+
+MOST_MODULES_OF_A_FOLDER = 15
+MOST_MODULES_ON_TOP = 10
+
+LIBRARY_MODULES = {
+    ".".join(path.relative_to(LIBRARY.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(LIBRARY.rglob("*.py"))
+}
+
+
+def test_a_folder_of_the_library_can_be_taken_in_at_a_glance() -> None:
+    modules = Counter(path.parent for path in LIBRARY_MODULES.values() if not path.name.startswith("__"))
+    assert len(modules) > 10, "the library has no folders: the rule says nothing"
+    assert {folder.name: n for folder, n in modules.items() if n > MOST_MODULES_OF_A_FOLDER} == {}
+    assert modules[LIBRARY] <= MOST_MODULES_ON_TOP
+
+
+def test_a_class_and_a_file_have_names_of_their_own() -> None:
+    paths = [*LIBRARY_MODULES.values(), *modules_below("plugins")]
+    classes = Counter(
+        node.name for path in paths for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    )
+    files = Counter(path.name for path in paths if not path.name.startswith("__"))
+    assert [name for name, n in classes.items() if n > 1] == []
+    assert [name for name, n in files.items() if n > 1] == []
+
+
+def test_no_module_imports_what_imports_it() -> None:
+    """Whoever reads one module of a circle has to read them all."""
+    needs = {name: set(_imported_modules(path)) - {name} for name, path in LIBRARY_MODULES.items()}
+    assert sum(map(len, needs.values())) > len(needs), "the rule finds no imports"
+    while ready := {name for name, needed in needs.items() if not needed}:
+        needs = {name: needed - ready for name, needed in needs.items() if name not in ready}
+    assert sorted(needs) == [], "these import each other, or what does"
+
+
+def _imported_modules(path: Path) -> Iterator[str]:
+    for name in imports(_at_run_time(ast.parse(path.read_text()))):
+        known = next((n for n in (name, name.rpartition(".")[0]) if n in LIBRARY_MODULES), None)
+        if known is not None:
+            yield known
+
+
+def _at_run_time(tree: ast.Module) -> ast.Module:
+    """Without what is imported for types alone."""
+    body = [node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))]
+    return ast.Module(body=body, type_ignores=[])

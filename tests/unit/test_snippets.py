@@ -19,7 +19,7 @@ import yaml
 from tests.unit.test_architecture import REPOSITORY
 from tidemark.__main__ import _parser
 from tidemark.config import file_reader
-from tidemark.connections import look_up
+from tidemark.config.airflow_connections import look_up
 from tidemark.errors import leaves
 
 PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")))

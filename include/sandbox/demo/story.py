@@ -125,8 +125,8 @@ class _Lake:
 
 
 def _lake(running: processes.Services) -> _Lake:
+    from tidemark.config.airflow_connections import look_up
     from tidemark.config.file_reader import load
-    from tidemark.connections import look_up
 
     config = load(running.pipelines / f"{PIPELINE}.yaml")
     jars = sorted(running.checkout.jars.glob("*.jar"))

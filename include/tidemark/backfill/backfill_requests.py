@@ -31,7 +31,7 @@ from tidemark.schema import table_life
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedTable:
     """`keys`, of rows and so never for a log, are those to read in mode keys; `reason` is half a sentence. `columns`
     are the numbers of those to read besides the key, None for all. `builds`: the table is built beside another one,
     since the pipeline file says that it follows, and so is what starts it."""
@@ -44,7 +44,7 @@ class Wanted:
     builds: bool = False
 
 
-def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
+def wanted(run: Run, *, quiet_s: float = 0.0) -> list[RequestedTable]:
     """What a backfill run should take, by table. A table whose join no capture run has judged yet, as after it was
     begun anew, is not among them. Tables of which a backfill was begun, adopted or read on within the
     last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
@@ -67,7 +67,7 @@ def _building(ledger: Ledger, run: Run) -> set[str]:
     }
 
 
-def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
+def _of(ledger: Ledger, row: TableRow) -> RequestedTable | None:
     open_backfill = backfills.open_of(ledger, row.table)
     if open_backfill is not None:
         return _to_go_on(ledger, open_backfill)
@@ -75,15 +75,15 @@ def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
         return None
     reason = row.backfill_reason or ""
     if row.lost_keys:
-        return Wanted(row.table, "keys", tuple(tuple(key) for key in row.lost_keys), reason)
+        return RequestedTable(row.table, "keys", tuple(tuple(key) for key in row.lost_keys), reason)
     keys = tuple(tuple(key) for key in row.hole_keys)
     if row.life.target == table_life.HOLES and 0 < len(keys) < MAX_HOLE_KEYS:
-        return Wanted(row.table, "keys", keys, reason)
+        return RequestedTable(row.table, "keys", keys, reason)
     columns = None if row.columns_in_doubt is None else tuple(row.columns_in_doubt)
-    return Wanted(row.table, "chunks", (), reason, columns)
+    return RequestedTable(row.table, "chunks", (), reason, columns)
 
 
-def _to_go_on(ledger: Ledger, backfill: Backfill) -> Wanted | None:
+def _to_go_on(ledger: Ledger, backfill: Backfill) -> RequestedTable | None:
     if chunks.all_read(ledger, backfill.backfill) or chunks.being_read(ledger, backfill.backfill):
         return None
     keys = tuple(
@@ -92,7 +92,7 @@ def _to_go_on(ledger: Ledger, backfill: Backfill) -> Wanted | None:
         if not key_range.done
         for key in key_range.keys or ()
     )
-    return Wanted(
+    return RequestedTable(
         backfill.table, backfill.mode, keys, f"its backfill {backfill.backfill} is not finished, and nobody reads it"
     )
 

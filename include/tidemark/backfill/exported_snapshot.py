@@ -45,11 +45,11 @@ from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.lsn import Lsn
-from tidemark.pandas_import import spare_pandas
 from tidemark.postgres.postgres_session import connect_walsender
 from tidemark.postgres.redaction import SPOKEN_BY_A_WALSENDER, from_result
 from tidemark.run import Run
 from tidemark.source.catalogue.publication import transactions_in_flight
+from tidemark.staging.pandas_import import spare_pandas
 from tidemark.unexpected_errors import quotes_nothing
 from tidemark.wait_log import saying
 from tidemark.wording import duration

@@ -38,7 +38,7 @@ CANCEL_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PageRange:
     """Pages `[first, end)` of a table or leaf; `end` is None for the last."""
 
     table: TableName
@@ -64,7 +64,7 @@ def read(
         return
     row = conn.execute("SELECT pg_export_snapshot()").fetchone()
     assert row is not None
-    queue: SimpleQueue[Stretch] = SimpleQueue()
+    queue: SimpleQueue[PageRange] = SimpleQueue()
     for stretch in stretches:
         queue.put(stretch)
     at_work: list[psycopg.Connection[Any]] = []
@@ -107,14 +107,14 @@ def read(
     rows.finish(ended=True, others=files)
 
 
-def _next(queue: SimpleQueue[Stretch]) -> Stretch | None:
+def _next(queue: SimpleQueue[PageRange]) -> PageRange | None:
     try:
         return queue.get_nowait()
     except Empty:
         return None
 
 
-def _empty(queue: SimpleQueue[Stretch]) -> None:
+def _empty(queue: SimpleQueue[PageRange]) -> None:
     while _next(queue) is not None:
         pass
 
@@ -132,7 +132,7 @@ def _end(futures: list[Future[ChunkRows]], at_work: list[psycopg.Connection[Any]
             future.result().writer.abandon()
 
 
-def _stretches(conn: psycopg.Connection[Any], to_read: TableToRead, pages: int) -> Iterator[Stretch]:
+def _stretches(conn: psycopg.Connection[Any], to_read: TableToRead, pages: int) -> Iterator[PageRange]:
     """The table's pages, or those of each of its leaves, as they are now: rows that come to further pages are in the
     last stretch's open end, and no snapshot taken before sees them."""
     for schema, name, count in conn.execute(
@@ -147,4 +147,4 @@ def _stretches(conn: psycopg.Connection[Any], to_read: TableToRead, pages: int) 
     ).fetchall():
         table = TableName(schema, name)
         for first in range(0, max(int(count), 1), pages):
-            yield Stretch(table, first, first + pages if first + pages < count else None)
+            yield PageRange(table, first, first + pages if first + pages < count else None)

@@ -145,10 +145,10 @@ def plan(
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        return _Planner(run, source_conn, book, request, reader_wait_s).plan(token)
+        return _BackfillPlanner(run, source_conn, book, request, reader_wait_s).plan(token)
 
 
-class _Planner:
+class _BackfillPlanner:
     def __init__(
         self,
         run: Run,

@@ -73,7 +73,7 @@ class VerifyRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _SourceTable:
     """What was seen of a table at the source."""
 
     captured: CapturedTable
@@ -107,7 +107,7 @@ def plan_verify(
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        return _Planner(run, conn, book, request, token).plan()
+        return _VerifyPlanner(run, conn, book, request, token).plan()
 
 
 def neighbours_joined(parts: Iterable[Part], most: int) -> tuple[Range, ...]:
@@ -125,7 +125,7 @@ def neighbours_joined(parts: Iterable[Part], most: int) -> tuple[Range, ...]:
     return tuple(Range(run[0].bounds.lower, run[-1].bounds.upper) for run in runs)
 
 
-class _Planner:
+class _VerifyPlanner:
     def __init__(
         self,
         run: Run,
@@ -212,7 +212,7 @@ class _Planner:
 
     # --- cut ----------------------------------------------------------------------------------------------------------
 
-    def _look(self, captured: CapturedTable) -> _Look | None:
+    def _look(self, captured: CapturedTable) -> _SourceTable | None:
         """The table under its lock; None if it is refused and nobody named it."""
         try:
             return self._locked(captured)
@@ -222,7 +222,7 @@ class _Planner:
             log.warning("%s is not verified: %s", captured.table, refused)
             return None
 
-    def _locked(self, captured: CapturedTable) -> _Look:
+    def _locked(self, captured: CapturedTable) -> _SourceTable:
         row_filter = self._request.row_filter
         with backfill_checks.locked(self._config, self._source, captured, row_filter, VerifyRefused) as locked:
             to_read = locked.to_read
@@ -231,7 +231,7 @@ class _Planner:
             parts = self._cut(captured, to_read, rows)
             cut = None if row_filter is not None else parts
             ranges = self._ranges(to_read, rows) if cut is None or len(cut.parts) == 1 else ()
-        return _Look(captured, locked.snapshot, to_read, rows, cut, ranges)
+        return _SourceTable(captured, locked.snapshot, to_read, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
         last_cut = proofs.cut_of(self._ledger, str(captured.table))
@@ -264,10 +264,10 @@ class _Planner:
 
     # --- choose -------------------------------------------------------------------------------------------------------
 
-    def _chosen(self, looks: Sequence[_Look]) -> list[tuple[_Look, Sequence[Part] | None]]:
+    def _chosen(self, looks: Sequence[_SourceTable]) -> list[tuple[_SourceTable, Sequence[Part] | None]]:
         """What is read: of each table some parts, None for all of it."""
-        chosen: list[tuple[_Look, Sequence[Part] | None]] = []
-        whole: list[tuple[datetime, _Look]] = []
+        chosen: list[tuple[_SourceTable, Sequence[Part] | None]] = []
+        whole: list[tuple[datetime, _SourceTable]] = []
         for look in looks:
             if look.cut is None:
                 chosen.append((look, None))
@@ -299,7 +299,7 @@ class _Planner:
 
     # --- open ---------------------------------------------------------------------------------------------------------
 
-    def _open(self, opened: Generation, look: _Look, parts: Sequence[Part] | None) -> None:
+    def _open(self, opened: Generation, look: _SourceTable, parts: Sequence[Part] | None) -> None:
         """The snapshot was taken before the first chunk; that of a part is older than it need be."""
         seen = make_durable(self._source)
         purpose: Purpose = "repair" if self._request.repair else "verify"

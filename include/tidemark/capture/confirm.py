@@ -24,7 +24,7 @@ from tidemark.errors import ConfirmFailed, GenerationStale
 from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
-from tidemark.ledger.staged import generations, positions
+from tidemark.ledger.staged import applied_positions, generations
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.postgres import postgres_session
@@ -68,8 +68,8 @@ def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) 
         with book.transaction():
             book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             generation = generations.required(book)
-            position = positions.confirmable(book)
-            held_back_by = tuple(positions.held_back_by(book))
+            position = applied_positions.confirmable(book)
+            held_back_by = tuple(applied_positions.held_back_by(book))
         failpoints.reach("confirm.before_confirm")
         before, after = _move(run, book, lease, generation, position, busy_wait_s)
         failpoints.reach("confirm.after_confirm")

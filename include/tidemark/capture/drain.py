@@ -28,7 +28,7 @@ from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.continuity import generation
 from tidemark.capture.continuity.recovery import look_into_staging
 from tidemark.capture.definitions.catalogue_comparison import Looking
-from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
+from tidemark.capture.open_batch import Held, OpenBatch, WrittenBatch, end_of_batch
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled, ReplayRefused
 from tidemark.failpoints import reach
@@ -399,7 +399,7 @@ class _Draining:
             )
         return batch_claims
 
-    def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
+    def _manifest(self, staged: WrittenBatch, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
         said = self._looking.said_by(staged, at_heartbeat=heartbeat_lsn is not None)
         return BatchManifest(

@@ -20,12 +20,12 @@ from tidemark.ledger.captured import put_aside, relation_ids, successors, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import batches, positions
 from tidemark.ledger.staged.batches import TouchedTable
-from tidemark.ledger.staged.generations import Staged
+from tidemark.ledger.staged.generations import StagedPosition
 
 log = logging.getLogger(__name__)
 
 
-def level_with(ledger: Ledger, staged: Staged, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
+def level_with(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
     """`staged` from before the plan's batches were listed; `planned` are the plan's tables, with all that waits of them
     in its generation. What is replayed by it is whole once that is applied."""
     captured = {row.table: row for row in tables.all_of(ledger) if row.life.is_captured}

@@ -92,7 +92,7 @@ class Ingested:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlanScope:
     """What a plan may hold. By default every table that is due; with `all_of_them` those too that wait by choice
     (`capture.deferral`); of both `tables` alone, if somebody has chosen them already: they do not wait any more."""
 
@@ -100,14 +100,14 @@ class Wanted:
     tables: frozenset[str] | None = None
 
 
-def make_plan(run: Run, wanted: Wanted = Wanted()) -> MergePlan | None:
+def make_plan(run: Run, scope: PlanScope = PlanScope()) -> MergePlan | None:
     """Write a plan for everything staged and not applied; None if there is nothing. See `leased_plan`."""
-    with leased_plan(run, wanted) as plan:
+    with leased_plan(run, scope) as plan:
         return plan
 
 
 @contextmanager
-def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
+def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
     """The plan, with the leases of its tables held while the block runs.
 
     Tables that another task holds are left to a later plan, which the log says; if that is all of them, this waits for
@@ -119,7 +119,7 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
     with open_ledger(run.ledger, config.pipeline) as book:
         followed.let_go(book)
         evolve_decisions.hold(book, config)
-        names = {of_table(table): table for table in may_be_planned(book, run, wanted) or to_name(book, wanted)}
+        names = {of_table(table): table for table in may_be_planned(book, run, scope) or to_name(book, scope)}
     if not names:
         yield None
         return
@@ -134,7 +134,7 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
         todo = evolve_decisions.allowed(
             book, config, _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
         )
-        if not todo and not to_name(book, wanted):
+        if not todo and not to_name(book, scope):
             yield None
             return
         plan = _plan(book, run, todo, lease.attempt, staged.generation)
@@ -151,22 +151,20 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
         yield plan
 
 
-def may_be_planned(ledger: Ledger, run: Run, wanted: Wanted) -> list[str]:
+def may_be_planned(ledger: Ledger, run: Run, scope: PlanScope) -> list[str]:
     """The tables for which something waits and that nothing but a lease may keep from being merged now."""
-    are_chosen = wanted.tables is not None
-    due = deferral.look(ledger, run.config, run.now(), all_of_them=wanted.all_of_them or are_chosen)
-    names = due.tables if wanted.tables is None else due.tables & wanted.tables
+    are_chosen = scope.tables is not None
+    due = deferral.look(ledger, run.config, run.now(), all_of_them=scope.all_of_them or are_chosen)
+    names = due.tables if scope.tables is None else due.tables & scope.tables
     waiting = batches.unapplied_counts(ledger, names - replays.waiting(ledger))
     if due.deferred:
         log.info("%s due%s", counted(len(waiting), "table"), due.said)
     return sorted(waiting)
 
 
-def to_name(ledger: Ledger, wanted: Wanted) -> list[str]:
+def to_name(ledger: Ledger, scope: PlanScope) -> list[str]:
     """Tables that wait for nothing but a plan which says that they are whole."""
-    return sorted(
-        level_tables.to_name(ledger) if wanted.tables is None else level_tables.to_name(ledger) & wanted.tables
-    )
+    return sorted(level_tables.to_name(ledger) if scope.tables is None else level_tables.to_name(ledger) & scope.tables)
 
 
 def _say_what_is_left(lease: Lease, tables_by_name: Mapping[str, str]) -> None:

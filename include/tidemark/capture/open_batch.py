@@ -1,6 +1,6 @@
 """Decoded blocks -> the files and tallies of the one batch that a drain is staging (R2).
 
-    open ──add──► open ──finish──► files are durable, `Staged` says which     (abandon: what was written is garbage, R4)
+    open ──add──► open ──finish──► the durable files as `WrittenBatch`     (abandon: what was written is garbage, R4)
 
 `end_of_batch` is the whole rule for where a batch ends: at the first commit at which a bound is passed, or the
 heartbeat is in. Rows and the heartbeat are known per commit; bytes and time per block, so by these a batch ends at
@@ -42,7 +42,7 @@ class _Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class WrittenBatch:
     """What lies in the batch's folder now; `key_unfit` names the key columns with values that do not fit, per table."""
 
     end_lsn: Lsn
@@ -108,13 +108,13 @@ class OpenBatch:
         """Count logical messages that are not ours."""
         self._skipped += messages
 
-    def finish(self) -> Staged:
+    def finish(self) -> WrittenBatch:
         """Make the files durable. The batch must hold a commit."""
         if self._end_lsn is None:
             raise ValueError("a batch ends at a commit, and this one holds none")
         files = self._writer.finish()
         transactions = self._transactions.finish()
-        return Staged(
+        return WrittenBatch(
             end_lsn=self._end_lsn,
             tables=tuple(
                 TableChanges(

@@ -30,7 +30,7 @@ from tidemark.ledger import migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
-from tidemark.ledger.staged import batches, generations, positions
+from tidemark.ledger.staged import applied_positions, batches, generations
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.postgres import postgres_session
@@ -73,7 +73,7 @@ def changes_waiting(
             return Waiting(True, "no generation is open yet")
         due = deferral.look(book, config, now(), all_of_them=all_of_them)
         reason = _in_ledger(book, config, generation, due, now())
-        confirmable = positions.confirmable(book)
+        confirmable = applied_positions.confirmable(book)
         looked_at = tables.last_columns(book)
     if reason is not None:
         return Waiting(True, reason)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.config import PipelineConfig, file_reader
-from tidemark.connections import Connection
+from tidemark.config.airflow_connections import Connection
 from tidemark.errors import PipelineUnknown, TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import Ledger, open_ledger

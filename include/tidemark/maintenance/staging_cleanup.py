@@ -32,7 +32,7 @@ from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.retention import restored_retirement, retirement
-from tidemark.ledger.retention.retirement import Kept, Marked
+from tidemark.ledger.retention.retirement import KeptFiles, Marked
 from tidemark.ledger.staged import generations, plans
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
@@ -62,7 +62,7 @@ class Retired:
     backfills: int = 0
     plans: int = 0
     held_by: str = ""
-    kept: dict[str, Kept] = field(default_factory=dict)
+    kept: dict[str, KeptFiles] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class Retired:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SourceHorizon:
     """What the source says under the lease `slot`: where the slot stands, and the xmin of a snapshot of now."""
 
     confirmed: Lsn
@@ -122,16 +122,16 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     return report
 
 
-def _look(run: Run, opened: Generation) -> Seen:
+def _look(run: Run, opened: Generation) -> SourceHorizon:
     with source_sessions.connect(
         run.source, application_name=run.config.application_name, lock_timeout_s=run.config.bounds.lock_timeout_s
     ) as connection:
         still_continues(connection, opened)
         _, confirmed = slots.usable(connection, opened.slot)
-        return Seen(confirmed, snapshot_xmin(connection))
+        return SourceHorizon(confirmed, snapshot_xmin(connection))
 
 
-def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], Seen], wait_s: float = 0.0) -> Retired:
+def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], SourceHorizon], wait_s: float = 0.0) -> Retired:
     """`retire`, of what was registered or ended before `cutoff`."""
     store = Store(run.config.lake, run.config.lake_access)
     report = Retired()
@@ -153,7 +153,7 @@ def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], Seen], wai
 
 
 def _mark(
-    ledger: Ledger, store: Store, lease: Lease, cutoff: datetime, look: Callable[[Generation], Seen]
+    ledger: Ledger, store: Store, lease: Lease, cutoff: datetime, look: Callable[[Generation], SourceHorizon]
 ) -> list[Marked]:
     """The slot is asked under its lease, so nobody confirms, registers or opens a generation meanwhile; the snapshot is
     taken before the pipeline's row is locked, so a backfill that is opened behind it has a younger one, or is refused.

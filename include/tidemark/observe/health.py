@@ -21,6 +21,7 @@ from typing import Final, Literal
 
 from tidemark.capture import deferral
 from tidemark.config import PipelineConfig
+from tidemark.config.schedule import longest_gap_s, longest_silence_s
 from tidemark.errors import TidemarkError
 from tidemark.findings import listed
 from tidemark.ledger.captured.successors import is_built_by_capture
@@ -31,7 +32,6 @@ from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, 
 from tidemark.names import TableName
 from tidemark.observe.park_endings import way_on, ways_on
 from tidemark.run import utc_now
-from tidemark.schedule import longest_gap_s, longest_silence_s
 from tidemark.schema import table_life
 from tidemark.source.catalogue.inspection import slot_findings
 from tidemark.source.wal.slot import SlotState

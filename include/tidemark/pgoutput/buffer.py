@@ -22,7 +22,7 @@ RELATION, TYPE, ORIGIN, MESSAGE = b"RYOM"
 _KNOWN: Final = np.isin(np.arange(256), np.frombuffer(b"BCORYIUDTM", np.uint8))
 
 
-class Truncate(NamedTuple):
+class BufferedTruncate(NamedTuple):
     message: int
     relation_oid: int
     ordinal: int

@@ -33,8 +33,8 @@ from tidemark.pgoutput.buffer import (
     TYPE,
     UPDATE,
     Buffer,
+    BufferedTruncate,
     Ordered,
-    Truncate,
 )
 from tidemark.pgoutput.conversion import int64, uint32
 from tidemark.pgoutput.messages import (
@@ -48,7 +48,7 @@ from tidemark.pgoutput.messages import (
     parse_truncate,
     widen_xids,
 )
-from tidemark.pgoutput.relation_rows import Relation, decode_rows
+from tidemark.pgoutput.relation_rows import StreamRelation, decode_rows
 from tidemark.schema.table import TableSchema
 from tidemark.schema.values import Positions
 
@@ -86,7 +86,7 @@ class Decoder:
         self._generation = generation
         self._salt = mask_salt
         self._next_xid = next_xid
-        self._relations: dict[int, Relation] = {}
+        self._relations: dict[int, StreamRelation] = {}
         self._definitions: dict[int, bytes] = {}
         self._open: _Transaction | None = None
         self._last_commit_lsn = -1
@@ -103,7 +103,7 @@ class Decoder:
         ordered = self._order(block)
         messages: list[LogicalMessage] = []
         changes: list[TableBlock] = []
-        truncates: list[Truncate] = []
+        truncates: list[BufferedTruncate] = []
         defined_at: dict[int, int] = {}
         piece_start = 0
         self._note_partition(block, 0)
@@ -125,13 +125,13 @@ class Decoder:
                     # Changes in front of this one follow the definition that it replaces.
                     changes += self._decode_piece(block, ordered, piece_start, index, truncates, defined_at)
                     piece_start, truncates, defined_at = index, [], {}
-                self._relations[oid] = Relation.of(relation, schema, self._salt)
+                self._relations[oid] = StreamRelation.of(relation, schema, self._salt)
                 self._definitions[oid] = message
                 defined_at[oid] = index
             elif kind == TRUNCATE:
                 ordinal = int(ordered.ordinal[index])
                 oids = parse_truncate(message).relation_oids
-                truncates += [Truncate(index, oid, ordinal + i) for i, oid in enumerate(oids)]
+                truncates += [BufferedTruncate(index, oid, ordinal + i) for i, oid in enumerate(oids)]
             elif kind == MESSAGE:
                 messages.append(parse_logical(message, *ordered.transaction_at(index)))
             elif kind == TYPE:
@@ -218,7 +218,7 @@ class Decoder:
         ordered: Ordered,
         start: int,
         stop: int,
-        truncates: list[Truncate],
+        truncates: list[BufferedTruncate],
         defined_at: dict[int, int],
     ) -> list[TableBlock]:
         """The changes among messages [start, stop), during which no relation is defined twice."""
@@ -229,7 +229,7 @@ class Decoder:
             raise MalformedMessage(detail="a change ends before its relation")
         oids = uint32(block.data, block.starts[index] + 1)
         present = [int(oids[0])] if len(oids) and (oids == oids[0]).all() else np.unique(oids).tolist()
-        truncated: dict[int, list[Truncate]] = {}
+        truncated: dict[int, list[BufferedTruncate]] = {}
         for truncate in truncates:
             truncated.setdefault(truncate.relation_oid, []).append(truncate)
         changes = []

@@ -91,7 +91,7 @@ def widen_xids(xid32: NDArray[np.uint32], next_xid: int) -> NDArray[np.int64]:
 
 def parse_relation(message: bytes, xid: int | None = None) -> RelationMessage:
     """A schema name is empty for pg_catalog."""
-    reader = _Reader(message, "RELATION")
+    reader = _MessageReader(message, "RELATION")
     oid = reader.uint32()
     schema, name = reader.string() or "pg_catalog", reader.string()
     identity = _IDENTITIES.get(reader.take(1))
@@ -111,7 +111,7 @@ def parse_relation(message: bytes, xid: int | None = None) -> RelationMessage:
 
 
 def parse_truncate(message: bytes) -> TruncateMessage:
-    reader = _Reader(message, "TRUNCATE")
+    reader = _MessageReader(message, "TRUNCATE")
     count, options = reader.uint32(), reader.uint8()
     if options > 3:
         raise MalformedMessage(detail=f"TRUNCATE with options {options}")
@@ -122,7 +122,7 @@ def parse_truncate(message: bytes) -> TruncateMessage:
 
 def parse_logical(message: bytes, commit_lsn: Lsn | None, xid: int | None) -> LogicalMessage:
     """`commit_lsn` and `xid` are those of the transaction in which the message stands, if it stands in one."""
-    reader = _Reader(message, "MESSAGE")
+    reader = _MessageReader(message, "MESSAGE")
     flags = reader.uint8()
     if flags > 1 or (flags == 1 and commit_lsn is None):
         raise MalformedMessage(detail=f"a MESSAGE with flags {flags} stands in the wrong place")
@@ -136,7 +136,7 @@ def parse_logical(message: bytes, commit_lsn: Lsn | None, xid: int | None) -> Lo
 
 def check_type(message: bytes) -> None:
     """TYPE names a type's OID; the catalogue is read instead, so the message is only checked."""
-    reader = _Reader(message, "TYPE")
+    reader = _MessageReader(message, "TYPE")
     reader.uint32()
     reader.string()
     reader.string()
@@ -145,13 +145,13 @@ def check_type(message: bytes) -> None:
 
 def check_origin(message: bytes) -> None:
     """ORIGIN tells of a transaction that was replicated to the source; it changes nothing here."""
-    reader = _Reader(message, "ORIGIN")
+    reader = _MessageReader(message, "ORIGIN")
     reader.uint64()
     reader.string()
     reader.end()
 
 
-class _Reader:
+class _MessageReader:
     """Consumes one message behind its kind byte; every method raises MalformedMessage if the bytes run out."""
 
     __slots__ = ("_at", "_kind", "_message")

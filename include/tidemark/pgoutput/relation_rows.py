@@ -21,7 +21,7 @@ from tidemark.errors import MalformedMessage, SchemaDisagrees
 from tidemark.formats.columns import OPERATIONS, staged_schema
 from tidemark.names import OLD_KEY_PREFIX, OLD_PREFIX
 from tidemark.pgoutput.blocks import TableBlock
-from tidemark.pgoutput.buffer import DELETE, INSERT, TRUNCATE, UPDATE, Buffer, Ordered, Truncate
+from tidemark.pgoutput.buffer import DELETE, INSERT, TRUNCATE, UPDATE, Buffer, BufferedTruncate, Ordered
 from tidemark.pgoutput.conversion import (
     NULL,
     TEXT,
@@ -44,7 +44,7 @@ _OPERATION_CODE[[INSERT, UPDATE, DELETE, TRUNCATE]] = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class StreamRelation:
     """A relation of the stream with the captured table it is, if any.
 
     `place[i]` is the captured column at position i of a tuple, -1 if it is left out; `key` are captured columns.
@@ -57,7 +57,7 @@ class Relation:
     staged: pa.Schema | None
 
     @classmethod
-    def of(cls, message: RelationMessage, schema: TableSchema | None, salt: bytes | None) -> Relation:
+    def of(cls, message: RelationMessage, schema: TableSchema | None, salt: bytes | None) -> StreamRelation:
         if schema is None:
             return cls(message, None, (-1,) * len(message.columns), (), None)
         captured = {column.name: i for i, column in enumerate(schema.columns)}
@@ -77,7 +77,9 @@ class Relation:
         )
 
 
-def _read_tuple(block: Buffer, relation: Relation, at: Positions, ends: Positions) -> tuple[list[Values], Positions]:
+def _read_tuple(
+    block: Buffer, relation: StreamRelation, at: Positions, ends: Positions
+) -> tuple[list[Values], Positions]:
     """Tuples of one relation that begin at `at` -> the captured columns, and where each tuple ends."""
     if (at + 2 > ends).any():
         raise MalformedMessage(detail=f"a tuple of relation {relation.message.relation_oid} is missing")
@@ -127,7 +129,7 @@ class _Tuples:
     old_form: NDArray[np.uint8]
 
 
-def _read_rows(block: Buffer, relation: Relation, index: NDArray[np.intp], kinds: NDArray[np.uint8]) -> _Tuples:
+def _read_rows(block: Buffer, relation: StreamRelation, index: NDArray[np.intp], kinds: NDArray[np.uint8]) -> _Tuples:
     """Both tuples of every change, each message consumed exactly. Rows without a new tuple are NULL in all columns."""
     oid = relation.message.relation_oid
     starts, ends = block.starts[index], block.ends[index]
@@ -170,9 +172,9 @@ def _read_rows(block: Buffer, relation: Relation, index: NDArray[np.intp], kinds
 def decode_rows(
     block: Buffer,
     ordered: Ordered,
-    relation: Relation,
+    relation: StreamRelation,
     changes: NDArray[np.intp],
-    truncates: list[Truncate],
+    truncates: list[BufferedTruncate],
     generation: int,
     salt: bytes | None,
     *,
@@ -248,7 +250,7 @@ def decode_rows(
 
 
 def _without_unnamed(
-    relation: Relation, schema: TableSchema, tuples: _Tuples, kinds: NDArray[np.uint8]
+    relation: StreamRelation, schema: TableSchema, tuples: _Tuples, kinds: NDArray[np.uint8]
 ) -> tuple[_Tuples, NDArray[np.intp]]:
     """The changes whose old row is named by what the table's rows are told apart by, and which they are. Of those that
     name it otherwise an update says at least what the row of its new key is; a delete says nothing, and no change does
@@ -281,7 +283,7 @@ def _old_count(kinds: NDArray[np.uint8]) -> int:
     return int(np.count_nonzero((kinds == UPDATE) | (kinds == DELETE)))
 
 
-def _fill_from_old(relation: Relation, tuples: _Tuples, is_delete: Mask) -> None:
+def _fill_from_old(relation: StreamRelation, tuples: _Tuples, is_delete: Mask) -> None:
     """Give deletes their key, and updates those unchanged values that the old tuple holds."""
     if not len(tuples.old_rows):
         return
@@ -297,7 +299,7 @@ def _fill_from_old(relation: Relation, tuples: _Tuples, is_delete: Mask) -> None
 
 
 def _moved(
-    block: Buffer, relation: Relation, tuples: _Tuples, is_delete: Mask
+    block: Buffer, relation: StreamRelation, tuples: _Tuples, is_delete: Mask
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Updates whose key differs from the old one, byte for byte: their rows, and their places among the old rows.
 

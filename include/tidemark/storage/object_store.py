@@ -52,7 +52,7 @@ PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BucketTraits:
     """What a bucket does besides: whether it keeps versions, until when it locks what is written, "" if it does not,
     by which lifecycle rules it will remove what is written, each with a file that it removes, None if it could not
     be asked, and whether folders are something there (Azure's hierarchical namespace), or only how names begin."""
@@ -170,7 +170,7 @@ class Objects:
         names = [str(name).rstrip("/") for name in obstore.list_with_delimiter(self._store, path)["common_prefixes"]]
         return [*names, *(below for name in names for below in self._folders_in(name))]
 
-    def look(self, targets: Sequence[str]) -> Seen:
+    def look(self, targets: Sequence[str]) -> BucketTraits:
         """Write an object at each of the targets, ask for the first one in every way that a lake needs, remove them.
         Raises LakeUnfit."""
         target, *others = targets
@@ -199,7 +199,7 @@ class Objects:
         is_told = len(answers) == len(targets) and self._root.startswith("s3a://")
         versioned = any("x-amz-version-id" in listed for listed in answers.values())
         locked = max((listed.get("x-amz-object-lock-retain-until-date", "") for listed in answers.values()), default="")
-        return Seen(versioned, locked, rules if rules or is_told else None, has_folders)
+        return BucketTraits(versioned, locked, rules if rules or is_told else None, has_folders)
 
     def _is_folder(self, target: str) -> bool:
         """Whether Azure has something of the folder's own: for obstore a folder is no object, and it says so."""

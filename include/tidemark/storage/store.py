@@ -18,7 +18,7 @@ from tidemark.storage.disk import Disk
 from tidemark.storage.lake_access import LakeAccess
 
 if TYPE_CHECKING:
-    from tidemark.storage.object_store import Seen
+    from tidemark.storage.object_store import BucketTraits
 
 OBJECT_STORES: Final = ("s3a", "gs", "abfss")
 MACHINES_OWN: Final = LakeAccess()
@@ -152,7 +152,7 @@ class Store:
     def is_bucket(self) -> bool:
         return urlsplit(self.root).scheme in OBJECT_STORES
 
-    def look(self, paths: Sequence[str]) -> Seen:
+    def look(self, paths: Sequence[str]) -> BucketTraits:
         """What the lake's bucket really does, by objects at these paths. Raises LakeUnfit."""
         from tidemark.storage.object_store import Objects
 

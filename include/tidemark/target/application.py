@@ -17,7 +17,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError
-from tidemark.pandas_import import spare_pandas
+from tidemark.staging.pandas_import import spare_pandas
 from tidemark.target.delta.session import require_fence, start
 from tidemark.target.merge_failures import as_refusal, condition_of, told
 

@@ -62,7 +62,7 @@ from tidemark.target.spark import comparison
 from tidemark.target.spark.comparison import Comparison
 from tidemark.target.spark.spark_chunk_merge import ChunkChanges
 from tidemark.target.spark.spark_merge import Changes
-from tidemark.target.spark.table_shape import TABLE_PROPERTIES, TableShape
+from tidemark.target.spark.table_shape import TABLE_PROPERTIES, PlannedShape
 from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
@@ -285,7 +285,7 @@ class TableMerge:
             self._move_by(batches, state, is_history_ahead=bool(ahead))
 
     def _move_by(self, batches: list[PlannedBatch], state: State, *, is_history_ahead: bool) -> None:
-        shape = TableShape.settled(self.session, self.plan, self.planned, state.history)
+        shape = PlannedShape.settled(self.session, self.plan, self.planned, state.history)
         self.schema, self.schemas = shape.schema, shape.schemas
         current = state.current
         history = shape.of_history(state.history, current)

@@ -56,7 +56,7 @@ NOT_LITE: Final = "DELTA_CANNOT_VACUUM_LITE"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FileSizes:
     """A table's files, those of them that are small, the share of its rows that are marked as deleted, and the others,
     None if its log does not say how many rows a file has."""
 
@@ -137,7 +137,7 @@ def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pi
     )
 
 
-def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> Shape:
+def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> FileSizes:
     """Read from the table's log."""
     added = DataFrame(table.snapshot.allFiles().toDF(), spark)
     deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
@@ -151,7 +151,7 @@ def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> Shape:
     ).collect()[0]
     share = (row["deleted"] or 0) / row["rows"] if row["rows"] and row["bytes"] > LITTLE_BYTES else 0.0
     rows = (row["rows"] or 0) - (row["deleted"] or 0) if row["told"] == row["files"] else None
-    return Shape(row["files"], row["small"], share, rows)
+    return FileSizes(row["files"], row["small"], share, rows)
 
 
 def optimize(spark: SparkSession, table: PinnedTable) -> None:

@@ -24,7 +24,7 @@ from tidemark.run import Run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidemark.backfill.backfill_requests import Wanted
+    from tidemark.backfill.backfill_requests import RequestedTable
 
 # What `DAG.test` calls the user of its runs (airflow/sdk/definitions/dag.py); a run that it created would never start.
 DAGS_TEST_USER = "dag_test"
@@ -72,5 +72,5 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
     )
 
 
-def _tables(needs: Sequence[Wanted]) -> str:
+def _tables(needs: Sequence[RequestedTable]) -> str:
     return "; ".join(f"{one.table} ({one.reason})" for one in needs)

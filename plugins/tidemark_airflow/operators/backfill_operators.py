@@ -15,8 +15,8 @@ from typing import Any, Final
 from airflow.sdk import BaseOperator, Context
 
 from tidemark.config import PipelineConfig
-from tidemark.pandas_import import spare_pandas
 from tidemark.run import Run
+from tidemark.staging.pandas_import import spare_pandas
 from tidemark.wording import counted
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.forms import backfill_form

@@ -25,9 +25,9 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.findings import listed
 from tidemark.formats.layout import plan_file, result_file
-from tidemark.pandas_import import spare_pandas
 from tidemark.run import Run
 from tidemark.spark_submit import spark_jars
+from tidemark.staging.pandas_import import spare_pandas
 from tidemark.wording import counted, duration
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.connections import conninfo, salt, spark_connection, with_lake
@@ -221,10 +221,10 @@ class SpreadOperator(BaseOperator):
     @timed
     def execute(self, context: Context) -> list[list[str]]:
         from tidemark.capture.driver_shares import spread
-        from tidemark.capture.merge_planning import Wanted
+        from tidemark.capture.merge_planning import PlanScope
 
-        wanted = Wanted(all_of_them=self.all_by_hand and is_by_hand(context))
-        shares = spread(run_of(self.config, context), wanted)
+        scope = PlanScope(all_of_them=self.all_by_hand and is_by_hand(context))
+        shares = spread(run_of(self.config, context), scope)
         for number, share in enumerate(shares):
             self.log.info("Application %d: %s, about %s", number, listed(share.tables), duration(share.seconds))
         return [list(share.tables) for share in shares]
@@ -237,8 +237,8 @@ class MergeOperator(ApplicationOperator):
     loses by the fence (R5).
 
     Tables that another task holds are left to the next merge. If that is all of them it waits for `wait_s`, then it
-    is skipped. What is staged stays unapplied until then, and confirm counts what is applied. `wanted` says what it
-    merges of what is staged; `tables` are its share where several applications do it.
+    is skipped. What is staged stays unapplied until then, and confirm counts what is applied. `tables` are its share
+    where several applications merge a run; with `all_by_hand` a run that a person triggers merges every table.
     """
 
     def __init__(
@@ -260,15 +260,15 @@ class MergeOperator(ApplicationOperator):
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
-        from tidemark.capture.merge_planning import Wanted, ingest, ingested_by_another, leased_plan
+        from tidemark.capture.merge_planning import PlanScope, ingest, ingested_by_another, leased_plan
 
         run = run_of(self.config, context)
         ingested = [ingest(run)]
         failure = None
         share = None if self.tables is None else frozenset(self.tables)
-        wanted = Wanted(all_of_them=self.all_by_hand and is_by_hand(context), tables=share)
+        scope = PlanScope(all_of_them=self.all_by_hand and is_by_hand(context), tables=share)
         try:
-            with leased_plan(run, wanted, wait_s=self.wait_s) as plan:
+            with leased_plan(run, scope, wait_s=self.wait_s) as plan:
                 if plan is not None:
                     failure = self.submit(plan, context, run.config.lake_access)
                     ingested.append(ingest(run))

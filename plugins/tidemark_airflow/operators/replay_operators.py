@@ -48,13 +48,13 @@ class ReplayOperator(ApplicationOperator):
         return {table.table: {"path": table.path, "position": table.position} for table in result.tables}
 
     def _from_staging(self, run: Run, request: ReplayRequest, context: Context) -> dict[str, Any]:
-        from tidemark.capture.merge_planning import Wanted, ingest, leased_plan
+        from tidemark.capture.merge_planning import PlanScope, ingest, leased_plan
         from tidemark.maintenance import replay_runs as replaying
 
         begun = replaying.begin_replay(run, request, wait_s=slot_wait_s(self.config))
         ingest(run)
         failure = None
-        with leased_plan(run, Wanted(tables=frozenset(begun)), wait_s=MERGE_WAIT_S) as plan:
+        with leased_plan(run, PlanScope(tables=frozenset(begun)), wait_s=MERGE_WAIT_S) as plan:
             if plan is not None:
                 manifest = f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"
                 access, limit_s = run.config.lake_access, self.config.merge.timeout_s

@@ -9,7 +9,7 @@ from tidemark.capture.merge_planning import make_plan
 from tidemark.errors import StagedFileGone
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables
-from tidemark.ledger.staged import positions
+from tidemark.ledger.staged import applied_positions
 from tidemark.observe import table_commands
 from tidemark.observe.park_endings import ways_on
 
@@ -36,7 +36,7 @@ def test_a_table_goes_on_behind_what_was_lost_of_it(captured: Pipeline) -> None:
     assert (row.life.merge, row.life.needs_backfill, row.backfill_kind) == ("merging", True, tables.GAP)
     assert row.join_horizon is None, "the backfill's snapshots need not see what was passed over"
     with pipeline.ledger_connection() as book:
-        assert list(positions.held_back_by(book)) == ["public.other"]
+        assert list(applied_positions.held_back_by(book)) == ["public.other"]
     passed = pipeline.staged_lsn()
     pipeline.execute("INSERT INTO public.item VALUES (2)")
     pipeline.drain()

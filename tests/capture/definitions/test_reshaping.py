@@ -17,7 +17,7 @@ from tidemark.capture import drain as drain_module
 from tidemark.capture import level_tables
 from tidemark.capture.definitions.marks import passed_over_marks
 from tidemark.capture.driver_shares import spread
-from tidemark.capture.merge_planning import Wanted, ingest, make_plan
+from tidemark.capture.merge_planning import PlanScope, ingest, make_plan
 from tidemark.capture.preflight import preflight_report as preflight_module
 from tidemark.capture.waiting import changes_waiting
 from tidemark.config import Evolve, TableRule
@@ -27,7 +27,7 @@ from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.ledger.captured import definition_changes, put_aside, tables
 from tidemark.ledger.captured import successors as shapes
-from tidemark.ledger.captured.successors import Shape
+from tidemark.ledger.captured.successors import Successor
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.names import TableName
@@ -70,7 +70,7 @@ class Items:
     def kept_as(self) -> list[str]:
         return [table for (table,) in self.pipeline.ledger_query('SELECT "table" FROM tidemark.relations')]
 
-    def shapes(self) -> dict[str, Shape]:
+    def shapes(self) -> dict[str, Successor]:
         with self.pipeline.ledger_connection() as book:
             return shapes.all_of(book)
 
@@ -518,7 +518,7 @@ def test_the_name_changes_hands_where_nothing_is_merged_any_more(items: Items) -
     items.fill("public.item~2")
     with items.ledger_connection() as book:
         assert level_tables.to_name(book) == {"public.item~2"}
-    (share,) = spread(items.task(), Wanted())
+    (share,) = spread(items.task(), PlanScope())
     assert share.tables == ("public.item~2",)
     assert "whole" in changes_waiting(items.config, source=items.source, ledger=items.ledger).reason
     plan = items.merge()

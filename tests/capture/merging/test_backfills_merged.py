@@ -15,7 +15,7 @@ from tests.support.hand_merged import HandMerged
 from tests.support.manifests import manifest_of, schema_of
 from tests.support.pipeline import pipeline_config
 from tidemark.backfill.backfill_report import how_far, report
-from tidemark.backfill.backfill_requests import Wanted, wanted
+from tidemark.backfill.backfill_requests import RequestedTable, wanted
 from tidemark.capture.merge_planning import ingest
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats.error_record import ErrorRecord
@@ -330,7 +330,7 @@ def test_lost_keys_are_wanted_until_a_backfill_that_sweeps_them_is_applied(
 def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: HandMerged) -> None:
     assert world.wanted() == []
     world.mark()
-    assert world.wanted() == [Wanted("s.a", "chunks", (), "rows from before")]
+    assert world.wanted() == [RequestedTable("s.a", "chunks", (), "rows from before")]
     backfill = open_backfill(world.book, "s.a")
     with leases.hold(world.ledger, "shop", leases.of_range("b1", 1), "read/1"):
         assert world.wanted() == []

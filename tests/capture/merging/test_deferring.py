@@ -13,14 +13,14 @@ from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
 from tests.support.runs import a_run
 from tidemark.capture import deferral
-from tidemark.capture.merge_planning import Wanted, make_plan
+from tidemark.capture.merge_planning import PlanScope, make_plan
 from tidemark.config import Merge, PipelineConfig
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.observations import overview
-from tidemark.ledger.staged import batches, positions
+from tidemark.ledger.staged import applied_positions, batches, positions
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 
@@ -58,7 +58,7 @@ def states(book: Book) -> list[str]:
 
 
 def planned(config: PipelineConfig, ledger: str, now: datetime, *, all_of_them: bool = False) -> list[str]:
-    plan = make_plan(a_run(config, ledger=ledger, now=lambda: now), Wanted(all_of_them=all_of_them))
+    plan = make_plan(a_run(config, ledger=ledger, now=lambda: now), PlanScope(all_of_them=all_of_them))
     return [] if plan is None else [table.table for table in plan.tables]
 
 
@@ -98,8 +98,8 @@ def test_what_waits_counts_as_staged(config: PipelineConfig, book: Book, lease: 
     assert states(book) == ["deferred", "deferred"]
     stage(book, lease, 200, 300, "s.a")
     stage(book, lease, 300, 400)
-    assert positions.confirmable(book) == Lsn(400)
-    assert positions.held_back_by(book) == {}
+    assert applied_positions.confirmable(book) == Lsn(400)
+    assert applied_positions.held_back_by(book) == {}
 
 
 def test_so_many_changes_make_a_table_due_before_that(
@@ -161,11 +161,11 @@ def test_what_is_new_or_was_unparked_is_merged_at_once_and_waits_from_then_on(
     deferral.follow_the_file(book, config)
     assert states(book) == ["deferred", "merging", "merging"]
     assert planned(config, ledger, staged_at(book)) == ["s.b", "s.new"]
-    assert positions.confirmable(book) == Lsn(200)
+    assert applied_positions.confirmable(book) == Lsn(200)
     merged(book, 300, "s.b", "s.new")
     deferral.follow_the_file(book, config)
     assert states(book) == ["deferred"] * 3
-    assert positions.confirmable(book) == Lsn(300)
+    assert applied_positions.confirmable(book) == Lsn(300)
 
 
 def test_a_file_that_defers_no_more_has_everything_merged_with_the_next_run(
@@ -176,7 +176,7 @@ def test_a_file_that_defers_no_more_has_everything_merged_with_the_next_run(
     assert planned(promptly, ledger, staged_at(book)) == ["s.a", "s.b"]
     deferral.follow_the_file(book, promptly)
     assert states(book) == ["merging", "merging"]
-    assert positions.confirmable(book) == Lsn(200)
+    assert applied_positions.confirmable(book) == Lsn(200)
 
 
 def test_a_parked_table_stays_parked_whatever_the_file_says(config: PipelineConfig, book: Book) -> None:

@@ -16,7 +16,7 @@ from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.staged import batches, generations
-from tidemark.ledger.staged.generations import Generation, Staged
+from tidemark.ledger.staged.generations import Generation, StagedPosition
 from tidemark.lsn import Lsn, WalPoint
 
 
@@ -61,7 +61,7 @@ def test_a_batch_that_is_registered_while_a_plan_is_made_leaves_its_tables_out(
     assert level_with(book, before, {"s.a": batches.unapplied(book, names=["s.a"])}).tables == ("s.b",)
     register(book, lease, 200, "s.b")
     assert level_with(book, before, {"s.a": batches.unapplied(book, names=["s.a"])}).tables == ()
-    assert before == Staged(1, Lsn(200), before.committed_at)
+    assert before == StagedPosition(1, Lsn(200), before.committed_at)
 
 
 def test_a_table_that_needs_a_backfill_is_level_and_not_exact(

@@ -12,7 +12,7 @@ from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tests.support.pipeline import pipeline_config
 from tests.support.runs import a_run
-from tidemark.capture.merge_planning import Ingested, Wanted, ingest, ingested_by_another, leased_plan, make_plan
+from tidemark.capture.merge_planning import Ingested, PlanScope, ingest, ingested_by_another, leased_plan, make_plan
 from tidemark.config import Merge, PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
@@ -22,7 +22,7 @@ from tidemark.formats.merge_result import Holes, PlanResult, TableResult
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease, hold, of_table
-from tidemark.ledger.staged import batches, plans, positions
+from tidemark.ledger.staged import applied_positions, batches, plans, positions
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.storage.store import Store
@@ -123,7 +123,7 @@ def test_a_result_that_nobody_took_is_taken_by_the_next_run(config: PipelineConf
     leave_result(config, lost, {}, {})
     assert ingest(a_run(config, ledger=ledger)).plans == (lost.plan,)
     assert ingest(a_run(config, ledger=ledger)).plans == ()
-    assert positions.confirmable(book) == Lsn(400)
+    assert applied_positions.confirmable(book) == Lsn(400)
 
 
 def test_a_plan_whose_driver_died_is_given_up_once_its_tables_are_past_it(
@@ -152,7 +152,7 @@ def test_an_error_that_is_no_retry_parks_its_table_and_no_other(
     ingested = applied(config, ledger, plan_for(config, ledger), {"s.a": BROKEN})
     assert [(t.table, t.parked, t.advanced) for t in ingested.tables] == [("s.a", True, False), ("s.b", False, True)]
     assert plan_for(config, ledger) is None
-    assert positions.confirmable(book) == Lsn(400)
+    assert applied_positions.confirmable(book) == Lsn(400)
     tables.unpark(book, "s.a")
     plan = plan_for(config, ledger)
     assert plan is not None
@@ -226,12 +226,12 @@ def test_a_table_that_somebody_holds_is_left_to_the_next_plan_and_holds_no_other
         assert [t.table for t in first.tables] == ["s.a"]
         applied(config, ledger, first)
     assert "Left to the next merge: s.b, which shop_maintenance/compact holds" in caplog.text
-    assert positions.confirmable(book) == Lsn(200), "the start of the batch that s.b has not applied"
+    assert applied_positions.confirmable(book) == Lsn(200), "the start of the batch that s.b has not applied"
     second = plan_for(config, ledger)
     assert second is not None
     assert [t.table for t in second.tables] == ["s.b"]
     applied(config, ledger, second)
-    assert positions.confirmable(book) == Lsn(400)
+    assert applied_positions.confirmable(book) == Lsn(400)
 
 
 def test_where_all_tables_are_held_there_is_no_plan(config: PipelineConfig, ledger: str) -> None:
@@ -249,11 +249,11 @@ def test_a_paused_table_is_planned_once_it_is_resumed_and_holds_back_no_slot(
     assert [t.table for t in plan.tables] == ["s.b"]
     applied(config, ledger, plan)
     assert plan_for(config, ledger) is None
-    assert positions.confirmable(book) == Lsn(400)
+    assert applied_positions.confirmable(book) == Lsn(400)
 
     assert tables.resume(book, "s.a")
     assert not tables.resume(book, "s.a")
-    assert positions.confirmable(book) == Lsn(100)
+    assert applied_positions.confirmable(book) == Lsn(100)
     resumed = plan_for(config, ledger)
     assert resumed is not None
     assert [[x.end_lsn for x in t.batches] for t in resumed.tables] == [[Lsn(200), Lsn(400)]]
@@ -276,8 +276,8 @@ def test_what_a_plan_from_before_a_pause_came_to_ends_the_pause_only_where_someb
 
 def test_a_share_is_planned_alone_and_two_shares_at_the_same_time(config: PipelineConfig, ledger: str) -> None:
     with (
-        leased_plan(a_run(config, ledger=ledger, holder="merge/0"), Wanted(tables=frozenset({"s.b"}))) as one,
-        leased_plan(a_run(config, ledger=ledger, holder="merge/1"), Wanted(tables=frozenset({"s.a"}))) as other,
+        leased_plan(a_run(config, ledger=ledger, holder="merge/0"), PlanScope(tables=frozenset({"s.b"}))) as one,
+        leased_plan(a_run(config, ledger=ledger, holder="merge/1"), PlanScope(tables=frozenset({"s.a"}))) as other,
     ):
         assert one is not None
         assert other is not None
@@ -287,8 +287,10 @@ def test_a_share_is_planned_alone_and_two_shares_at_the_same_time(config: Pipeli
 def test_a_table_that_left_its_share_is_in_one_plan_alone(config: PipelineConfig, ledger: str) -> None:
     """The task that spreads was tried again and spread otherwise, while an application of its first try works."""
     with (
-        leased_plan(a_run(config, ledger=ledger, holder="merge/0"), Wanted(tables=frozenset({"s.a"}))),
-        leased_plan(a_run(config, ledger=ledger, holder="merge/1"), Wanted(tables=frozenset({"s.a", "s.b"}))) as other,
+        leased_plan(a_run(config, ledger=ledger, holder="merge/0"), PlanScope(tables=frozenset({"s.a"}))),
+        leased_plan(
+            a_run(config, ledger=ledger, holder="merge/1"), PlanScope(tables=frozenset({"s.a", "s.b"}))
+        ) as other,
     ):
         assert other is not None
         assert [t.table for t in other.tables] == ["s.b"]
@@ -297,10 +299,10 @@ def test_a_table_that_left_its_share_is_in_one_plan_alone(config: PipelineConfig
 def test_a_failed_share_leaves_the_others_applied_and_is_planned_again_alone(
     config: PipelineConfig, ledger: str, book: Book
 ) -> None:
-    shares = [Wanted(tables=frozenset({table})) for table in ("s.a", "s.b")]
+    shares = [PlanScope(tables=frozenset({table})) for table in ("s.a", "s.b")]
     dead = make_plan(a_run(config, ledger=ledger, holder="merge/0"), shares[0])
     applied(config, ledger, make_plan(a_run(config, ledger=ledger, holder="merge/1"), shares[1]))
-    assert positions.confirmable(book) == Lsn(100)
+    assert applied_positions.confirmable(book) == Lsn(100)
     again = make_plan(a_run(config, ledger=ledger, holder="merge/0"), shares[0])
     assert dead is not None
     assert again is not None
@@ -308,7 +310,7 @@ def test_a_failed_share_leaves_the_others_applied_and_is_planned_again_alone(
     assert again.tables == dead.tables
     assert make_plan(a_run(config, ledger=ledger, holder="merge/1"), shares[1]) is None
     applied(config, ledger, again)
-    assert positions.confirmable(book) == Lsn(400)
+    assert applied_positions.confirmable(book) == Lsn(400)
 
 
 def test_a_result_that_another_task_ingested_can_still_be_judged(config: PipelineConfig, ledger: str) -> None:

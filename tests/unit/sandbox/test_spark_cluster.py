@@ -12,8 +12,8 @@ from sandbox.checkout import Checkout
 from sandbox.services import processes
 from sandbox.services.processes import Services
 from sandbox.steps import StepFailed
+from tidemark.config.airflow_connections import look_up
 from tidemark.config.file_reader import load
-from tidemark.connections import look_up
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableName, TableSchema
 from tidemark.target.delta.delta_tables import PinnedPair
 from tidemark.target.driver import columnar_merge, row_merge
-from tidemark.target.driver.columnar_merge import Staged
+from tidemark.target.driver.columnar_merge import StagedChanges
 from tidemark.target.driver.prefetch import ReadAhead
 from tidemark.target.driver.target_rows import TooMuch
 
@@ -31,13 +31,13 @@ WIDER = structs.replace(SCHEMA, columns=(COLUMNS[0], structs.replace(COLUMNS[1],
 FILE = StagedFile("staged.parquet", 1, 10, "ab", 1)
 BATCHES = (PlannedBatch(Lsn(1), Lsn(9), (FILE,), 0, 0, 0),)
 OTHERS = (structs.replace(BATCHES[0], files=(structs.replace(FILE, sha256="cd"),)),)
-CHANGES = Staged(SCHEMA, BATCHES, pa.table({"id": [1]}), None)  # type: ignore[arg-type]
+CHANGES = StagedChanges(SCHEMA, BATCHES, pa.table({"id": [1]}), None)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def ahead() -> Iterator[ReadAhead]:
     columnar_merge.reserve_memory()
-    read: Future[Staged] = Future()
+    read: Future[StagedChanges] = Future()
     read.set_result(CHANGES)
     ahead = ReadAhead(SCHEMA, BATCHES, read)
     yield ahead
@@ -93,7 +93,7 @@ def test_whoever_asks_for_others_reads_them_and_finds_the_memory_free(
 
 def test_what_reading_raised_is_raised_where_the_changes_are_asked_for() -> None:
     columnar_merge.reserve_memory()
-    read: Future[Staged] = Future()
+    read: Future[StagedChanges] = Future()
     read.set_exception(StagedFileDiffers(path="staged.parquet", table="public.t"))
     ahead = ReadAhead(SCHEMA, BATCHES, read)
     with pytest.raises(StagedFileDiffers):
@@ -110,7 +110,7 @@ def test_what_reading_raised_is_raised_where_the_changes_are_asked_for() -> None
 )
 @pytest.mark.usefixtures("memory")
 def test_changes_that_nobody_has_a_use_for_any_more_take_no_memory(use: Callable[[ReadAhead], object]) -> None:
-    read: Future[Staged] = Future()
+    read: Future[StagedChanges] = Future()
     read.set_result(replace(CHANGES, changes=pa.table({"id": [2]})))
     changes = weakref.ref(read.result().changes)
     ahead = ReadAhead(SCHEMA, BATCHES, read)
@@ -121,7 +121,7 @@ def test_changes_that_nobody_has_a_use_for_any_more_take_no_memory(use: Callable
 
 @pytest.mark.usefixtures("memory")
 def test_what_reading_raised_is_forgotten_too_with_all_that_was_read_until_then() -> None:
-    read: Future[Staged] = Future()
+    read: Future[StagedChanges] = Future()
     failure = StagedFileDiffers(path="staged.parquet", table="public.t")
     read.set_exception(failure)
     raised = weakref.ref(failure)
@@ -139,7 +139,7 @@ def test_neither_thread_nor_block_keeps_the_changes(monkeypatch: pytest.MonkeyPa
     read = []
     forgotten = threading.Event()
 
-    def staged_of(*_: object) -> Staged:
+    def staged_of(*_: object) -> StagedChanges:
         staged = replace(CHANGES, changes=pa.table({"id": [2]}))
         read.append(weakref.ref(staged.changes, lambda _: forgotten.set()))
         return staged

@@ -82,7 +82,7 @@ def lost_part(ledger: Ledger, store: Store, generation: Generation, left_lsn: Ls
     ends = [above[0].start_lsn if above else generation.staged_lsn, *(batch.end_lsn for batch in above)]
     if ends[0] > left_lsn or any(batch.start_lsn != end for batch, end in zip(above, ends, strict=False)):
         return None
-    look = _Look(store, left_lsn)
+    look = _LeftChanges(store, left_lsn)
     try:
         for batch in above:
             look.take(BatchManifest.from_json(store.read(batch.manifest), batch.manifest))
@@ -91,7 +91,7 @@ def lost_part(ledger: Ledger, store: Store, generation: Generation, left_lsn: Ls
     return look.lost_part()
 
 
-class _Look:
+class _LeftChanges:
     def __init__(self, store: Store, left_lsn: Lsn) -> None:
         self._store = store
         self._left = pa.scalar(int(left_lsn), pa.int64())

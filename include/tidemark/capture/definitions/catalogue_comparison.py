@@ -29,11 +29,11 @@ from tidemark.capture.definitions.marks import (
     unfit_key,
 )
 from tidemark.capture.definitions.passing_partitions import PassingPartitions
-from tidemark.capture.definitions.relation_versions import Kept, Looks, Schemas
+from tidemark.capture.definitions.relation_versions import Looks, RelationLookup, Schemas
 from tidemark.capture.definitions.successor_shapes import Reshaping, may_have_another
 from tidemark.capture.definitions.table_definition import Catalog
 from tidemark.capture.definitions.truncates import Truncates
-from tidemark.capture.open_batch import Staged
+from tidemark.capture.open_batch import WrittenBatch
 from tidemark.capture.table_identities import Places
 from tidemark.config import PipelineConfig
 from tidemark.formats.manifest import TableMark
@@ -101,7 +101,9 @@ class Looking:
             schema_versions.Streamed(ledger),
             lambda t: schema_versions.ahead(ledger, t),
             lambda t: schema_versions.merged(ledger, t),
-            Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another, self._is_bare),
+            RelationLookup(
+                self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another, self._is_bare
+            ),
         )
         self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed, self.schemas.is_bare)
         self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
@@ -155,7 +157,7 @@ class Looking:
             and before[table].last_attnum < look.last_attnum
         )
 
-    def said_by(self, staged: Staged, *, at_heartbeat: bool) -> Said:
+    def said_by(self, staged: WrittenBatch, *, at_heartbeat: bool) -> Said:
         """What the manifest of this batch says; `at_heartbeat`: that of the run's last one."""
         of_partitions, with_partition = self.partitions.take()
         marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions]

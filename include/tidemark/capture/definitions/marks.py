@@ -13,7 +13,7 @@ from tidemark.names import TableName
 from tidemark.schema.evolution import STOPS, Difference, Verdict, columns_of, compare_fingerprints, reasons
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
-from tidemark.source.catalogue.publication import Relation
+from tidemark.source.catalogue.publication import CatalogRelation
 
 # The kind of `needs_backfill` that stands for a difference found in stream or catalogue.
 SOURCE_CHANGED: Final = "source_changed"
@@ -66,7 +66,7 @@ def key_not_valid(table: TableName) -> TableMark:
     return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
 
 
-def leaves_without_wal_mark(table: TableName, leaves: Iterable[Relation]) -> TableMark:
+def leaves_without_wal_mark(table: TableName, leaves: Iterable[CatalogRelation]) -> TableMark:
     """Of a root with leaves that are unlogged or foreign tables. Each drain marks it anew while it lasts, so that no
     backfill takes the mark away."""
     which = listed(f"{leaf.table} is {leaf.without_wal}" for leaf in leaves)

@@ -59,7 +59,7 @@ class Looks:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RelationLookup:
     """As which table a relation is kept (`capture.table_identities`): `table` by its OID and its name in the stream,
     None if nothing of it is to be staged; `captured` the table that a relation is captured as, whatever it is called.
     `rule` is that of its name, in the names of a message, or raises Withheld (`capture.definitions.column_guarding`).
@@ -84,7 +84,7 @@ class Schemas:
         versions: Callable[[str], list[TableSchema]],
         ahead: Callable[[str], list[TableSchema]] = lambda _: [],
         merged: Callable[[str], TableSchema | None] = lambda _: None,
-        kept: Kept = Kept(),
+        kept: RelationLookup = RelationLookup(),
     ) -> None:
         """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the

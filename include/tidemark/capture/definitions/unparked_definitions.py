@@ -57,7 +57,7 @@ _NAME_TAKEN: Final = re.compile(r'column "[^"]*" has a name that the target alre
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KnownColumns:
     """What the last look at the catalogue said of a table's columns, by their numbers: what those that are captured are
     called, nothing of it where the look may be from before the park; and which were dropped, which none ceases to be.
     Both are empty where it was a look at another relation, or there was none."""
@@ -66,7 +66,7 @@ class Seen:
     dropped: frozenset[int]
 
     @classmethod
-    def of(cls, row: TableRow, versions: list[TableSchema], last_run: datetime | None) -> Seen:
+    def of(cls, row: TableRow, versions: list[TableSchema], last_run: datetime | None) -> KnownColumns:
         """`last_run`: `batches.first_of_last_run`."""
         look = None if row.fingerprint is None else Fingerprint.from_json(row.fingerprint)
         if look is None or not versions or look.relation_oid != versions[-1].relation_oid:
@@ -86,7 +86,7 @@ def let_go(ledger: Ledger) -> list[str]:
         versions = _never_merged(ledger, row.table) if merged is None else waiting(ledger, merged)
         if not versions:
             continue
-        seen = Seen.of(row, versions, batches.first_of_last_run(ledger))
+        seen = KnownColumns.of(row, versions, batches.first_of_last_run(ledger))
         if not fit(versions, seen.dropped | _back(versions).keys()) or not all(
             _is_seen(r, versions, seen) for r in reasons
         ):
@@ -122,7 +122,7 @@ def _told(error: ErrorRecord) -> list[str]:
     return told[1].split("; ") if error.kind == SchemaNotFollowed.__name__ and told is not None else []
 
 
-def _missed(reasons: list[str], versions: list[TableSchema], seen: Seen) -> dict[int, str]:
+def _missed(reasons: list[str], versions: list[TableSchema], seen: KnownColumns) -> dict[int, str]:
     """Number and name of the columns that some staged change lacks and its row at the source had: they were in a shape
     before that change's, or had a name under which no shape can have them."""
     missed = _back(versions)
@@ -146,7 +146,7 @@ def _left_out(versions: list[TableSchema]) -> list[Column]:
     return [c for old, new in pairwise(versions) for c in old.columns if old.column_in(new, c) is None]
 
 
-def _is_seen(reason: str, versions: list[TableSchema], seen: Seen) -> bool:
+def _is_seen(reason: str, versions: list[TableSchema], seen: KnownColumns) -> bool:
     """Whether shapes and catalogue say all there is to say of the difference."""
     if _NAME_TAKEN.fullmatch(reason) is not None:
         names = seen.captured.values()

@@ -97,7 +97,7 @@ def preflight(
     the same every five minutes.
     """
     started = time.monotonic()
-    look = _Look(run, act, "adopt_slot" in says, "staging_is_lost" in says)
+    look = _PreflightRun(run, act, "adopt_slot" in says, "staging_is_lost" in says)
     look.findings += spark_findings(run.config, spark, os.environ, jars)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
@@ -108,7 +108,7 @@ def preflight(
 
 
 @dataclass(slots=True)
-class _Look:
+class _PreflightRun:
     """One preflight under way. A step that fails leaves a finding and the other steps go on."""
 
     about: Run

@@ -21,7 +21,7 @@ from tidemark.schema.table import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class KnownRelation:
     """`table` is its id, `name` what the source called it last. `born` is the transaction that made it, by the 32 bits
     that the catalogue has of it, None where nobody looked: an OID may be given out again. `gone_lsn` is the position
     below which all of it lies, None while it is there."""
@@ -37,7 +37,7 @@ class Relation:
         return None not in (self.born, born) and self.born != born
 
 
-def all_of(ledger: Ledger, system_identifier: str) -> dict[int, Relation]:
+def all_of(ledger: Ledger, system_identifier: str) -> dict[int, KnownRelation]:
     """By OID, those of one server."""
     rows = ledger.execute(
         'SELECT relation_oid, "table", name, born, gone_lsn FROM tidemark.relations '
@@ -45,7 +45,7 @@ def all_of(ledger: Ledger, system_identifier: str) -> dict[int, Relation]:
         (ledger.pipeline, system_identifier),
     )
     return {
-        oid: Relation(oid, TableName.parse(table), TableName.parse(name), born, gone)
+        oid: KnownRelation(oid, TableName.parse(table), TableName.parse(name), born, gone)
         for oid, table, name, born, gone in rows
     }
 
@@ -137,7 +137,7 @@ def assign(
     called: TableName,
     born: int | None,
     in_lake: Callable[[], Iterable[int]],
-) -> Relation:
+) -> KnownRelation:
     """The relation, which gets an id here if it has none, or if its OID was that of another one."""
     with ledger.transaction():
         lock(ledger)
@@ -155,7 +155,7 @@ def assign(
             """,
             (ledger.pipeline, system_identifier, oid, str(table), str(called), born),
         )
-    return Relation(oid, table, called, born, None)
+    return KnownRelation(oid, table, called, born, None)
 
 
 def note(

@@ -32,7 +32,7 @@ _CARRIED = "what it was built of lacked rows or values"
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class ReplayableStaging:
     """What staging has of a table in the open generation: everything up to `base` has to be taken over, and `batches`
     behind it can be applied once more."""
 
@@ -40,7 +40,7 @@ class Staged:
     batches: int
 
 
-def staged(ledger: Ledger, generation: int, table: str) -> Staged:
+def staged(ledger: Ledger, generation: int, table: str) -> ReplayableStaging:
     """Of a table of which nothing is known, all that is staged has to be taken over."""
     rows = ledger.execute(
         """
@@ -64,7 +64,7 @@ def staged(ledger: Ledger, generation: int, table: str) -> Staged:
             may_be_applied = may_be_applied and follows_newest
             follows_newest = versions == [newest]
         base, behind = (base, behind + bool(versions)) if may_be_applied else (end, 0)
-    return Staged(base or _staged_lsn(ledger, generation), behind)
+    return ReplayableStaging(base or _staged_lsn(ledger, generation), behind)
 
 
 def _staged_lsn(ledger: Ledger, generation: int) -> Lsn:

@@ -33,7 +33,7 @@ FOLLOWED: Final = "the table has another shape by now, which a backfill of its o
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Successor:
     """`table` follows `before` in the life of a relation, and is built `beside` what readers see until it is whole,
     which is since `placed_at`. All changes of `before` lie below `begun_lsn`."""
 
@@ -45,14 +45,14 @@ class Shape:
     placed_at: datetime | None
 
 
-def all_of(ledger: Ledger) -> dict[str, Shape]:
+def all_of(ledger: Ledger) -> dict[str, Successor]:
     """By id, those that a registered batch has begun."""
     rows = ledger.execute(
         'SELECT "table", before, beside, begun_lsn, begun_at, placed_at FROM tidemark.shapes '
         'WHERE pipeline = %s AND begun_lsn IS NOT NULL ORDER BY "table"',
         (ledger.pipeline,),
     )
-    return {row[0]: Shape(*row) for row in rows}
+    return {row[0]: Successor(*row) for row in rows}
 
 
 def unplaced(ledger: Ledger) -> set[str]:
@@ -60,7 +60,7 @@ def unplaced(ledger: Ledger) -> set[str]:
     return {table for table, shape in all_of(ledger).items() if shape.placed_at is None}
 
 
-def beside(shapes: Mapping[str, Shape], table: str) -> str:
+def beside(shapes: Mapping[str, Successor], table: str) -> str:
     """What readers see of a relation that is kept as this table."""
     shape = shapes.get(table)
     return table if shape is None or shape.placed_at is not None else shape.beside
@@ -174,13 +174,13 @@ def place(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
     return sorted(table for (table,) in rows)
 
 
-def given_up(ledger: Ledger, table: str) -> list[Shape]:
+def given_up(ledger: Ledger, table: str) -> list[Successor]:
     """As `replaced_by`, of a shape that will never have its place; none of any other table."""
     shape = all_of(ledger).get(table)
     return [] if shape is None or shape.placed_at is not None else replaced_by(ledger, table)
 
 
-def replaced_by(ledger: Ledger, table: str) -> list[Shape]:
+def replaced_by(ledger: Ledger, table: str) -> list[Successor]:
     """The shapes of the relation from this one back to the first that is built beside the same table: what each
     followed, readers need no more once this one has its place."""
     known = all_of(ledger)

@@ -35,7 +35,7 @@ from tidemark.ledger.reading.backfill_progress import Filled, Progress
 from tidemark.ledger.reading.proofs import Verified
 from tidemark.ledger.retention import retirement
 from tidemark.ledger.retention.retirement import LastMaintenance
-from tidemark.ledger.staged import batches, generations, positions, unapplied_changes
+from tidemark.ledger.staged import applied_positions, batches, generations, positions, unapplied_changes
 from tidemark.ledger.staged.generations import Generation
 from tidemark.ledger.staged.unapplied_changes import Backlog
 from tidemark.lsn import Lsn
@@ -174,8 +174,8 @@ def read(ledger: Ledger) -> PipelineStatus | None:
         return PipelineStatus(
             pipeline=ledger.pipeline,
             generation=generation,
-            confirmable_lsn=positions.confirmable(ledger),
-            held_back_by=positions.held_back_by(ledger),
+            confirmable_lsn=applied_positions.confirmable(ledger),
+            held_back_by=applied_positions.held_back_by(ledger),
             batches=batches,
             last_staged_at=last_staged_at,
             last_committed_at=last_committed_at,
@@ -192,7 +192,7 @@ def read(ledger: Ledger) -> PipelineStatus | None:
 
 
 def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
-    applied = positions.applied(ledger)
+    applied = applied_positions.applied(ledger)
     table_positions = positions.all_of(ledger, generation.number)
     waiting = unapplied_changes.all_of(ledger)
     proven = proofs.verified(ledger)

@@ -68,7 +68,7 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RunPeriod:
     """The runs that ended within `every_s` of `at`: sums of changes and failed runs, and the worst of the rest. The
     stages and the whole run are how long the longest took."""
 
@@ -179,9 +179,9 @@ def last(ledger: Ledger, number: int = 10, *, dag: str = "") -> list[RunRow]:
     return [_run_row(row) for row in rows]
 
 
-def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[Stretch]:
+def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[RunPeriod]:
     """The runs with figures since then, oldest first, put together by stretches of time."""
-    with ledger.connection.cursor(row_factory=class_row(Stretch)) as cursor:
+    with ledger.connection.cursor(row_factory=class_row(RunPeriod)) as cursor:
         return cursor.execute(
             """
             SELECT date_bin(make_interval(secs => %s), ended_at, %s) AS at, count(*)::integer AS runs,

@@ -42,7 +42,7 @@ MOST_ROWS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptFiles:
     """Batches below the prefix's end of which a table keeps its files, and their size. `held`: since it is parked or
     paused."""
 
@@ -59,7 +59,7 @@ class Marked:
     file: RetiredFile
     rows: int
     bytes: int
-    kept: dict[str, Kept]
+    kept: dict[str, KeptFiles]
     held_by: str
 
 
@@ -287,7 +287,7 @@ def _retire(
     return row[0], row[1], row[2]
 
 
-def _kept(ledger: Ledger, generation: int, up_to: Lsn) -> dict[str, Kept]:
+def _kept(ledger: Ledger, generation: int, up_to: Lsn) -> dict[str, KeptFiles]:
     rows = ledger.execute(
         """
         SELECT b."table", count(*), sum(b.bytes)::bigint, t.state IN ('parked', 'paused')
@@ -297,7 +297,7 @@ def _kept(ledger: Ledger, generation: int, up_to: Lsn) -> dict[str, Kept]:
         """,
         (ledger.pipeline, generation, up_to),
     )
-    return {table: Kept(count, size, held) for table, count, size, held in rows}
+    return {table: KeptFiles(count, size, held) for table, count, size, held in rows}
 
 
 # --- removing ---------------------------------------------------------------------------------------------------------

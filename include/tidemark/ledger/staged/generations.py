@@ -76,7 +76,7 @@ def required(ledger: Ledger) -> Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedPosition:
     """How far the open generation is staged, and the latest commit time of a change below."""
 
     generation: int
@@ -84,7 +84,7 @@ class Staged:
     committed_at: datetime | None
 
 
-def staged(ledger: Ledger) -> Staged:
+def staged(ledger: Ledger) -> StagedPosition:
     """Raises `GenerationMissing` before the pipeline's first run."""
     row = ledger.execute(
         "SELECT number, staged_lsn, last_committed_at FROM tidemark.generations "
@@ -93,7 +93,7 @@ def staged(ledger: Ledger) -> Staged:
     ).fetchone()
     if row is None:
         raise GenerationMissing(pipeline=ledger.pipeline)
-    return Staged(*row)
+    return StagedPosition(*row)
 
 
 def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Generation:

@@ -1,9 +1,7 @@
-"""How far each table is applied, as Delta's commits said, and from that how far the slot may be confirmed (R3).
+"""How far each table is applied, as Delta's commits said: rows of `positions`.
 
 Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old
-result that is ingested late changes nothing. A batch makes no commit on a table it does not touch: a table
-therefore counts as applied up to just before its next untreated batch, which is that batch's `start_lsn`, and
-up to staged where it has none.
+result that is ingested late changes nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
-from tidemark.schema.table_life import MERGING
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class TablePosition:
     """`applied_lsn` is the lower of the two, None until both tables exist. A table without identity has no `current`:
     its history's position stands for both. `risen_at` is when either last rose."""
 
@@ -104,50 +100,11 @@ def begin_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
     )
 
 
-def all_of(ledger: Ledger, generation: int) -> dict[str, Position]:
+def all_of(ledger: Ledger, generation: int) -> dict[str, TablePosition]:
     """The positions of the tables that have one in this generation."""
     rows = ledger.execute(
         'SELECT "table", history_lsn, current_lsn, applied_lsn, risen_at FROM tidemark.positions '
         "WHERE pipeline = %s AND generation = %s",
         (ledger.pipeline, generation),
     ).fetchall()
-    return {row[0]: Position(*row) for row in rows}
-
-
-def applied(ledger: Ledger) -> dict[str, Lsn]:
-    """Per table, whatever its state, how far it counts as applied in the open generation: the start of its next
-    untreated batch, staged where it has none."""
-    return {table: lsn for table, _, lsn, _ in _progress(ledger)}
-
-
-def confirmable(ledger: Ledger) -> Lsn:
-    """R3's minimum in the open generation: over the tables, applied, or staged where parked,
-    paused or deferred; staged without any."""
-    staged = generations.required(ledger).staged_lsn
-    return min([staged, *held_back_by(ledger).values()])
-
-
-def held_back_by(ledger: Ledger) -> dict[str, Lsn]:
-    """The merging tables whose next untreated batch keeps `confirmable` below staged, with that batch's start."""
-    return {table: lsn for table, state, lsn, staged in _progress(ledger) if state == MERGING and lsn < staged}
-
-
-def _progress(ledger: Ledger) -> list[tuple[str, str, Lsn, Lsn]]:
-    """Table, state, applied, staged; one statement, so that all four are of one moment."""
-    return ledger.execute(
-        """
-        SELECT t."table", t.merge_state,
-               coalesce((SELECT b.start_lsn FROM tidemark.batch_tables b
-                          WHERE b.pipeline = g.pipeline AND b.generation = g.number AND b."table" = t."table"
-                            AND b.end_lsn > coalesce((SELECT p.applied_lsn FROM tidemark.positions p
-                                                       WHERE p.pipeline = g.pipeline AND p.generation = g.number
-                                                         AND p."table" = t."table"), '0/0')
-                          ORDER BY b.end_lsn LIMIT 1), g.staged_lsn),
-               g.staged_lsn
-          FROM (SELECT pipeline, number, staged_lsn FROM tidemark.generations
-                 WHERE pipeline = %s ORDER BY number DESC LIMIT 1) g
-          JOIN tidemark.tables t ON t.pipeline = g.pipeline
-         ORDER BY t."table"
-        """,
-        (ledger.pipeline,),
-    ).fetchall()
+    return {row[0]: TablePosition(*row) for row in rows}

@@ -22,7 +22,7 @@ from tidemark.names import TableName
 from tidemark.schema.delta_types import PgType
 from tidemark.schema.fingerprint import SPELLED_SINCE, ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Identity
-from tidemark.source.catalogue.publication import PUBLISHED, Relation, matching
+from tidemark.source.catalogue.publication import PUBLISHED, CatalogRelation, matching
 
 # Characters of a column's default up to which it is kept as it is, and not as its hash alone.
 LONGEST_DEFAULT: Final = 1000
@@ -36,11 +36,11 @@ _XIDS: Final = 2**32
 class CapturedTable:
     """A table of the source that a rule of the pipeline file names; `kind` is
     pg_class.relkind ("r" or, of a root, "p"). `table` is the id that it is kept as, the name at the source where
-    nobody said which (`capture.table_identities`); `born` is that of its `Relation`.
+    nobody said which (`capture.table_identities`); `born` is that of its `CatalogRelation`.
 
     `key` holds the columns of the replica identity in index order, under FULL those of the primary key; a deferrable
-    key is none, since two rows may hold it for a moment. `key_made` is that of its `Relation`. `published_columns` is
-    empty unless `published`. `dropped` are the numbers of dropped columns, each with the transaction (32 bits) that
+    key is none, since two rows may hold it for a moment. `key_made` is that of its relation. `published_columns`
+    is empty unless `published`. `dropped` are the numbers of dropped columns, each with the transaction (32 bits) that
     dropped it. `leaves_without_wal` are the leaves of a root whose changes are in no stream.
     """
 
@@ -57,7 +57,7 @@ class CapturedTable:
     dropped: dict[int, int] = field(default_factory=dict)
     born: int | None = None
     called: TableName | None = None
-    leaves_without_wal: tuple[Relation, ...] = ()
+    leaves_without_wal: tuple[CatalogRelation, ...] = ()
     key_made: int = 0
 
     @property

@@ -17,10 +17,10 @@ import psycopg
 from psycopg import sql
 
 from tidemark.config import PipelineConfig, split_pattern
+from tidemark.config.schedule import longest_gap_s
 from tidemark.errors import Move
 from tidemark.findings import Bars, Finding, listed
 from tidemark.names import TableName, alike, is_taken
-from tidemark.schedule import longest_gap_s
 from tidemark.source.catalogue.identifiers import qualified, quoted
 from tidemark.source.catalogue.publication import Matching, SourceTable, may_become
 from tidemark.source.wal.slot import SlotState

@@ -47,7 +47,7 @@ class SourceColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class CatalogRelation:
     """A relation with its replica identity as PostgreSQL resolves it. `unlogged` has no effect on a partitioned table:
     that of each leaf decides.
 
@@ -83,7 +83,7 @@ class SourceTable:
     """A table of the source that the file names, with what decides whether it can be captured.
     `exact`: named, not by pattern."""
 
-    relation: Relation
+    relation: CatalogRelation
     rule: TableRule
     exact: bool
     owned: bool
@@ -91,7 +91,7 @@ class SourceTable:
     readable: bool
     row_security: bool
     columns: tuple[SourceColumn, ...]
-    leaves: tuple[Relation, ...]
+    leaves: tuple[CatalogRelation, ...]
 
     @property
     def table(self) -> TableName:
@@ -106,7 +106,7 @@ class SourceTable:
         return self.relation.unlogged
 
     @property
-    def leaves_without_wal(self) -> tuple[Relation, ...]:
+    def leaves_without_wal(self) -> tuple[CatalogRelation, ...]:
         """PostgreSQL publishes the root all the same, and accepts such a leaf under every publication."""
         return tuple(leaf for leaf in self.leaves if leaf.without_wal is not None)
 
@@ -232,7 +232,7 @@ def _details(
     if roots:
         for root, leaf in connection.execute(_LEAVES, (roots,)):
             leaves[root].append(leaf)
-    relations: dict[int, Relation] = {}
+    relations: dict[int, CatalogRelation] = {}
     facts: dict[int, Any] = {}
     oids = [*candidates, *(leaf for group in leaves.values() for leaf in group)]
     identities = sql.SQL(_IDENTITY).format(may_become=may_become(connection, "c.relowner"))
@@ -240,7 +240,7 @@ def _details(
         oid, schema, name, kind, identity, *keys, deferrable, born, unlogged = row[:12]
         resolved = _IDENTITIES[identity]
         key, key_made = keys[:2] if resolved == "index" else keys[2:]
-        relations[oid] = Relation(
+        relations[oid] = CatalogRelation(
             oid=oid,
             table=TableName(schema, name),
             kind=kind,

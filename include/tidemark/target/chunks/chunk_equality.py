@@ -124,7 +124,7 @@ def _is_plain(
 
 
 @dataclass(frozen=True, slots=True)
-class _ChunkFile:
+class _ComparedFile:
     """A file of a claim: the rows whose keys changes have, and per row which row of `_Current` has its key, -1 if none
     has."""
 
@@ -206,7 +206,7 @@ class _Proof:
         current = _Current(there, groups, self._types)
         changed = KeySet(self._types, self._changed([*self.coming.batches, *self.coming.evidence]))
         chunks = [
-            _ChunkFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
+            _ComparedFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
             for (claim, file, footer, _), of_changes, places in zip(
                 keys, changed.places_of(pieces), current.places_of(pieces), strict=True
             )
@@ -286,7 +286,7 @@ class _Proof:
 
     # --- rows that changes have too -------------------------------------------------------------------------------
 
-    def _of_touched(self, chunks: Sequence[_ChunkFile], there: TargetRows) -> dict[str, ChunkResult]:
+    def _of_touched(self, chunks: Sequence[_ComparedFile], there: TargetRows) -> dict[str, ChunkResult]:
         """What becomes of them, by chunk."""
         if sum(int(chunk.touched.sum()) for chunk in chunks) > MAX_TOUCHED:
             raise TooMuch("many of them changed meanwhile")
@@ -307,7 +307,7 @@ class _Proof:
             raise TooMuch("a row that changed meanwhile is not what it should be")
         return {result.chunk: result for result in results}
 
-    def _touched_rows(self, chunk: _ChunkFile, names: Sequence[str], most_bytes: int) -> pa.Table:
+    def _touched_rows(self, chunk: _ComparedFile, names: Sequence[str], most_bytes: int) -> pa.Table:
         """Read by the row groups that they lie in."""
         pieces, begins = [], 0
         with hadoop_files.open_to_read(self.session, f"{self.lake}/{chunk.file.path}", chunk.file.bytes) as opened:
@@ -343,7 +343,7 @@ class _Proof:
                 if _has_text(pq.ParquetFile(opened)):
                     raise TooMuch("a value did not fit")
 
-    def _require_nothing_swept(self, sweep: Sweep, current: _Current, chunks: Sequence[_ChunkFile]) -> None:
+    def _require_nothing_swept(self, sweep: Sweep, current: _Current, chunks: Sequence[_ComparedFile]) -> None:
         """Every row of current is in a chunk of the backfill, or was changed since it began, or is not in its parts."""
         older = [c for b in self.coming.evidence for c in b.claims if c.backfill == sweep.backfill]
         own = [c for c in self.claims if c.backfill == sweep.backfill]
@@ -375,7 +375,7 @@ class _Proof:
             inside = pc.or_(inside, above if upper is None else pc.and_(above, pc.less_equal(own, upper)))
         return inside
 
-    def _require_equal(self, group: Sequence[_ChunkFile], current: _Current) -> None:
+    def _require_equal(self, group: Sequence[_ComparedFile], current: _Current) -> None:
         """Column by column, what no change touched."""
         places = np.concatenate([chunk.places[chunk.others] for chunk in group])
         of_groups = current.by_group(places)
@@ -420,9 +420,9 @@ def _first(key: tuple[str, ...] | None) -> int | None:
     return None if key is None else int(key[0])
 
 
-def _groups(chunks: Sequence[_ChunkFile]) -> Iterator[list[_ChunkFile]]:
+def _groups(chunks: Sequence[_ComparedFile]) -> Iterator[list[_ComparedFile]]:
     """Chunks whose rows lie near each other in current go together, so that few of its files are read for them."""
-    group: list[_ChunkFile] = []
+    group: list[_ComparedFile] = []
     rows = size = 0
     for chunk in sorted(chunks, key=lambda c: int(c.places.max(initial=-1))):
         if group and (rows >= GROUP_ROWS or size + chunk.bytes > GROUP_BYTES):

@@ -80,7 +80,7 @@ Facts = Callable[[Claim], Mapping[str, pa.Scalar]]
 
 
 @dataclass(slots=True)
-class _ChunkFile:
+class _LoadedFile:
     """One file of a claim: where its pages lie, between which values its key's whole numbers are, and the numbers of
     the rows that are not added as they are, with these rows."""
 
@@ -103,7 +103,7 @@ class WholeChunks:
     coming: NextBatches
     claims: Sequence[Claim]
     sweeps: Sequence[Sweep]
-    files: Sequence[_ChunkFile]
+    files: Sequence[_LoadedFile]
     there: TargetRows
     others: Sequence[DataFile]
 
@@ -193,9 +193,9 @@ class WholeChunks:
             "_committed_at": pa.scalar(moment_of(claim), pa.timestamp("us", "UTC")),
         }
 
-    def _groups(self) -> Iterator[list[_ChunkFile]]:
+    def _groups(self) -> Iterator[list[_LoadedFile]]:
         """Which files become one."""
-        open_groups: dict[str, list[_ChunkFile]] = {}
+        open_groups: dict[str, list[_LoadedFile]] = {}
         for file in self.files:
             if len(file.masked) == file.file.rows:
                 continue
@@ -206,7 +206,7 @@ class WholeChunks:
         yield from open_groups.values()
 
     def _written(
-        self, table: PinnedTable, group: Sequence[_ChunkFile], facts: Facts, left_out: frozenset[str]
+        self, table: PinnedTable, group: Sequence[_LoadedFile], facts: Facts, left_out: frozenset[str]
     ) -> WrittenFile:
         parts = _parts(group, facts)
         bodies = [
@@ -238,11 +238,11 @@ class WholeChunks:
         )
 
 
-def _parts(group: Sequence[_ChunkFile], facts: Facts) -> list[tuple[Footer, Constants]]:
+def _parts(group: Sequence[_LoadedFile], facts: Facts) -> list[tuple[Footer, Constants]]:
     return [(f.footer, parquet_footer.constants(f.footer.rows, facts(f.claim))) for f in group]
 
 
-def _masked_of(group: Sequence[_ChunkFile]) -> Iterator[int]:
+def _masked_of(group: Sequence[_LoadedFile]) -> Iterator[int]:
     """The numbers of masked rows in the file that these become."""
     begins = 0
     for file in group:
@@ -391,7 +391,7 @@ class _FirstLoad:
         walks = [walk.partition("/") for walk in file.tags.get(RANGES_TAG, "").split(",")]
         return all(attempt in attempts.get(key_range, {attempt}) for key_range, _, attempt in walks)
 
-    def _described(self, claim: Claim, file: StagedFile) -> _ChunkFile:
+    def _described(self, claim: Claim, file: StagedFile) -> _LoadedFile:
         with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
             footer = parquet_footer.read_footer(opened, file.bytes)
             parquet = pq.ParquetFile(opened)
@@ -403,19 +403,19 @@ class _FirstLoad:
                     bounds[name] = between["min"], between["max"]
         if sum(footer.rows) != file.rows:
             raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
-        return _ChunkFile(claim, file, footer, bounds)
+        return _LoadedFile(claim, file, footer, bounds)
 
     def _changed_keys(self, batch: PlannedBatch) -> list[list[pa.ChunkedArray]]:
         return [*chunk_keys.changed(self.session, self.lake, self.schema.key, batch)]
 
-    def _mask(self, file: _ChunkFile, touched: KeySet) -> None:
+    def _mask(self, file: _LoadedFile, touched: KeySet) -> None:
         if not len(touched):
             return
         with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.file.path}", file.file.bytes) as opened:
             read = pq.ParquetFile(opened).read(columns=list(self.schema.key))
         file.masked = pc.indices_nonzero(touched.holds([read[k] for k in self.schema.key]))
 
-    def _rows(self, file: _ChunkFile) -> pa.Table:
+    def _rows(self, file: _LoadedFile) -> pa.Table:
         """The masked rows, read by the row groups that they lie in."""
         parts = []
         masked = file.masked.cast(pa.int64())
@@ -462,7 +462,7 @@ class _FirstLoad:
             raise TooMuch("there are rows to be swept")
 
 
-def _may_meet(file: DataFile, chunks: Sequence[_ChunkFile]) -> bool:
+def _may_meet(file: DataFile, chunks: Sequence[_LoadedFile]) -> bool:
     """Whether a file of current may have a key of one of the chunks, by the bounds of whole numbers."""
     return any(
         all(

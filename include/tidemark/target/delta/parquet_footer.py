@@ -79,7 +79,7 @@ def read_footer(file: BinaryIO, size: int) -> Footer:
     if body < len(MAGIC):
         raise NotPlain
     file.seek(body)
-    fields = _Reader(file.read(length)).struct()
+    fields = _ThriftReader(file.read(length)).struct()
     if _ENCRYPTION in fields:
         raise NotPlain
     return Footer(fields, body)
@@ -228,7 +228,7 @@ def _move(fields: Struct, number: int, by: int) -> None:
 # --- Thrift's compact protocol ----------------------------------------------------------------------------------------
 
 
-class _Reader:
+class _ThriftReader:
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._at = 0

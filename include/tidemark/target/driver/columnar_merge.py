@@ -79,7 +79,7 @@ class Newest:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedChanges:
     """All changes of these batches in R1 order, in the table's shape, and the last ones."""
 
     schema: TableSchema
@@ -89,7 +89,7 @@ class Staged:
 
 
 def plain_changes(
-    session: SparkSession, lake: str, staged: Staged, current: PinnedTable, whole: WholeChunks | None
+    session: SparkSession, lake: str, staged: StagedChanges, current: PinnedTable, whole: WholeChunks | None
 ) -> PlainChanges:
     """Everything that has to be known before something is written; to be released, with the memory that was reserved
     for `staged`. Raises TooMuch, and lets the memory go."""
@@ -103,7 +103,7 @@ def plain_changes(
         raise
 
 
-def read_now(session: SparkSession, lake: str, schema: TableSchema, batches: Sequence[PlannedBatch]) -> Staged:
+def read_now(session: SparkSession, lake: str, schema: TableSchema, batches: Sequence[PlannedBatch]) -> StagedChanges:
     """With the driver's memory. Raises TooMuch."""
     reserve_memory()
     try:
@@ -123,10 +123,10 @@ def free_memory() -> None:
     _only_one.release()
 
 
-def staged_of(session: SparkSession, lake: str, schema: TableSchema, batches: Sequence[PlannedBatch]) -> Staged:
+def staged_of(session: SparkSession, lake: str, schema: TableSchema, batches: Sequence[PlannedBatch]) -> StagedChanges:
     """For whoever has reserved the memory. Raises TooMuch."""
     changes = staged_changes_of(session, lake, schema, [f for b in batches for f in b.files])
-    return Staged(schema, batches, changes, _newest(changes, schema.key))
+    return StagedChanges(schema, batches, changes, _newest(changes, schema.key))
 
 
 def staged_changes_of(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.schema.table import TableSchema
 from tidemark.target.driver import columnar_merge
-from tidemark.target.driver.columnar_merge import Staged
+from tidemark.target.driver.columnar_merge import StagedChanges
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class ReadAhead:
 
     schema: TableSchema
     batches: Sequence[PlannedBatch]
-    staged: Future[Staged] | None
+    staged: Future[StagedChanges] | None
     is_over: bool = False
 
-    def take(self, schema: TableSchema, batches: Sequence[PlannedBatch]) -> Staged | None:
+    def take(self, schema: TableSchema, batches: Sequence[PlannedBatch]) -> StagedChanges | None:
         """The changes of these batches in the table's shape, and the memory with them; None if others were read, or
         they are taken. Raises what reading them raised, and keeps the memory then."""
         if self.staged is None or not self._is_of(schema, batches):

@@ -44,7 +44,7 @@ from tidemark.target.spark.visibility import (
     REPAIRED,
     UNCHANGED,
     VERDICT,
-    Truncate,
+    TableTruncate,
 )
 from tidemark.wording import counted
 
@@ -102,7 +102,7 @@ class ChunkChanges(Changes):
         return visibility.alive(self.claims, self._truncates) if self.claims else {}
 
     @cached_property
-    def _truncates(self) -> list[Truncate]:
+    def _truncates(self) -> list[TableTruncate]:
         truncates = []
         for batches, older in ((self.evidence, True), (self.batches, False)):
             with_truncates = [b for b in batches if b.truncates]
@@ -110,7 +110,7 @@ class ChunkChanges(Changes):
                 staged = read_changes(self.session, self.lake, self.schemas, with_truncates)
                 each = staged.where(F.col("_op") == "truncate").groupBy("_commit_lsn", "_xid")
                 for row in each.agg(F.max("_ordinal").alias("ordinal")).collect():
-                    truncates.append(Truncate(row["_commit_lsn"], row["ordinal"], row["_xid"], older))
+                    truncates.append(TableTruncate(row["_commit_lsn"], row["ordinal"], row["_xid"], older))
         return truncates
 
     @cached_property

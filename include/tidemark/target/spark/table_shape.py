@@ -41,7 +41,7 @@ TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.enableDeleti
 
 
 @dataclass(frozen=True, slots=True)
-class TableShape:
+class PlannedShape:
     """`schema` is what both tables have in the end; `schemas` are the versions of the plan's files, and it."""
 
     session: SparkSession
@@ -51,7 +51,9 @@ class TableShape:
     schemas: tuple[TableSchema, ...]
 
     @classmethod
-    def settled(cls, session: SparkSession, plan: MergePlan, planned: PlannedTable, history: PinnedTable) -> TableShape:
+    def settled(
+        cls, session: SparkSession, plan: MergePlan, planned: PlannedTable, history: PinnedTable
+    ) -> PlannedShape:
         """What the source dropped stays, where the target has it or a file of the plan brings it. So does what the
         target got from a chunk that was ahead of the stream, and a column that is wider there already. A table that
         began anew has nothing of these."""

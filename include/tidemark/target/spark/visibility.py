@@ -66,7 +66,7 @@ _W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low"
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class TableTruncate:
     """One truncate of the table; `older` if it was applied before the plan."""
 
     commit_lsn: int
@@ -75,7 +75,7 @@ class Truncate:
     older: bool
 
 
-def alive(claims: Sequence[Claim], truncates: Sequence[Truncate]) -> dict[int, Claim]:
+def alive(claims: Sequence[Claim], truncates: Sequence[TableTruncate]) -> dict[int, Claim]:
     """The claims whose rows still count, by their numbers in the plan. A chunk that did not see a truncate below its
     watermark holds rows that are gone: its keys follow the stream, which begins anew at the truncate."""
     counting = {}
@@ -86,7 +86,7 @@ def alive(claims: Sequence[Claim], truncates: Sequence[Truncate]) -> dict[int, C
     return counting
 
 
-def is_above(claim: Claim, truncates: Sequence[Truncate]) -> bool:
+def is_above(claim: Claim, truncates: Sequence[TableTruncate]) -> bool:
     """Whether the claim's snapshot saw the plan's last truncate; if it did not, that removes the claim's rows too."""
     last = max((t for t in truncates if not t.older), key=lambda t: (t.commit_lsn, t.ordinal), default=None)
     return last is None or sees(claim, last.xid, last.commit_lsn)
@@ -99,7 +99,7 @@ def sees(claim: Claim | Sweep, xid: int, commit_lsn: int) -> bool:
     return Snapshot.parse(claim.snapshot).sees(xid)
 
 
-def claims_frame(session: SparkSession, claims: Mapping[int, Claim], truncates: Sequence[Truncate]) -> DataFrame:
+def claims_frame(session: SparkSession, claims: Mapping[int, Claim], truncates: Sequence[TableTruncate]) -> DataFrame:
     """One row per claim: its number, what its snapshot saw, its watermarks. Small: it is broadcast."""
     rows = []
     for number, claim in claims.items():

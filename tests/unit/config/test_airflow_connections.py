@@ -7,7 +7,7 @@ import traceback
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tidemark.connections import look_up, parse
+from tidemark.config.airflow_connections import look_up, parse
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark.spark_submit.spark_connection import SparkConnection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.schedule import longest_gap_s
+from tidemark.config.schedule import longest_gap_s
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
