@@ -1,17 +1,18 @@
 # make demo    capture a PostgreSQL shop into Delta tables and compare every row; CLUSTER=1: on a Spark cluster
-# make test    format, lint, types and tests
+# make test    format, lint, types and tests; TESTS="tests/ledger …": these tests alone
+# make unit    the tests that need neither a server nor Java, in a minute
 # Both do the set-up first, which takes seconds when it is done already. Everything made lies under .venv and .tidemark.
 
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test lint simulation soak faults clusters scheduler page bench bench-latency site lock clean
+.PHONY: help packages setup demo up down test unit lint simulation soak faults clusters scheduler page bench bench-latency site lock clean
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
 
-# A part of the tests: `make test TESTS=tests/unit`; demo and up with a Spark cluster and an S3 server: `make demo CLUSTER=1`.
+# Demo and up with a Spark cluster and an S3 server: `make demo CLUSTER=1`.
 export TESTS CLUSTER BENCH_SCALE
 export PYTHONPATH := include
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.tidemark/cache/python
@@ -27,12 +28,15 @@ help:
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make clean   remove everything that the above made'
 
-setup:
+packages setup:
 	@test -n "$(PYTHON)" || { echo 'Tidemark needs Python 3.11: install it (for example `sudo apt-get install python3.11 python3.11-venv`),' \
 		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@"$(PYTHON)" -m sandbox.setup
+	@"$(PYTHON)" -m sandbox.setup $(filter packages,$@)
 
-demo up test lint simulation soak faults clusters scheduler page bench bench-latency site lock: setup
+unit lint: packages
+	@$(SANDBOX) $@
+
+demo up test simulation soak faults clusters scheduler page bench bench-latency site lock: setup
 	@$(SANDBOX) $@
 
 down:

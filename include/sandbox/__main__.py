@@ -1,5 +1,5 @@
-"""`python -m sandbox demo|up|down|test|lint|simulation|soak|faults|scheduler|page|bench|bench-latency|site|lock`: what
-make calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
+"""`python -m sandbox demo|up|down|test|unit|lint|simulation|soak|faults|scheduler|page|bench|bench-latency|site|lock`:
+what make calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ COMMANDS = {
     "up": processes.up,
     "down": processes.down,
     "test": suites.test,
+    "unit": suites.unit,
     "lint": suites.lint,
     "simulation": suites.simulation,
     "soak": suites.soak,

@@ -43,10 +43,10 @@ NOT_THOROUGH: Final = ("-m", "not thorough")
 
 
 def test(checkout: Checkout) -> int:
-    """Format, lint and types, then all tests in three processes side by side, or those that TESTS names in one."""
-    linted = _all(checkout, _lint(checkout))
+    """Format, lint and types, then all tests in three processes side by side; or those that TESTS names and no more."""
     if chosen := os.environ.get("TESTS", "").split():
-        return max(linted, _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)}))
+        return _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)})
+    linted = _all(checkout, _lint(checkout))
     ignored = [f"--ignore={path}" for paths in WITH_SPARK.values() for path in paths if not path.startswith("-")]
     selections = {
         **{title: [*folders, *NOT_THOROUGH] for title, folders in WITH_SPARK.items()},
@@ -54,6 +54,11 @@ def test(checkout: Checkout) -> int:
     }
     tested = _side_by_side(checkout, {title: _pytest(checkout, title, paths) for title, paths in selections.items()})
     return max(linted, tested)
+
+
+def unit(checkout: Checkout) -> int:
+    """The tests that need neither a server nor Java."""
+    return _all(checkout, {"unit tests": _pytest(checkout, "unit tests", ["tests/unit", *NOT_THOROUGH])})
 
 
 def scratch(checkout: Checkout, memory: Path = MEMORY, meminfo: Path = Path("/proc/meminfo")) -> Path:

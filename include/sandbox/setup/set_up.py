@@ -1,5 +1,7 @@
 """A bare checkout -> Java, .venv from the lock, Delta's jars: `python -m sandbox.setup`. Standard library only.
 
+`python -m sandbox.setup packages` makes .venv alone, which is all that `make unit` and `make lint` need.
+
 Each part leaves a stamp that holds what it was made from (the lock's hash, Python's version, the checkout's place), so
 that a second call only compares stamps and needs no network. A part that was interrupted has no stamp, so it is done
 again.
@@ -27,15 +29,18 @@ from sandbox.setup.uv_settings import uv_settings
 from sandbox.steps import StepFailed, Steps, fail, run
 
 
-def set_up(checkout: Checkout) -> None:
+def set_up(checkout: Checkout, *, packages_alone: bool = False) -> None:
     """Do whatever of the set-up is not done yet. Raises StepFailed with what to type."""
     started = time.monotonic()
     steps = Steps()
     with _alone(checkout):
-        _java(checkout, steps)
-        _packages(checkout, steps)
-        _jars(checkout, steps)
-        _spark_settings(checkout)
+        if packages_alone:
+            _packages(checkout, steps)
+        else:
+            _java(checkout, steps)
+            _packages(checkout, steps)
+            _jars(checkout, steps)
+            _spark_settings(checkout)
         _command(checkout)
     if steps.took:
         print(f"  set-up done in {time.monotonic() - started:.0f} s; it lies in .venv and .tidemark", flush=True)
@@ -206,14 +211,14 @@ def _command(checkout: Checkout) -> None:
     command.chmod(0o755)
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     this = ".".join(map(str, sys.version_info[:3]))
     if not this.startswith("3.11."):
         return fail(
             StepFailed(f"Tidemark needs Python 3.11; this is {this}. Name one: make PYTHON=/path/to/python3.11")
         )
     try:
-        set_up(this_checkout())
+        set_up(this_checkout(), packages_alone=arguments == ["packages"])
     except StepFailed as failed:
         return fail(failed)
     return 0
