@@ -157,7 +157,7 @@ os.environ |= {{"AIRFLOW_HOME": {str(tmp_path)!r}, "TIDEMARK_PIPELINES": {str(pi
 import tidemark, tidemark_airflow
 from airflow import plugins_manager
 from airflow.dag_processing.dagbag import DagBag
-from tidemark import spark_jars
+from tidemark.spark_submit import spark_jars
 bag = DagBag({str(installed.dags)!r}, bundle_path={str(installed.dags)!r}, bundle_name="test")
 application = spark_jars.application("merge_batch", os.environ)
 print(json.dumps([sorted(bag.dags), bag.import_errors, [p.name for p in plugins_manager._get_plugins()[0]],

@@ -14,7 +14,7 @@ from tidemark.backfill import keyless_tables
 def all_sessions_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the two sessions that read a table without key, none goes on before each has its first stretch: else one may
     read all of it before the other is there."""
-    first, seen, real = threading.Barrier(2, timeout=60), threading.local(), keyless_tables.keyset.stretch_query
+    first, seen, real = threading.Barrier(2, timeout=60), threading.local(), keyless_tables.key_ranges.stretch_query
 
     def stretch_query(*arguments: Any) -> Any:
         if not hasattr(seen, "one"):
@@ -22,4 +22,4 @@ def all_sessions_read(monkeypatch: pytest.MonkeyPatch) -> None:
             first.wait()
         return real(*arguments)
 
-    monkeypatch.setattr(keyless_tables.keyset, "stretch_query", stretch_query)
+    monkeypatch.setattr(keyless_tables.key_ranges, "stretch_query", stretch_query)

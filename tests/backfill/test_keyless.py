@@ -71,7 +71,7 @@ def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
         began.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    monkeypatch.setattr(keyless_tables.keyset, "stretch_query", slow)
+    monkeypatch.setattr(keyless_tables.key_ranges, "stretch_query", slow)
     ending = threading.Thread(target=end_it)
     ending.start()
     with pytest.raises(SystemExit, match="told to end"):
@@ -109,7 +109,7 @@ def test_the_files_of_sessions_that_had_ended_are_let_go(
 def test_a_session_that_cannot_begin_ends_the_others(
     captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = keyless_tables.sessions.connect
+    connect = keyless_tables.read_sessions.connect
     queries, began = [], []
 
     def refused(*arguments: Any) -> Any:
@@ -123,8 +123,8 @@ def test_a_session_that_cannot_begin_ends_the_others(
         queries.append(stretch)
         return one_row_after(30)
 
-    monkeypatch.setattr(keyless_tables.sessions, "connect", refused)
-    monkeypatch.setattr(keyless_tables.keyset, "stretch_query", slow)
+    monkeypatch.setattr(keyless_tables.read_sessions, "connect", refused)
+    monkeypatch.setattr(keyless_tables.key_ranges, "stretch_query", slow)
     with pytest.raises(DatabaseUnreachable, match="no more connections"):
         captured.read()
     assert time.monotonic() - began[0] < 20

@@ -375,14 +375,14 @@ def test_parts_of_a_table_without_key_are_of_one_snapshot(captured: Pipeline, mo
     )
     captured.capture()
     (backfill,) = captured.plan(tables=["public.t"])
-    connect, numbers = keyless_tables.sessions.connect, itertools.count()
+    connect, numbers = keyless_tables.read_sessions.connect, itertools.count()
 
     def later(*arguments: Any) -> psycopg.Connection[Any]:
         if next(numbers):  # the first session is the one that exports
             captured.execute("UPDATE t SET n = n + 10000")
         return connect(*arguments)
 
-    monkeypatch.setattr(keyless_tables.sessions, "connect", later)
+    monkeypatch.setattr(keyless_tables.read_sessions, "connect", later)
     captured.read()
     assert sorted(ns(captured, backfill)) == list(range(1, 1001))
 
