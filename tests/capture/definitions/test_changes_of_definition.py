@@ -406,7 +406,15 @@ def test_what_became_of_a_type_is_told_from_when_a_column_got_it(
     assert ("altered since it was added" in (state(orders)[1] or "")) is marked
 
 
-def test_columns_that_alone_may_differ_are_marked_by_their_numbers_until_more_does(orders: Pipeline) -> None:
+def test_columns_that_alone_may_differ_are_marked_by_their_numbers_until_more_does(pipeline: Pipeline) -> None:
+    orders = pipeline
+    orders.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note varchar(10))",
+        # One that lists the table: PostgreSQL then refuses to make it UNLOGGED.
+        f"CREATE PUBLICATION {orders.config.publication} FOR TABLE orders WITH (publish_via_partition_root)",
+    )
+    orders.create_slot()
+    orders.drain()
     orders.execute("ALTER TABLE orders ADD COLUMN seen timestamptz DEFAULT clock_timestamp()")
     orders.drain()
     assert orders.table_row("public.orders").columns_in_doubt == [4]
@@ -420,6 +428,13 @@ def test_columns_that_alone_may_differ_are_marked_by_their_numbers_until_more_do
     assert orders.table_row("public.orders").columns_in_doubt is None
     orders.execute("ALTER TABLE orders ADD COLUMN again float DEFAULT random()")
     orders.drain()
+    assert orders.table_row("public.orders").columns_in_doubt is None
+
+
+def test_a_rewrite_of_a_table_that_may_be_made_unlogged_marks_all_its_columns(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ADD COLUMN seen timestamptz DEFAULT clock_timestamp()")
+    orders.drain()
+    assert orders.table_row("public.orders").backfill_kind == "source_changed"
     assert orders.table_row("public.orders").columns_in_doubt is None
 
 
