@@ -67,6 +67,11 @@ class Site:
         return row.life.merge
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 @pytest.fixture(scope="module")
 def site(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
@@ -113,6 +118,19 @@ def test_whoever_is_not_logged_in_sees_nothing(site: Site) -> None:
     assert {site.ask(path, None)[0] for path in READ} == {401}
     assert site.ask("/tidemark/api/dags/shop_capture/unpark", None, {"table": "shop.orders"})[0] == 401
     assert {site.ask(path, cookie=True)[0] for path in READ} == {200}
+
+
+def test_a_browser_without_a_session_is_sent_to_the_login_and_back(site: Site) -> None:
+    asked = f"http://127.0.0.1:{site.airflow.port}/tidemark/?pipeline=shop"
+    browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        browser.open(urllib.request.Request(asked, headers={"Accept": "text/html,*/*"}), timeout=60)
+    assert refused.value.code == 302
+    login = refused.value.headers["Location"]
+    assert login == "/api/v2/auth/login?next=%2Ftidemark%2F%3Fpipeline%3Dshop"
+    with pytest.raises(urllib.error.HTTPError) as led_on:
+        browser.open(f"http://127.0.0.1:{site.airflow.port}{login}", timeout=60)
+    assert "next=%2Ftidemark%2F%3Fpipeline%3Dshop" in led_on.value.headers["Location"], "Airflow takes the way back"
 
 
 def test_whoever_may_not_read_a_dag_sees_nothing_of_its_pipeline(site: Site) -> None:

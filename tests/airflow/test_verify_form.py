@@ -50,8 +50,13 @@ def test_what_is_typed_reaches_the_library(config: PipelineConfig) -> None:
     assert (request.row_filter, request.readers) == ("id > 1", 3)
 
 
-@pytest.mark.parametrize("share", ["2", "0", "1/0", "-1", "half", ""])
-def test_a_share_that_is_none_is_refused_before_a_run_exists(config: PipelineConfig, share: str) -> None:
+@pytest.mark.parametrize("share", [1, 0.25])
+def test_a_share_may_be_a_number_as_a_trigger_by_the_api_sends_it(config: PipelineConfig, share: float) -> None:
+    assert verify_form.request(config, filled(config, share=share), ()).share == Fraction(share)
+
+
+@pytest.mark.parametrize("share", ["2", "0", "1/0", "-1", "half", "", 2, 0, -1])
+def test_a_share_that_is_none_is_refused_before_a_run_exists(config: PipelineConfig, share: str | float) -> None:
     with pytest.raises(ParamValidationError):
         filled(config, share=share)
 

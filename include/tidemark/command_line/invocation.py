@@ -76,11 +76,16 @@ class Invocation:
 def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Path:
     """The file of a pipeline that is given as a path or by its name. Raises PipelineUnknown, which names all."""
     path = Path(pipeline)
-    if path.exists() or os.sep in pipeline or path.suffix in (".yaml", ".yml"):
+    if path.exists() or os.sep in pipeline:
         return path
-    folder = Path(environment.get(PIPELINES_VARIABLE) or CHECKOUT)
+    named = environment.get(PIPELINES_VARIABLE)
+    folder = Path(named or CHECKOUT)
     if not folder.is_dir():
-        raise PipelineUnknown(pipeline=pipeline, known=f"there is no folder {folder}; give the path of its file")
+        why = f"{PIPELINES_VARIABLE} names {named}, and there is no such folder" if named else ""
+        why = why or f"{PIPELINES_VARIABLE}, the folder of the pipeline files, is not set"
+        raise PipelineUnknown(pipeline=pipeline, known=f"{why}; set it, or give the path of the pipeline's file")
+    if (folder / path).is_file():
+        return folder / path
     files = {config.pipeline: Path(config.path) for config in file_reader.read_all(folder)[0]}
     files = {**{file.stem: file for file in file_reader.files(folder)}, **files}
     if pipeline in files:

@@ -38,11 +38,13 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
         "other_tables": of_backfill["other_tables"],
         "share": Param(
             SHARE,
-            type="string",
+            type=["string", "number"],
             title="Share",
             description="How much of each table is compared, that which was proven longest ago: 1 for all of it. "
             "Tables whose keys Spark orders otherwise are compared as a whole, a share of them in each run.",
             pattern=r"^\s*(1|1/[1-9][0-9]{0,3}|0?\.[0-9]{1,4})\s*$",
+            exclusiveMinimum=0,
+            maximum=1,
         ),
         "repair": Param(
             False,
@@ -70,7 +72,7 @@ def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[
 
     fields = tuple(form(config))
     problems = backfill_form.unknown_fields(fields, typed)
-    share = Fraction(answers["share"].strip())
+    share = Fraction(str(answers["share"]).strip())
     if not 0 < share <= 1:
         problems.append("`share` is above 0, and 1 at most")
     if problems:

@@ -12,7 +12,7 @@ runs in threads: they wait for databases.
 
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
@@ -20,15 +20,19 @@ from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires
 from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException as AnyHttpException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import Response
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import TableUnknown, TidemarkError
 from tidemark.observe.status_json import dags
 from tidemark_airflow.page.page_queries import Reading, pipelines_folder
+from tidemark_airflow.page.views import PREFIX
 
 STATIC: Final = Path(__file__).parent / "static"
 MAX_HOURS: Final = 90 * 24
@@ -127,6 +131,14 @@ def application(reading: Reading | None = None) -> FastAPI:
     def upgraded(dag_id: str, user: GetUserDep) -> dict[str, Any]:
         return done(*answers.continue_upgraded(pipeline_of_dag(dag_id), user.get_name()))
 
+    @app.exception_handler(AnyHttpException)
+    async def refused(request: Request, error: Exception) -> Response:
+        """A browser that opens the page without a session, or with one that is over, is sent to Airflow's login."""
+        assert isinstance(error, AnyHttpException)
+        if error.status_code == 401 and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(_login(request), 302)
+        return await http_exception_handler(request, error)
+
     @app.exception_handler(TidemarkError)
     def of_the_library(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 404 if isinstance(error, TableUnknown) else 503)
@@ -138,6 +150,13 @@ def application(reading: Reading | None = None) -> FastAPI:
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+def _login(request: Request) -> str:
+    """Airflow's login, which leads back to the address that was asked for."""
+    mounted_at = request.scope.get("root_path", "")
+    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return f"{mounted_at.removesuffix(PREFIX)}/api/v2/auth/login?{urlencode({'next': asked})}"
 
 
 def of_this_site(request: Request) -> None:
