@@ -31,7 +31,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.standby import Standby, standby_of
 from tidemark import failpoints
-from tidemark.capture.continuity import generation
+from tidemark.capture.continuity import discontinuity
 from tidemark.config import Merge, TableRule
 from tidemark.errors import BackfillError, ChangesGone, SlotMissing, SourceForked, SourceReplaced
 from tidemark.ledger.staged import generations
@@ -133,7 +133,7 @@ class FailingOver(Play):
         self._count_what_is_followed()
 
     def _count_what_is_followed(self) -> None:
-        follow, lost_part = generations.follow, generation.lost_part
+        follow, lost_part = generations.follow, discontinuity.lost_part
 
         def following(*about: Any, **options: Any) -> generations.Followed:
             followed = follow(*about, **options)
@@ -150,7 +150,7 @@ class FailingOver(Play):
             return lost
 
         self.monkeypatch.setattr(generations, "follow", following)
-        self.monkeypatch.setattr(generation, "lost_part", losing)
+        self.monkeypatch.setattr(discontinuity, "lost_part", losing)
 
     def begin(self) -> None:
         super().begin()

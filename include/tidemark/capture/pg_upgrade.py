@@ -29,7 +29,7 @@ from msgspec import structs
 
 from tidemark.capture import lake_folder
 from tidemark.capture.continuity import ownership
-from tidemark.capture.continuity.generation import open_next
+from tidemark.capture.continuity.discontinuity import open_next
 from tidemark.capture.continuity.recovery import look_into_staging, what_goes_on
 from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S
 from tidemark.capture.table_identities import Places

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
-from tidemark.capture.continuity import generation
+from tidemark.capture.continuity import discontinuity
 from tidemark.errors import LakeTaken
 from tidemark.ledger.migrations import migrate
 
@@ -121,14 +121,14 @@ def test_of_two_that_open_their_first_generation_at_the_same_moment_one_does(
     captured.begin()
     other = second_of(captured)
     other.begin()
-    opens = generation.utc_now
+    opens = discontinuity.utc_now
 
     def while_the_other_one_opens() -> datetime:
         monkeypatch.undo()
         other.settle()
         return opens()
 
-    monkeypatch.setattr(generation, "utc_now", while_the_other_one_opens)
+    monkeypatch.setattr(discontinuity, "utc_now", while_the_other_one_opens)
     with pytest.raises(LakeTaken, match=f'generation 1 was opened from the slot "{other.config.slot}" at the same'):
         captured.settle()
     assert captured.generation() is None

@@ -21,7 +21,7 @@ from tests.support.pipeline import Pipeline
 from tests.support.standby import standby_of
 from tests.support.upgrading import upgraded
 from tidemark.capture import pg_upgrade
-from tidemark.capture.continuity import generation as capture_generation
+from tidemark.capture.continuity import discontinuity
 from tidemark.config import TableRule
 from tidemark.errors import SlotBusy, SlotMissing, SlotOfAnother, SlotUnknown, SourceReplaced
 from tidemark.formats.manifest import KeyPart
@@ -208,7 +208,7 @@ def test_a_death_on_the_way_loses_no_row(
         to(pipeline, new)
         with monkeypatch.context() as patch:
             if dies_in == "the second":
-                patch.setattr(capture_generation.generations, "open_generation", die)
+                patch.setattr(discontinuity.generations, "open_generation", die)
             else:
                 patch.setattr(proofs, "withdraw", die)
             with pytest.raises(KeyboardInterrupt):

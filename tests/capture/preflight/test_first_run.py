@@ -10,6 +10,7 @@ import pytest
 
 from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said
+from tidemark.capture.continuity import discontinuity
 from tidemark.capture.continuity import generation as generation_module
 from tidemark.errors import (
     LeaseLost,
@@ -100,14 +101,14 @@ class TestFirstRun:
     def test_a_try_that_was_overtaken_between_look_and_opening_opens_nothing(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = generation_module.open_next
+        real = discontinuity.open_next
 
         def overtaken(*arguments: Any) -> Any:
             monkeypatch.undo()
             shop.sound(holder="capture/1/preflight")
             return real(*arguments)
 
-        monkeypatch.setattr(generation_module, "open_next", overtaken)
+        monkeypatch.setattr(discontinuity, "open_next", overtaken)
         assert [type(f.cause) for f in shop.preflight(holder="capture/1/preflight").errors] == [LeaseLost]
         assert staged_folders.generations(Store(shop.config.lake), shop.config.pipeline) == [1]
         assert shop.settle().number == 1

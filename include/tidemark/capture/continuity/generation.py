@@ -1,87 +1,43 @@
-"""Slot, ledger and staging -> the generation that a drain may go on with (R4, R8).
+"""Judges whether the slot continues the open generation, and opens a new one if it does not (R4, R8).
 
-PostgreSQL gives a slot no identity, so what is asked is not "is it the same slot" but "can it still
-send everything above `staged`", and that its position answers: a slot sends every transaction that
-commits at or above confirmed_flush_lsn.
+PostgreSQL gives a slot no identity. So the question is not "is it the same slot" but "does it still send everything
+above `staged`". An ordinary run ends here: the same server, timeline and history, a slot at or below `staged`, and WAL
+that reaches it. Everything else goes through one door, `discontinuity.resolve`: a first run, a failover, a lost or
+re-created slot, an older copy of the source.
 
-    a slot that is not this pipeline's               ──► SlotUnknown: it is not read, wherever it stands (`ownership`)
-    a server on an older timeline than the one that
-      is followed                                    ──► SourceLeftBehind: it is not read either, until a person says so
-    no generation                                    ──► open one at the slot's confirmed LSN
-    other system identifier, a history of WAL that
-      parts from what was staged, or WAL that ends
-      below staged (an older copy of the disk)       ──► new generation, every table needs a backfill, SourceReplaced
-                                                         once
-    the same, but a failover slot has all of the new
-      history from where it parts                    ──► new generation from there; of the tables that lost changes
-                                                         touched, their rows need a backfill, SourceForked once
-    confirmed > staged, after staging was asked      ──► new generation, every table needs a backfill, ChangesGone once
-    confirmed <= staged                              ──► go on: the drain starts at staged and discards what lies below
-
-A slot that was dropped and created again stands beyond everything staged, since creating one writes WAL; one that was
-copied from another slot may stand below, and is then complete. A failover slot keeps its generation across a promotion
-if the new timeline began at or above staged; what the ledger keeps of snapshots above that point is read, or judged,
-anew (`generations.follow`). A source put back to an older copy of its disk, on the same timeline, whose WAL has since
-grown beyond staged again, is known by the heartbeat that it does not have (`rewound`); restoring by recovery (PITR)
-always begins a new timeline. A server that `pg_upgrade` made has another system identifier: `capture.pg_upgrade`
-continues on it once a person has said so, before any run adopts its slot.
+    the slot is not this pipeline's                            ──► SlotUnknown, nothing is read (`ownership`)
+    the folder in the lake is another pipeline's               ──► LakeTaken (`lake_folder`)
+    staging holds batches that the ledger lacks                ──► they are registered again (`recovery`)
+    server, history and slot are those that were staged from   ──► go on: the drain starts at `staged`
+    anything else                                              ──► `discontinuity`
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import psycopg
-import pyarrow.parquet as pq
-from msgspec import structs
 
 from tidemark.capture import lake_folder
-from tidemark.capture.continuity import ownership, source_rewinds
+from tidemark.capture.continuity import discontinuity, ownership
+from tidemark.capture.continuity.discontinuity import SlotFacts
 from tidemark.capture.continuity.recovery import register_again
-from tidemark.capture.continuity.source_forks import LostPart, lost_part
 from tidemark.config import PipelineConfig
-from tidemark.errors import (
-    ChangesGone,
-    GenerationStale,
-    SourceForked,
-    SourceLeftBehind,
-    SourceReplaced,
-    TidemarkError,
-)
-from tidemark.findings import listed
-from tidemark.formats import layout
-from tidemark.formats.error_record import ErrorFacts
-from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger.captured import tables
+from tidemark.errors import GenerationStale
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.leases import Lease
 from tidemark.ledger.staged import generations
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
-from tidemark.run import utc_now
 from tidemark.source.wal import slot as slots
-from tidemark.source.wal.slot import Server, SlotState
 from tidemark.source.wal.slot_server import at_slot, replayed_timeline, system_identifier
 from tidemark.source.wal.timelines import History, read_history
-from tidemark.source.wal.wal_messages import make_durable
 from tidemark.staging.staged_folders import StagedFolders
 from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Break:
-    """Why the slot does not continue the generation, as half a sentence and as the error for it. `left_lsn`: where the
-    source's history left what was staged, None if that is not known or nothing staged lies above. `sends_all`: the slot
-    has everything from there."""
-
-    reason: str
-    error: TidemarkError
-    left_lsn: Lsn | None = None
-    sends_all: bool = False
 
 
 def settle(
@@ -93,8 +49,7 @@ def settle(
     *,
     accepts: bool = False,
 ) -> Generation:
-    """The open generation, after every question about the slot is answered. Call it under the lease `slot`, before the
-    stream is opened.
+    """Return the open generation that a drain may go on with. Call it under the lease `slot`, before the stream opens.
 
     Raises one of the slot's errors or of the folder's (`lake_folder`), or `ChangesGone`, `SourceReplaced` or
     `SourceForked` once per gap; the run after that goes on. `folders`: what `look_into_staging` saw under the lease.
@@ -103,45 +58,16 @@ def settle(
     """
     store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
-    known = generations.current(ledger)
-    lake_folder.refuse_another(config, source, store, folders.numbers, known, accepts=accepts)
+    before = generations.current(ledger)
+    lake_folder.refuse_another(config, source, store, folders.numbers, before, accepts=accepts)
     server = slots.read_server(source)
     again = register_again(ledger, folders, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
         log.info("Registered %s again from staging, up to %s", counted(len(again), "batch"), again[-1].end_lsn)
     generation = generations.current(ledger)
-    history = read_history(source, server.timeline)
-    opening = GenerationFile(
-        pipeline=lease.pipeline,
-        number=0,  # `open_next` gives it its own
-        system_identifier=server.system_identifier,
-        timeline=server.timeline,
-        slot=slot.name,
-        start_lsn=confirmed_lsn,
-        opened_at=utc_now().isoformat(),
-        reason=f'the slot "{slot.name}" is read from {confirmed_lsn} on',
-        history=str(history),
-    )
-    if generation is None:
-        return open_next(ledger, folders, lease, opening, server)
-    if server.timeline < generation.timeline and not accepts:
-        _refuse_left_behind(config, server, generation)
-    broken = _what_is_gone(server, history, slot, confirmed_lsn, generation)
-    if broken is None and server.started_at != generation.source_started_at:
-        if source_rewinds.was_rewound(config, source, ledger, lease, confirmed_lsn):
-            broken = _rewound(server, confirmed_lsn, generation)
-        else:
-            generations.note_source(ledger, lease, generation.number, source_started_at=server.started_at)
-    if broken is not None:
-        lost = None if broken.left_lsn is None else lost_part(ledger, store, generation, broken.left_lsn)
-        open_next(ledger, folders, lease, _after(broken, lost, opening, generation), server, lost)
-    else:
-        if server.timeline != generation.timeline:
-            _follow(source, ledger, lease, history, generation)
-        elif generation.history != str(history):
-            generations.note_source(ledger, lease, generation.number, history=str(history))
-        if slot.name != generation.slot:
-            generations.note_source(ledger, lease, generation.number, slot=slot.name)
+    facts = SlotFacts(slot, confirmed_lsn, server, read_history(source, server.timeline))
+    if generation is None or not facts.plainly_continue(generation):
+        discontinuity.resolve(config, source, ledger, folders, lease, generation, facts, accepts=accepts)
     raised = generations.take_error(ledger, lease)
     if raised is not None:
         raise raised
@@ -155,94 +81,11 @@ def lost_parts(ledger: Ledger) -> dict[int, Lsn]:
         return {}
     history = History.parse(opened.history)
     parted = {
-        older.number: _parted_at(history, older)
+        older.number: discontinuity.parted_at(history, older)
         for older in generations.all_of(ledger)
         if older.system_identifier == opened.system_identifier and older.number < opened.number
     }
     return {number: left_lsn for number, left_lsn in parted.items() if left_lsn is not None}
-
-
-def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Generation) -> None:
-    """Raises SourceLeftBehind. Timelines of one database only rise: such a server is one that a standby took over from,
-    or an older copy of the disk. To read it would end the generation, and coming back would end the next one."""
-    if server.system_identifier == generation.system_identifier:
-        raise SourceLeftBehind(
-            timeline=server.timeline,
-            followed=generation.timeline,
-            generation=generation.number,
-            path=config.path or "FILE",
-        )
-
-
-def _after(broken: _Break, lost: LostPart | None, opening: GenerationFile, generation: Generation) -> GenerationFile:
-    """The generation that follows the one that is broken. It goes on from where the source left what was staged, if
-    the slot has all from there and it can be told what was lost; else every table needs a backfill."""
-    if lost is None or not broken.sends_all:
-        error = _with_lost(broken.error, lost, opening.pipeline)
-        return structs.replace(opening, reason=broken.reason, backfill_kind=tables.GAP, error=error)
-    assert broken.left_lsn is not None
-    opening = structs.replace(
-        opening, start_lsn=broken.left_lsn, reason=broken.reason, backfill_kind=tables.FORK, tables=lost.tables
-    )
-    if not lost.transactions.num_rows:
-        log.warning("%s. Nothing of the tables is lost", broken.reason)
-        return opening
-    forked = SourceForked(
-        difference=broken.reason,
-        generation=generation.number,
-        transactions=_lost_said(lost, opening.pipeline),
-        rows=lost.rows_said,
-        left_lsn=broken.left_lsn,
-        pipeline=opening.pipeline,
-    )
-    return structs.replace(opening, error=forked.as_facts())
-
-
-def _with_lost(error: TidemarkError, lost: LostPart | None, pipeline: str) -> ErrorFacts:
-    """The error, with the transactions that the source lost."""
-    facts = error.as_facts()
-    if lost is None or not lost.transactions.num_rows or "difference" not in facts.facts:
-        return facts
-    difference = f"{facts.facts['difference']}. {_lost_said(lost, pipeline)}"
-    return structs.replace(facts, facts={**facts.facts, "difference": difference})
-
-
-def _lost_said(lost: LostPart, pipeline: str) -> str:
-    counts = counted(lost.transactions.num_rows, "transaction")
-    return f"The source lost {counts} that the lake has: {lost}"
-
-
-def _follow(
-    source: psycopg.Connection[Any],
-    ledger: Ledger,
-    lease: Lease,
-    history: History,
-    generation: Generation,
-) -> None:
-    """Go on with the generation on the timeline of a promoted standby; what the ledger keeps of the lost part goes."""
-    left_lsn = _parted_at(history, generation)
-    row = source.execute("SELECT pg_current_snapshot()::text").fetchone()
-    assert row is not None
-    seen = make_durable(source)
-    if left_lsn is None or seen.timeline != history.timeline:
-        raise GenerationStale(
-            slot=generation.slot, generation=generation.number, difference="another standby was promoted just now"
-        )
-    with ledger.transaction():
-        followed = generations.follow(
-            ledger, lease, generation.number, left_lsn=left_lsn, snapshot=row[0], seen_at=seen
-        )
-        generations.note_source(ledger, lease, generation.number, history=str(history))
-    log.warning(
-        "Following timeline %d, which left %d at %s, with all that was staged. Chunks that are read again: %d; "
-        "backfills that begin anew: %s; tables whose capture is judged anew: %s",
-        history.timeline,
-        generation.timeline,
-        left_lsn,
-        followed.chunks,
-        listed(followed.backfills) or "none",
-        listed(followed.tables) or "none",
-    )
 
 
 def _still_sends(
@@ -252,9 +95,9 @@ def _still_sends(
     start, and the database is the one that wrote them up to the end."""
     slot, confirmed_lsn = slots.usable(source, config.slot)
     server = slots.read_server(source)
+    facts = SlotFacts(slot, confirmed_lsn, server, read_history(source, server.timeline))
     up_to_end = replace(generation, staged_lsn=end_lsn)
-    broken = _what_is_gone(server, read_history(source, server.timeline), slot, confirmed_lsn, up_to_end)
-    return broken is None and confirmed_lsn <= start_lsn
+    return confirmed_lsn <= start_lsn and discontinuity.what_is_gone(facts, up_to_end) is None
 
 
 def still_continues(source: psycopg.Connection[Any], generation: Generation) -> None:
@@ -265,7 +108,7 @@ def still_continues(source: psycopg.Connection[Any], generation: Generation) -> 
     """
     slot, confirmed_lsn = slots.usable(source, generation.slot)
     server = slots.read_server(source)
-    difference = _other_life(server, generation)
+    difference = discontinuity.other_life(server, generation)
     if difference is None and server.timeline != generation.timeline:
         difference = f"timeline {server.timeline} instead of {generation.timeline}"
     if difference is None:
@@ -288,134 +131,3 @@ def _beside_another_history(source: psycopg.Connection[Any], generation: Generat
     if replayed != generation.timeline:
         return f"the standby replays timeline {replayed}, and the primary is on {generation.timeline}"
     return None
-
-
-def _what_is_gone(
-    server: Server, history: History, slot: SlotState, confirmed_lsn: Lsn, generation: Generation
-) -> _Break | None:
-    """Why the slot does not continue the generation; None if it does."""
-    staged_lsn = generation.staged_lsn
-    difference, left_lsn = _other_life(server, generation), None
-    if difference is None:
-        left_lsn = _parted_at(history, generation)
-        difference = _lost_by_promotion(history, slot, confirmed_lsn, left_lsn, generation)
-    if difference is not None:
-        is_known = left_lsn is not None and left_lsn < staged_lsn
-        return _Break(
-            f"another life of the database: {difference}",
-            SourceReplaced(
-                difference=difference,
-                generation=generation.number,
-                staged_lsn=staged_lsn,
-                confirmed_lsn=confirmed_lsn,
-            ),
-            left_lsn if is_known else None,
-            sends_all=(
-                slot.failover
-                and history.timeline > generation.timeline
-                and left_lsn is not None
-                and confirmed_lsn <= left_lsn
-            ),
-        )
-    if confirmed_lsn > staged_lsn:
-        return _Break(
-            f"the changes between {staged_lsn} and {confirmed_lsn} are gone",
-            ChangesGone(
-                slot=slot.name,
-                generation=generation.number,
-                staged_lsn=staged_lsn,
-                confirmed_lsn=confirmed_lsn,
-            ),
-        )
-    return None
-
-
-def _rewound(server: Server, confirmed_lsn: Lsn, generation: Generation) -> _Break:
-    difference = (
-        f"its WAL, since its start at {server.started_at}, does not have the heartbeat that was staged up to "
-        f"{generation.heartbeat_lsn}, so it was put back to an older copy and written on"
-    )
-    return _Break(
-        f"another life of the database: {difference}",
-        SourceReplaced(
-            difference=difference,
-            generation=generation.number,
-            staged_lsn=generation.staged_lsn,
-            confirmed_lsn=confirmed_lsn,
-        ),
-    )
-
-
-def _other_life(server: Server, generation: Generation) -> str | None:
-    if server.system_identifier != generation.system_identifier:
-        return f"system identifier {server.system_identifier} instead of {generation.system_identifier}"
-    if server.flush_lsn < generation.staged_lsn and server.timeline == generation.timeline:
-        return f"its WAL ends at {server.flush_lsn}, so it was put back to an older copy"
-    return None
-
-
-def _parted_at(history: History, generation: Generation) -> Lsn | None:
-    """Where the source's history left the one that the generation was staged from; None if it did not, or, of a
-    generation whose history nobody noted, if that cannot be told."""
-    if generation.history is not None:
-        return history.parted_at(History.parse(generation.history))
-    if generation.timeline == 1:
-        return history.parted_at(History(1))
-    return dict(history.left).get(generation.timeline)
-
-
-def _lost_by_promotion(
-    history: History, slot: SlotState, confirmed_lsn: Lsn, left_lsn: Lsn | None, generation: Generation
-) -> str | None:
-    """A promoted standby has everything that was staged only if the slot was carried over (failover = true) and its
-    history has all of it: what the old primary wrote above the point where they part is in no timeline any more."""
-    if history.timeline == generation.timeline:
-        if left_lsn is None:
-            return None
-        # What the ledger keeps of snapshots goes by the timeline's number, which does not tell the two apart.
-        return f"another timeline {history.timeline} than the one that was followed; they part at {left_lsn}"
-    difference = f"timeline {history.timeline} instead of {generation.timeline}"
-    if not slot.failover:
-        return f'{difference}, and the slot "{slot.name}" is no failover slot'
-    if left_lsn is None or left_lsn < generation.staged_lsn:
-        return f"{difference}, which left that one at {left_lsn or 'an unknown position'}"
-    if confirmed_lsn > generation.staged_lsn:
-        return f'{difference}, and the slot "{slot.name}" was not carried over: it begins at {confirmed_lsn}'
-    return None
-
-
-def open_next(
-    ledger: Ledger,
-    folders: StagedFolders,
-    lease: Lease,
-    opening: GenerationFile,
-    server: Server,
-    lost: LostPart | None = None,
-) -> Generation:
-    """Give it the next number, write what was lost and generation.json, then the ledger's row. A death in between is
-    caught up by `register_again`.
-
-    The lease stays locked from before the file is written: an attempt that was overtaken since it looked writes
-    nothing, and one that takes over sees file and row, or neither. A pipeline of another ledger has another lease: the
-    number is the one behind those that were looked at and found to be our own, and the first of the two to put its file
-    there has it. Raises LakeTaken for the second.
-    """
-    store = folders.store
-    with ledger.transaction():
-        lease.check(ledger, SLOT)
-        current = generations.current(ledger)
-        number = 1 + max([0 if current is None else current.number, *folders.numbers])
-        opening = structs.replace(opening, number=number)
-        if lost is not None and lost.transactions.num_rows:
-            with store.create(layout.lost_file(lease.pipeline, number)) as out:
-                pq.write_table(lost.transactions, out)
-        path = layout.generation_file(lease.pipeline, number)
-        try:
-            store.write_new(path, opening.to_json().encode())
-        except FileExistsError:
-            raise lake_folder.taken_meanwhile(store, lease.pipeline, number) from None
-        store.sync_folders(layout.generation_folder(lease.pipeline, number))
-        log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, opening.reason)
-        generations.open_generation(ledger, lease, opening)
-        generations.note_source(ledger, lease, number, source_started_at=server.started_at)
-        return generations.required(ledger)
