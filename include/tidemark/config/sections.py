@@ -236,8 +236,8 @@ class SparkSection(_Section):
 
 
 class Alerts(_Section):
-    """Defines who gets alerts, their thresholds, and whether the task `health` fails or is skipped while the pipeline is
-    not exact."""
+    """Defines the receiver and thresholds of alerts, and whether the task `health` fails or is skipped while the
+    pipeline is not exact."""
 
     notifier: ClassPath | None = None
     """dotted path of an Airflow notifier, or of a function that returns one; called with `message=` when an alert
