@@ -1,4 +1,4 @@
-"""`tidemark COMMAND PIPELINE …`: what the DAGs do and what the page in Airflow shows, on a terminal.
+"""Runs `tidemark COMMAND PIPELINE …`, the command line: what the DAGs do, and what the page in Airflow shows.
 
     status     where the pipeline stands, and what needs somebody; --all: each table
     tables     every table, or those of a pattern, or all that is known of one

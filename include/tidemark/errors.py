@@ -1,4 +1,4 @@
-"""Every error Tidemark raises on purpose, in one tree by whose move it is.
+"""Defines every error that Tidemark raises on purpose, in one tree ordered by who must act.
 
 A leaf says in `happened` what happened, with the facts, and in `remedy` what to do; both are templates over the
 keyword facts given when it is raised, so a leaf cannot be raised with a fact missing. `docs/operations.md` has

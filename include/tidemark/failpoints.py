@@ -1,4 +1,4 @@
-"""Named places where a test may kill the process, so that "what if it dies here" has an answer that was tried.
+"""Names the places at which a test can kill the process, and kills it there.
 
 `reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT says so:
 

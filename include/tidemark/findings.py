@@ -1,4 +1,4 @@
-"""What a preflight found: `Finding`s, all of them at once, each with its remedy -> one `Report`.
+"""Collects the findings of a preflight, each with its remedy -> one `Report`.
 
 Severities, hardest first:
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's log sequence number: text "0/16B3748" or 64-bit integer -> `Lsn`.
+"""Parses and prints PostgreSQL's log sequence number: text "0/16B3748" or 64-bit integer -> `Lsn`.
 
 An LSN is a byte position in the write-ahead log. Three of them matter here and are never mixed up (R3): `commit_lsn`,
 where a commit record begins; `end_lsn`, the first byte after it; and positions (staged, applied, confirmed), which are

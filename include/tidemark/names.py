@@ -1,4 +1,4 @@
-"""Names of PostgreSQL tables -> one text id, folder names, quoted Spark identifiers.
+"""Converts names of PostgreSQL tables to a text id, to folder names, and to quoted Spark identifiers.
 
 PostgreSQL allows every character but NUL in a name, object stores and Delta paths do not. So a name is percent-encoded
 wherever it becomes part of a path, and the dot that separates schema and table is the only bare dot of an id: "a.b"."c"

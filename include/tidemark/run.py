@@ -1,4 +1,4 @@
-"""What a run is about, in one record: built once where a task, a command or a test begins, handed on whole.
+"""Defines the record `Run` of a task's pipeline, connections, holder and clock, which every stage takes.
 
 Nothing in it changes while the run works; what a stage opens for itself (sessions, a lease, the generation) is not in
 it. Airflow's tasks build it from their connections and their context, `tidemark` from the environment.

@@ -1,4 +1,4 @@
-"""An exception that nobody thought of -> an error of the tree that says where it came from, and not what it says.
+"""Converts exceptions from outside Tidemark's tree to an error that names their class and place, but not their text.
 
 Whatever Python, pyarrow or a file system raises may quote a value (`invalid literal for int() with base 10: '…'`), and
 a task's log keeps the text of the exception with that of everything that led to it. So nothing leaves the library with

@@ -1,4 +1,4 @@
-"""Somebody waits for somebody else -> the log says for what, who holds it, until when; at once, then every half minute.
+"""Logs what a task waits for, who holds it and until when: at once, then every half minute.
 
     wait = Wait(limit_s=600)
     while (holder := look()) is not None:

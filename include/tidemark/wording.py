@@ -1,4 +1,4 @@
-"""Numbers, durations and moments -> the words that messages and logs have for them, the same everywhere.
+"""Formats numbers, durations and times for messages and logs.
 
 A message is read by somebody who was woken for it: "8 min 31 s" needs no second look, 511.04 or PT8M31S does.
 """

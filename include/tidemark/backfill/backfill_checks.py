@@ -1,4 +1,4 @@
-"""What is looked at before a backfill or a verify is opened: the generation, and each table under its lock.
+"""Checks the generation, and each table under its lock, before a backfill or a verify is opened.
 
 settled    the open generation, which the slot continues
 published  what is captured at the source now, by id

@@ -1,4 +1,4 @@
-"""What a backfill did, once all of it is applied: ledger -> `BackfillReport`, whose `str()` is what a log shows.
+"""Reports an applied backfill: ledger -> `BackfillReport`, whose `str()` is the text of the log.
 
 Counts are those of the chunks, as the plans that merged them said, summed. If a driver died after its work was done
 nobody knows what became of its rows: those chunks are counted as such, and the table is as complete. No value of a row

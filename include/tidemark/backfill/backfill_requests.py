@@ -1,4 +1,4 @@
-"""Ledger -> which tables should be backfilled now, and how.
+"""Derives from the ledger which tables need a backfill now, and of which rows and columns.
 
     marked, and nobody reads it                      the whole table
     marked for some columns alone                    these columns and the key, of all rows

@@ -1,4 +1,4 @@
-"""A COPY's rows on their way to a chunk's files, in bounded memory: block by block, what is counted of them kept."""
+"""Decodes the rows of a COPY block by block into a chunk's files, in bounded memory, and counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One chunk of a table at the source -> typed Parquet files, with the snapshot and the fingerprint it was read under.
+"""Reads one chunk of a table at the source into typed Parquet files, with its snapshot and fingerprint.
 
     low watermark ─► BEGIN REPEATABLE READ, READ ONLY ─► LOCK TABLE ─► snapshot ─► fingerprint ─► COPY ─► COMMIT
 

@@ -1,6 +1,4 @@
-"""How many rows the next chunk of a backfill has: as many as the last chunk's pace gives in the time that one shall
-take. Pure.
-"""
+"""Computes the rows of the next chunk from the last chunk's rate and the target duration. Pure."""
 
 from __future__ import annotations
 

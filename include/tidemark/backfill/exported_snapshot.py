@@ -1,4 +1,4 @@
-"""Mode `exported_snapshot`: the ranges of a first load, read by several processes under one snapshot.
+"""Reads the ranges of a first load in several processes under one snapshot: mode `exported_snapshot`.
 
     temporary slot ──EXPORT_SNAPSHOT──► snapshot and consistent point
         │ held open by this process        │ imported by every chunk's transaction

@@ -1,4 +1,4 @@
-"""A table without key -> the rows of one chunk, read as a whole under one snapshot.
+"""Reads a table without a key as one chunk, under one snapshot.
 
 Without a key no row can be told from its copies, so the chunk is the whole table as of one snapshot. If that is
 large it is read by several sessions at once: stretches of pages (ctid ranges) of the table, or of each leaf of a

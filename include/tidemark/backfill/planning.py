@@ -1,4 +1,4 @@
-"""What a form asks for -> open backfills with their ranges, in the ledger (R7).
+"""Opens the backfills that a form requests, with their ranges, in the ledger (R7).
 
     settle    generation open · slot continues it · tables captured · filter, keys and mode tried at the source
     wait      until everything that began before a table joined the stream has ended (join horizon)

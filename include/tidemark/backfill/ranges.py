@@ -1,4 +1,4 @@
-"""Free ranges of a run's backfills -> recorded chunks between watermarks (R7): one reader's work.
+"""Reads the free ranges of a run's backfills, and records chunks between watermarks: one reader's work (R7).
 
     free range ──lease──► low watermark ─► read (`chunk_reading`) ─► files durable ─► chunk row ─► high watermark ─┐
         ▲                      ▲                                                                                   │

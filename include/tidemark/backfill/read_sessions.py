@@ -1,4 +1,4 @@
-"""Sessions at the source in which chunks are read: without time limits, under one snapshot, with nothing hidden.
+"""Opens the sessions that read chunks: without time limits, under one snapshot, without row security.
 
 A transaction begins with `CHUNK_SETTINGS`; none of them takes a snapshot, so that a lock can still come before it.
 Source: PostgreSQL documentation, "SET TRANSACTION", 9.28.5 "Snapshot Synchronization Functions".

@@ -1,4 +1,4 @@
-"""What a verify found, once all of it is applied: ledger -> `VerifyReport`, whose `str()` is what a log shows.
+"""Reports an applied verify: ledger -> `VerifyReport`, whose `str()` is the text of the log.
 
 Differences are raised, once, by the run that found them, with what to do; they stay in `status` until a later verify
 finds none, or somebody repairs them. No value of a row is in here: the keys lie in a Delta table beside the lake's.

@@ -1,4 +1,4 @@
-"""What a verify's form asks for -> open backfills of purpose `verify` or `repair`, in the ledger (R7).
+"""Opens the backfills of purpose `verify` or `repair` that a verify's form requests, in the ledger (R7).
 
     fit      captured, filled, not parked, not being filled, with a current to prove
     cut      a table without parts, or one that has doubled or is ordered otherwise since, into parts of its key's order

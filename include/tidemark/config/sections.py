@@ -177,7 +177,7 @@ class SourceSection(_Section):
     publication: Text | None = None
     """publication that the slot reads"""
     manage_publication: Flag = True
-    """whether preflight creates the publication and keeps its tables those of this file; if not, it prints the SQL
+    """whether preflight creates the publication and keeps its tables equal to this file's; if false, it prints the SQL
     for the publication's owner"""
 
 
@@ -187,12 +187,12 @@ class TableEntry(_Section):
     leave_out: tuple[Text, ...] = ()
     """columns that never reach staging"""
     mask: dict[str, Mask] = {}
-    """column → `null` or `sha256`, applied before the value reaches staging; never on a key column. A mask stays
-    with its column when that is renamed (as `null`), until the file names it: `clear` captures it as it is"""
+    """column → `null` or `sha256`, applied before the value reaches staging; not for key columns. After a rename,
+    the mask stays with the column (as `null`) until the file names the new name; `clear` captures it unmasked"""
     evolve: Evolve | None = None
-    """for these tables, in place of what the file says for all"""
+    """overrides the file's `evolve` for these tables"""
     target: dict[str, Target] = {}
-    """column → `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it"""
+    """column → `text` or `decimal(p,s)`, instead of the type in docs/formats.md"""
 
     def rule(self, line: int) -> TableRule:
         return TableRule(
@@ -219,8 +219,8 @@ class LakeSection(_Section):
     root: Root
     """`s3://bucket/path` or another URI, an absolute path, or a path relative to this file's folder"""
     connection: Connection | None = None
-    """Airflow connection (`aws`, `google_cloud_platform`, `wasb` or `adls`) of the object store; without one, the
-    machine's own identity"""
+    """Airflow connection (`aws`, `google_cloud_platform`, `wasb` or `adls`) of the object store; default: the machine's
+    own identity"""
 
 
 class LedgerSection(_Section):
@@ -236,18 +236,18 @@ class SparkSection(_Section):
 
 
 class Alerts(_Section):
-    """Who gets alerts, and from when on one is sent. `health` states whether the task of that name is red or skipped
-    where the pipeline is not exact."""
+    """Defines the receiver and thresholds of alerts, and whether the task `health` fails or is skipped while the
+    pipeline is not exact."""
 
     notifier: ClassPath | None = None
-    """dotted path of an Airflow notifier, or of a function that returns one; gets `message=` once for each alert,
-    and once when it is over; docs/operations.md, Alerts"""
+    """dotted path of an Airflow notifier, or of a function that returns one; called with `message=` when an alert
+    starts and when it ends; docs/operations.md, Alerts"""
     health: Literal["red", "warn"] = "red"
-    """what the capture's task `health` is while the pipeline is not exact: `red`, or `warn` for skipped"""
+    """state of the capture's task `health` while the pipeline is not exact: `red` (failed) or `warn` (skipped)"""
     max_lag_s: Whole = 3600
-    """how long changes may wait for the drain, or staged ones for the merge"""
+    """seconds that changes may wait for the drain, or staged changes for the merge"""
     wal_share: Share = 0.5
-    """share of the WAL that the source lets the slot keep (max_slot_wal_keep_size)"""
+    """retained WAL that sends an alert, as a share of the source's limit (max_slot_wal_keep_size)"""
 
 
 class Merge(_Section):
@@ -262,13 +262,13 @@ class Merge(_Section):
     """a whole number with `s`, `m`, `h` or `d`, from `1m` to `1d`: a table's staged changes are merged when the
     clock passes the next multiple of it, in UTC; without `every` and `rows`, in each run"""
     rows: Whole | None = None
-    """so many staged changes make a table due before that; alone, with `every: 1h`"""
+    """staged changes that make a table due earlier; without `every`, it implies `every: 1h`"""
     applications: Whole = 1
-    """Spark applications, as mapped tasks, that a run's tables are spread over where that is worth their start"""
+    """largest number of Spark applications, as mapped tasks, that a run's tables are spread over"""
     threads: Whole = 4
     """tables merged at the same time in one Spark application"""
     timeout_s: Whole = 3600
-    """seconds that a Spark application may run, from its start; then it is ended"""
+    """seconds after which a Spark application is ended"""
 
     @property
     def defers(self) -> bool:
@@ -293,13 +293,13 @@ class Maintenance(_Section):
     schedule: Schedule | None = "@daily"
     """cron expression or Airflow preset of the maintenance DAG; null for none"""
     staging_days: Whole = 7
-    """how long applied staging is kept, for replay. Longer than the age of the oldest copy of the ledger that you
-    would restore"""
+    """how long applied staging is kept, for replay; longer than the age of the oldest copy of the ledger that you would
+    restore"""
     versions_days: Whole = 7
-    """how far back the Delta tables can be read as they were (time travel)"""
+    """how far back old versions of the Delta tables stay readable (time travel)"""
     put_aside_days: Whole | None = 30
-    """how long Delta tables are kept that were put aside: those of a dropped table whose name another one has, and
-    those whose place another shape took; null for good"""
+    """how long Delta tables are kept that another pair replaced (a new table of the same name, another shape); null
+    keeps them forever"""
 
 
 class BoundsSection(_Section):
@@ -310,9 +310,9 @@ class BoundsSection(_Section):
     batch_bytes: Whole = 256 * 2**20
     """bytes of WAL messages after which a batch ends at the next commit"""
     wait_s: WholeOrZero = 0
-    """seconds for which `changes_waiting` defers when it finds nothing; 0 looks once"""
+    """seconds for which `changes_waiting` waits for changes; 0 checks once"""
     wal_valve_bytes: Whole = 8 * 2**30
-    """WAL retained by the slot at which the drain confirms up to staged first"""
+    """retained WAL above which the drain first confirms up to staged"""
 
 
 class Bounds(BoundsSection):
@@ -327,27 +327,27 @@ class Bounds(BoundsSection):
     run_s: int = 600
     """seconds after which a capture run's drain starts no further batch"""
     heartbeat_s: int = 900
-    """an idle pipeline writes and confirms a heartbeat at least this often"""
+    """longest time between two heartbeats of an idle pipeline"""
     park_after: int = 3
     """failed runs after which a table with a RETRY error is parked"""
     unpark_retry_s: int = 3600
     """how often a table parked after RETRY errors is tried again"""
     chunk_rows: int = 50_000
-    """rows of a backfill's first chunk, if its form does not say"""
+    """rows of a backfill's first chunk; default of the form"""
     chunk_s: int = 10
-    """seconds that a backfill's chunk is made to take, by its size"""
+    """target duration of a chunk, which sets the rows of the next one"""
     readers: int = 2
-    """tasks that read a backfill at the same time, if its form does not say"""
+    """tasks that read a backfill at the same time; default of the form"""
     join_wait_s: int = 300
     """how long a backfill waits for transactions older than the table's capture"""
     filter_s: int = 3600
     """longest statement of a backfill with a row filter"""
     file_settle_s: int = 600
-    """how long after a change of the file its older text counts as a worker that lags"""
+    """time after a change of the file in which its older text counts as a lagging worker"""
     parked_bytes: int = 10 * 2**30
-    """staging older than `staging_days` that parked tables may keep before maintenance says so in red"""
+    """staging older than `staging_days` that parked tables may keep before maintenance reports an error"""
     backfill_idle_s: int = 86_400
-    """an open backfill that nobody reads for so long is closed"""
+    """time without a reader after which an open backfill is closed"""
 
 
 def _or_alone(option: str, section: type[_Section]) -> BeforeValidator:
@@ -361,7 +361,7 @@ class PipelineFile(_Section):
     """One YAML file. Its options are checked one by one, then those that may contradict each other."""
 
     pipeline: PipelineName = ""
-    """name of the pipeline: of its DAGs, of its folder in the lake, of its rows in the ledger"""
+    """name of the pipeline, used for its DAGs, its folder in the lake and its rows in the ledger"""
     source: SourceSection
     """the database whose changes are captured"""
     tables: Annotated[
@@ -369,27 +369,27 @@ class PipelineFile(_Section):
     ]
     """the tables to capture: names, patterns, or entries with options"""
     lake: Annotated[LakeSection, _or_alone("root", LakeSection)]
-    """where the tables go: `{root, connection}`, or the root alone"""
+    """location of the Delta tables and staging: `{root, connection}`, or only the root"""
     ledger: LedgerSection = LedgerSection()
     """the database that holds the ledger"""
     spark: SparkSection = SparkSection()
-    """where the Spark application runs"""
+    """connection and settings of Spark"""
     schedule: Schedule | None = "*/5 * * * *"
     """cron expression or Airflow preset of the capture DAG; null for none"""
     evolve: Evolve = "follow"
-    """what becomes of a change of a table's definition: `follow`, `ask` (the table waits until somebody un-parks it)
-    or `freeze` (until the file says otherwise)"""
+    """reaction to a change of a table's definition: `follow`, `ask` (the table waits until somebody un-parks it) or
+    `freeze` (the table waits until this option changes)"""
     auto_backfill: Flag = False
-    """whether a capture run that finds a table in need of a backfill starts it; one that is built in another shape
-    gets its own in any case"""
+    """whether a capture run starts the backfill of a table that needs one; a table in another shape always gets its
+    backfill"""
     mask_salt_connection: Connection | None = Field(default=None, validate_default=True)
     """Airflow connection whose password is the salt of `sha256` masks"""
     alerts: Alerts = Alerts()
-    """who is told of what must not stay so, and from when on, see below"""
+    """receiver and thresholds of alerts, see below"""
     merge: Merge = Merge()
-    """when tables are merged, and by how many Spark applications, see below"""
+    """times of merges and number of Spark applications, see below"""
     maintenance: Maintenance = Maintenance()
-    """when staging, ledger and Delta tables are cleaned, and what is kept, see below"""
+    """schedule of clean-ups and retention times, see below"""
     bounds: BoundsSection = BoundsSection()
     """bounds and times, see below"""
 

@@ -1,5 +1,4 @@
-"""The Arrow schema of staged files and of chunks: `TableSchema` -> `pa.Schema`. The one place that says
-which columns such a file has.
+"""Defines the Arrow schema of staged files and chunks: `TableSchema` -> `pa.Schema`.
 
 Metadata first, then the source's columns, then what only some tables have:
 

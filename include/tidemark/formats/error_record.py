@@ -1,4 +1,4 @@
-"""An error as it travels: application -> result.json -> ledger -> messages and status.
+"""Defines the record of an error that travels: application -> result.json -> ledger -> messages and status. Pure.
 
 The exception itself stays in the process that met it; this is what the others need of it. `errors.TidemarkError` makes
 both of itself. Pure.

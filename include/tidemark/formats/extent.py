@@ -1,4 +1,4 @@
-"""What a file of changes says of itself, in the metadata of its Parquet footer: `Extent`. Pure.
+"""Defines what the Parquet footer of a file of changes records about its rows: `Extent`. Pure.
 
 A merge asks for it where a batch has several files of a table and some of its changes are not yet what history says of
 them: which of the files have none of these, and where in R1's order their rows lie. Whoever does not know of it, or

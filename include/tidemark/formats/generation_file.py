@@ -1,4 +1,4 @@
-"""How a generation began, beside its batches: `GenerationFile` <-> generation.json.
+"""Defines generation.json, which records the start of a generation: `GenerationFile`. Pure.
 
 Written before the ledger's row, and never deleted while the pipeline exists: with the manifests it lets a ledger that
 was lost or restored from an older copy be brought level, and its number is never given again, since the Delta tables'

@@ -1,4 +1,4 @@
-"""Where everything lies below the lake root; every path in ledger, manifest and plan is relative to it.
+"""Defines every path below the lake root. Paths in ledger, manifest and plan are relative to it.
 
     <pipeline>/staging/g<generation>/generation.json, retired.json, lost.parquet
     <pipeline>/staging/g<generation>/<start LSN, 16 hex digits>-<attempt>/

@@ -1,4 +1,4 @@
-"""What one batch holds, frozen: `BatchManifest` <-> manifest.json (R4).
+"""Defines manifest.json, which describes one staged batch: `BatchManifest` (R4). Pure.
 
 A manifest is the only contract between drain and merge, and it is self-sufficient: range, files with sizes and
 checksums, the table definitions the files follow, and enough about the source to rebuild the ledger. Once registered it

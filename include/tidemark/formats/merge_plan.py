@@ -1,4 +1,4 @@
-"""What one Spark application shall apply: `MergePlan` <-> plan.json.
+"""Defines plan.json, which tells one Spark application what to apply: `MergePlan`. Pure.
 
 A plan carries no secret and no Airflow (R10): only paths relative to the lake root, table definitions and LSNs. Every
 attempt writes a plan of its own, so a driver that outlives its task never reads another's. Pure: no Spark in here.

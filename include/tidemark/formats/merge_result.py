@@ -1,4 +1,4 @@
-"""What one Spark application says it did: `PlanResult` <-> result.json, beside the plan.
+"""Defines result.json, in which one Spark application records what it did: `PlanResult`. Pure.
 
 It is written once, after the last table; where it is missing, the tables' own positions say what was applied. Pure: no
 Spark in here.

@@ -1,5 +1,4 @@
-"""What one Spark application shall make anew from `history`, and what it made: `ReplayPlan` <-> plan.json,
-`ReplayResult` <-> result.json beside it, below `replays/`. Pure: no Spark in here.
+"""Defines plan.json and result.json of a replay from `history`, below `replays/`: `ReplayPlan`, `ReplayResult`. Pure.
 
 Neither is read again once its run is over; what was made stands in the Delta tables.
 """

@@ -1,4 +1,4 @@
-"""How far a generation's staging was cleaned up, beside its batches: `RetiredFile` <-> retired.json.
+"""Defines retired.json, which records how far a generation's staging was removed: `RetiredFile`. Pure.
 
 Written after the ledger marked what is retired and before the first file goes, and only ever moved ahead: a ledger that
 was restored from before a clean-up, or lost, learns from it what cannot come back and need not. Every batch that ends

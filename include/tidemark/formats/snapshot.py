@@ -1,4 +1,4 @@
-"""What a snapshot saw: `pg_current_snapshot()` as text -> `Snapshot`, asked by transaction id (R7).
+"""Parses `pg_current_snapshot()` -> `Snapshot`, which decides whether a transaction was visible (R7). Pure.
 
     xmin:xmax:in-progress,…      every transaction below xmin had ended; none at or above xmax was seen; of those in
                                  between, the listed ones were in progress

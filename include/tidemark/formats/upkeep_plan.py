@@ -1,5 +1,4 @@
-"""What one Spark application shall do for Delta tables, and what it did: `UpkeepPlan` <-> plan.json, `UpkeepResult` <->
-result.json beside it, below `maintenance/`. Pure: no Spark in here.
+"""Defines plan.json and result.json of a compaction, below `maintenance/`: `UpkeepPlan`, `UpkeepResult`. Pure.
 
 Neither is read again once its run is over: what the tables need is asked of the tables.
 """

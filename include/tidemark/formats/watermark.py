@@ -1,4 +1,4 @@
-"""The two messages around a chunk's SELECT: `Watermark` <-> the content of a transactional logical message (R7).
+"""Defines the watermarks around a chunk's SELECT: `Watermark` <-> content of a logical message (R7). Pure.
 
 The low one is the audit of the window; the high one says that all evidence has arrived once it is staged. They are
 recognised by their content in the stream, never by an LSN. The attempt is part of it: a watermark of a dead attempt

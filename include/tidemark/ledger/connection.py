@@ -1,4 +1,4 @@
-"""Connections to the ledger: libpq conninfo -> autocommit connection that speaks `Lsn`, and one pipeline's `Ledger`.
+"""Opens sessions at the ledger: libpq conninfo -> autocommit connection with `Lsn`, and one pipeline's `Ledger`.
 
 Every function of this package takes a `Ledger` first and reads and writes the rows of its pipeline alone; migrations,
 which are of no pipeline, take the connection. Writes open their own transaction (`with ledger.transaction()`) and nest,

@@ -1,4 +1,4 @@
-"""The right to write: name -> `Lease`, a row of the ledger renewed by a thread while a task works.
+"""Grants the right to write: name -> `Lease`, a row of the ledger that a thread renews while a task works.
 
     free ──hold──► held ──leave the `with`──► free
                     │ ▲

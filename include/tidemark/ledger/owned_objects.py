@@ -1,4 +1,4 @@
-"""What of the source belongs to a pipeline: slots and publications that it made, or was given by hand (R9).
+"""Records the slots and publications that a pipeline created, or that a person adopted for it (R9).
 
     nothing there ──note──► noted ──made at the source──► its own
                               └──the source refused──forget──► nothing there

@@ -1,4 +1,4 @@
-"""Which pipeline file holds: the digest that preflight noted, and those that it noted before (R8).
+"""Records which pipeline file is in force: the digest of the last preflight, and earlier ones (R8).
 
     a new digest ──noted by preflight──► holds ──preflight notes another──► superseded ──after `settle_s`──► as if new
 

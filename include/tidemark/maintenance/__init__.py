@@ -1,3 +1,3 @@
-"""What keeps a pipeline small for years: staging and ledger rows that nothing needs any more are removed (`retiring`),
-and Delta tables are compacted and cleaned (`upkeep`).
+"""Removes old staging and ledger rows (`staging_cleanup`), compacts Delta tables (`compaction_runs`), and replays
+tables.
 """

@@ -1,4 +1,4 @@
-"""Around the Spark application that keeps Delta tables small: ledger -> plan.json, result.json -> what it says.
+"""Writes the plans of the Spark applications that compact Delta tables, and reads their results.
 
     look, for all tables, beside merges ──► the tables whose `current` is due
     current, a few of those at a time, under their leases

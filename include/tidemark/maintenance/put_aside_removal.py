@@ -1,4 +1,4 @@
-"""Delta tables that were put aside for longer than `put_aside_days` -> nothing (`ledger.captured.put_aside`).
+"""Deletes Delta tables that were put aside for longer than `put_aside_days` (`ledger.captured.put_aside`).
 
     the table's lease ─► ledger: its tables go ─► current ─► history ─► ledger: they are gone
 

@@ -1,5 +1,4 @@
-"""Around the Spark application that makes tables anew from history: a form's answers -> plan.json, result.json -> what
-it says. And `begin_replay`: tables that merges build anew from what staging holds, until they have their places.
+"""Plans replays of tables from `history` and reads their results; starts replays of tables from staging.
 
 A rebuild holds the leases of its tables, all or none, so that no merge works on one of them; a table as of a moment is
 made beside the live one, and needs none. Nothing is written into the ledger: what current shows stands in its own

@@ -1,4 +1,4 @@
-"""Staging and ledger -> only what may still be needed of them, and what is younger than `staging_days`.
+"""Deletes staging and ledger rows that are older than `staging_days` and no longer needed.
 
     under the lease `slot`   slot and source ─► `retirement.mark`, per generation, piece by piece ─► retired.json
     then, oldest first       what was never registered ─► manifest ─► files ─► ledger rows, page by page

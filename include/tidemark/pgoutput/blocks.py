@@ -1,5 +1,5 @@
-"""What was decoded, block by block: typed rows of tables, the transactions that ended, and logical messages; to be cut
-where a batch ends (R2).
+"""Defines the decoded block: typed rows of tables, ended transactions and logical messages, split at a batch's end
+(R2).
 """
 
 from __future__ import annotations

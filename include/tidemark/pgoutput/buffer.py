@@ -1,4 +1,4 @@
-"""Messages as they came, in one buffer, and the transactions that they belong to: what rows are read from."""
+"""Joins messages in one buffer, and assigns each to its transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the texts of a column lie in a buffer -> the column as its target type: what stream and chunks share.
+"""Converts the texts of a column in a buffer to its target type, for the stream and for chunks.
 
 The decoders of `decoder` (pgoutput) and `copy_rows` (binary COPY) find out for whole columns where each value begins
 and how long it is; that is all they know of a grammar's values. From there on everything is done here and in

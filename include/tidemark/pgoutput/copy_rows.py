@@ -1,4 +1,4 @@
-"""Messages of a binary COPY -> typed Arrow rows of a chunk, decoded by column.
+"""Decodes messages of a binary COPY to the typed Arrow rows of a chunk, by column.
 
 Every column was selected as the text of its output function, so a value's bytes are what the stream sends for it, and
 `conversion` makes the same of both. Grammar (PostgreSQL documentation, "COPY", Binary Format); integers are big-endian:

@@ -1,4 +1,4 @@
-"""A block of pgoutput messages -> typed Arrow rows per table, decoded by column. Grammar: `messages`.
+"""Decodes a block of pgoutput messages to typed Arrow rows per table, by column. Grammar: `messages`.
 
     messages ─► Buffer ─► which transaction, which ordinal ─► per relation: relation_rows ─► DecodedBlock
 

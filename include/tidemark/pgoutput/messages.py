@@ -1,4 +1,5 @@
-"""The rare messages of pgoutput, one at a time: bytes -> records. The frequent ones are decoded by column in `decoder`.
+"""Decodes the rare messages of pgoutput, one at a time: bytes -> records. `decoder` decodes the frequent ones by
+column.
 
 Grammar of one transaction (protocol 1, text format, logical messages on; PostgreSQL documentation, 54.9 "Logical
 Replication Message Formats"); all integers are big-endian, all strings end with a zero byte:

@@ -1,4 +1,4 @@
-"""All changes of one relation in a buffer -> their staged rows, by column.
+"""Decodes all changes of one relation in a buffer to their staged rows, by column.
 
 Where column k of every row begins and how long it is gives where column k+1 begins; the ranges of a column become one
 Arrow array, which `conversion` converts. No row is ever touched by itself.

@@ -1,4 +1,4 @@
-"""libpq connection strings -> psycopg connections whose text output is the one the codec reads.
+"""Opens psycopg connections with the settings that give every value the text that the codec reads.
 
 The text of a value depends on the session, and so does what an operator's name means. Every session of Tidemark, the
 replication session and those of the ledger included, has the settings of `SESSION_SETTINGS`: chunks and stream then

@@ -1,4 +1,4 @@
-"""psycopg's errors -> the same errors, without what PostgreSQL and libpq quote.
+"""Replaces psycopg's errors by the same errors without the values that PostgreSQL and libpq quote.
 
 PostgreSQL quotes values of rows wherever it helps the person who typed the statement: in the sentence (`invalid input
 syntax for type integer: "…"`), in DETAIL (`Key (email)=(…) already exists`, `Failing row contains (…)`), in CONTEXT

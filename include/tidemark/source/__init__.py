@@ -1,0 +1,1 @@
+"""Reads the source database: its catalogue, its slot and the rows of its tables."""

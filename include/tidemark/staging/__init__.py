@@ -1,0 +1,1 @@
+"""Writes and reads staged batches and chunks as Parquet files below the lake root."""

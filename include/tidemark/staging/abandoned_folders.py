@@ -1,4 +1,4 @@
-"""What attempts left behind that were never registered -> which folders are garbage (R4). Pure.
+"""Selects the folders of ended attempts that can be deleted, because no batch was registered from them (R4). Pure.
 
 A folder `<start LSN>-<attempt>` is garbage only when its attempt's lease has ended and nothing in it is needed any
 more: either the source can still send what it holds (its start is at or above the slot's confirmed position), or a

@@ -1,4 +1,4 @@
-"""Complete manifests -> the one chain of batches that goes on from a position (R4).
+"""Orders complete manifests into the one chain of batches that continues a position (R4). Pure.
 
 Two drains can leave two complete manifests with one start: one was registered, or none was. Both hold the same
 transactions as far as both reach, so either is right, unless tables were already merged from one of them: their

@@ -1,5 +1,4 @@
-"""Typed record batches -> the Parquet files of one staged batch, in bounded memory whatever
-the size of a transaction (R2).
+"""Writes typed record batches to the Parquet files of one staged batch, in memory bounded for any transaction (R2).
 
 Rows are buffered per table and written as a row group when the table's share reaches `row_group_bytes`, or, where all
 tables together reach `buffer_bytes`, for the table that holds most. A file ends at `file_bytes`, at a new schema

@@ -1,4 +1,4 @@
-"""The rows of one chunk -> its Parquet files, in bounded memory however large the chunk is.
+"""Writes the rows of one chunk to Parquet files, in memory bounded for any chunk.
 
 Blocks are gathered into row groups of about `row_group_bytes`, and a file ends at `file_bytes`. Files are fsynced
 before they are closed, then their folder (R3); a chunk without rows has none.

@@ -1,4 +1,4 @@
-"""What a task's process does before it begins."""
+"""Prevents pyarrow from importing pandas in a task's process."""
 
 from __future__ import annotations
 

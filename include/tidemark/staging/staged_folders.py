@@ -1,4 +1,4 @@
-"""A pipeline's staging, from a position of one generation on -> its generations and the folders of their batches.
+"""Lists a pipeline's staging from a position on: its generations and the folders of their batches.
 
 A drain asks three things of staging: which generations there are, which batches go on from what the ledger knows, and
 which attempts were abandoned (R4). All of it lies at or above one position, or in newer generations, so one listing

@@ -1,5 +1,4 @@
-"""The transactions of one batch -> transactions.parquet: id, commit LSN, commit time, and the
-captured tables each one touched.
+"""Writes transactions.parquet of a batch: transaction id, commit LSN, commit time, and the tables it touched.
 
 It is the evidence for chunks (R7): a snapshot speaks of 64-bit transaction ids, the order of changes of
 commit LSNs, and this file joins the two. Tables are collected per commit LSN as blocks come in, since a

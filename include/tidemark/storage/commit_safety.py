@@ -1,4 +1,4 @@
-"""Spark's settings -> whether Delta commits to the lake so that of two drivers one wins each version (R5).
+"""Checks in Spark's settings that of two drivers exactly one wins each version of a Delta table (R5).
 
 Delta's own log stores for S3 and for files keep drivers apart in one JVM only; those for Google's store and Azure's do
 it at the store. Preflight asks this of the files that it sees, and every driver of its own settings, since a machine's

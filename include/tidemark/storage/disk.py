@@ -1,4 +1,4 @@
-"""Files of a local disk, by absolute path: `store.Files` over the operating system.
+"""Implements `store.Files` on a local disk, by absolute path.
 
 What is written is in the page cache only, and so is a new name in its folder: files are fsynced, then their folders,
 and a file that is put in place whole is written aside and renamed.

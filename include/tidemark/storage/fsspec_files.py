@@ -1,4 +1,4 @@
-"""Files behind any other URI that fsspec knows, HDFS for one: `store.Files` as well as fsspec can keep it. Not tried.
+"""Implements `store.Files` on any other URI that fsspec supports, such as HDFS, as far as fsspec can. Not tested.
 
 fsspec has no put-if-absent: a new file is one that was not there a moment before. What a task leaves half written is
 never recorded (R4).

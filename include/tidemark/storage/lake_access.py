@@ -1,4 +1,4 @@
-"""What an Airflow connection says of the lake's object store -> how clients and Spark get at it.
+"""Derives credentials and settings for clients and Spark from the Airflow connection of the lake's object store.
 
 Secrets are kept apart from settings and never shown: they go to a client in this process, and to a Spark driver by its
 environment (R10). Without a connection, or one without keys, the machine's own identity counts: an instance profile, a

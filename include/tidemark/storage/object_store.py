@@ -1,4 +1,4 @@
-"""Objects of S3, Google Cloud Storage and Azure: `store.Files` over an object store, through obstore.
+"""Implements `store.Files` on S3, Google Cloud Storage and Azure, through obstore.
 
 A put is durable when it returns, and no object is seen in part: nothing is synced and nothing renamed. What is written
 new is put only if there is none ("If-None-Match: *"). An answer may be lost after the object was put; asked again the

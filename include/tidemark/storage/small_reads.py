@@ -1,4 +1,4 @@
-"""Many small reads of staging, several at the same time, in bounded memory.
+"""Reads many small files of staging, several at the same time, in bounded memory.
 
 On an object store each file is a request of its own, of which a lost ledger takes thousands; what they give is looked
 at one after the other, and the next ones are under way meanwhile. `Executor.map` would begin all of them, and keep

@@ -1,4 +1,4 @@
-"""The lake root as a place for files: relative path <-> bytes, on a local disk, in an object store, or behind fsspec.
+"""Opens the lake root as a store of files: relative path <-> bytes, on a disk, in an object store, or by fsspec.
 
 R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. `Files`
 says what a kind of storage must offer for that; `disk`, `objects` and `remote` are those there are. Paths are relative

@@ -1,5 +1,4 @@
-"""What was decided when a table's definition changed at the source: one row each, with both definitions, the LSN of the
-batch that showed it, and when.
+"""Records the decision about each change of a table's definition: both definitions, the batch's LSN, and the time.
 
     a batch is registered   each version of a table that its changes bring, and each mark ──► followed | marked | parked
                             each shape that begins beside another (`ledger.captured.successors`)      ──► rebuilt

@@ -1,4 +1,4 @@
-"""The guards of columns, by relation and attnum (`schema.guards`), and the look that they may be compared with.
+"""Stores the guards of columns by relation and attnum (`schema.guards`), and the column names of the last comparison.
 
 Guards are written by everybody who looks at the source's columns, readers of a backfill too, each change inside a
 transaction that has the row locked: none takes away what another one found. The look is moved on by a drain alone, when

@@ -1,4 +1,5 @@
-"""When a table joined the stream, and whether its older rows are missing: `join_horizon` and the mark `existing_rows`.
+"""Records when a table joined the stream (`join_horizon`), and whether older rows are missing (the mark
+`existing_rows`).
 
 Which states lead to which stands in `schema.table_life`, machine `capture`.
 

@@ -1,5 +1,4 @@
-"""Pairs of Delta tables that nothing is merged into any more, since another table, or another shape of their own, has
-their name: kept for a while and listed, then removed by maintenance.
+"""Lists the pairs of Delta tables that another pair has replaced, until maintenance removes them.
 
     nothing waits ──note──► put aside ──begin_removal──► in part ──removed──► gone
     captured again: none of this holds any more

@@ -1,4 +1,4 @@
-"""As which table each relation of the source is kept: OID -> id, name of now, and whether it is still there.
+"""Assigns each relation of the source its table id: OID -> id, present name, and whether the relation exists.
 
 An id is a name and a place (`names.TableName`). The first relation of a name has that name alone for its id; another
 one that has the name later, since the first was dropped or renamed, gets the next place, and with it Delta tables,

@@ -1,5 +1,4 @@
-"""A table that is built anew, beside the one that it was, from what staging still holds: what it takes over of that
-one, and which batches are applied to it once more.
+"""Records replays from staging: the base taken over from the live pair's history, and the batches to apply again.
 
     retired, or one of these │ applied once more          │ its own
     ─────────────────────────┼────────────────────────────┼───────────────►  staged

@@ -1,5 +1,4 @@
-"""The numbered shapes of a table, of those who write files of it: the drain, which finds them in the stream, and the
-reader of a backfill, which finds them in the catalogue and may be ahead of the stream.
+"""Numbers the definitions of a table, from the drain (in the stream) and from readers of a backfill (in the catalogue).
 
 A version is `streamed` once a registered batch holds files of it. The drain compares what the stream brings with the
 last streamed one, never with what a reader saw: a column that only the catalogue has yet was not dropped.

@@ -1,5 +1,4 @@
-"""Another shape of a relation, or its replay, beside the one before: which ids follow each other, and which of them
-readers see.
+"""Records which id of a relation replaces another one, after another shape or a replay, and which id readers use.
 
     a drain meets it      an id is chosen ─► `reserve`
     its batch registers   the relation is kept as the new id from here on; the one before leaves ─► `begin`

@@ -1,4 +1,4 @@
-"""What the ledger knows of one table beyond its line in the overview; read when somebody opens it.
+"""Reads the details of one table that are not in its line of the overview.
 
 Values that did not fit are counted in what is still staged: what was retired took its counts with it.
 """

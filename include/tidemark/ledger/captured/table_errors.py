@@ -1,4 +1,4 @@
-"""What the last preflight found wrong with single tables: kept until a later one finds it no more (R6).
+"""Stores the last preflight's errors of single tables, until a later preflight has none (R6).
 
     no error ──keep──► barred (not captured, or it leaves) or not (captured all the same) ──keep──► no error
 

@@ -1,4 +1,4 @@
-"""Every change of a table's life goes through `step`: what `schema.table_life` does not allow is not committed.
+"""Applies every change of a table's state with `step`, which refuses what `schema.table_life` does not allow.
 
 The rows are locked when the states are read, so nobody changes them between the question and the write.
 """

@@ -1,4 +1,4 @@
-"""What the ledger knows of each captured table: state, marks, error, schema versions, fingerprint.
+"""Stores each captured table's states, marks, error, schema versions and fingerprint.
 
 The states and what leads from one to another stand in `schema.table_life`; every function here that changes one is a
 `table_lives.step`. A state never holds back what is staged: parked and deferred tables count as staged in R3's minimum

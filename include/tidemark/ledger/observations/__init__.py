@@ -1,1 +1,1 @@
-"""Stores and reads what people see: runs, rates, sizes, notes and alerts."""
+"""Stores and reads the figures for people: runs, rates, sizes, notes and alerts."""

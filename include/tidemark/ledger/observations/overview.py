@@ -1,5 +1,4 @@
-"""What `tidemark status`, the assets and the UI show of one pipeline: the ledger's rows
-as records, read in one moment.
+"""Reads the ledger's rows of one pipeline as records, at one moment, for `tidemark status`, assets and the page.
 
 Nothing here asks the source: `confirmed_lsn` is what the last confirmation read back, and lag is
 counted against what is staged.

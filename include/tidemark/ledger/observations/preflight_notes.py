@@ -1,4 +1,4 @@
-"""The notes that a pipeline's runs were told by their last preflight: what is told again is noise, what changed is not.
+"""Stores the notes of the last preflight, so that a run logs only new ones.
 
 Errors and warnings are told in every run, since somebody must act; a note is what somebody should know once.
 """

@@ -1,4 +1,4 @@
-"""The figures that runs left, for a plot over hours or days, and what they say of the present rate.
+"""Reads the figures of runs as points of a plot, and computes present rates from them.
 
 Of many runs those of one stretch of time are one point (`runs.stretches`), so a peak of a minute is seen in the plot of
 90 days too, and no plot has more than POINTS.

@@ -1,4 +1,4 @@
-"""What each run did, and how the pipeline stood when it ended: rows of `runs`, which plots over hours and days read.
+"""Stores one row per run: the times of its stages, and the pipeline's figures at its end.
 
 Nothing is decided by them. A stage writes its own time when it ends, the capture's last task the figures; a run that
 was killed has what its stages wrote. They are kept for KEPT_DAYS.

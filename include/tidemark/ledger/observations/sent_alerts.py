@@ -1,4 +1,4 @@
-"""What somebody was told and is not over: rows of `alerts`, one per kind and subject.
+"""Stores the alerts that were sent and have not ended: one row per kind and subject.
 
 Whoever tells does it in the transaction in which the row is written or removed. One that dies between the telling and
 its commit tells again: nothing is left out, and something may be told twice. Of two that tell at the same time the

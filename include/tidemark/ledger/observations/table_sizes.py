@@ -1,4 +1,4 @@
-"""How large the Delta tables of each source table are, as the last maintenance saw them: one row per table and kind.
+"""Stores the sizes of each table's Delta tables, as of the last maintenance: one row per table and kind.
 
 Nobody asks a Delta table for its size to show a page: a lake of a thousand tables would be read for it.
 """

@@ -1,4 +1,4 @@
-"""How far a backfill is, and which stretches of its table are filled, from its ranges and chunks."""
+"""Computes a backfill's progress, and the filled ranges of its table, from ranges and chunks."""
 
 from __future__ import annotations
 

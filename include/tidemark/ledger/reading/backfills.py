@@ -1,4 +1,4 @@
-"""Which tables' existing rows are being read, and how it ended: rows of `backfills`.
+"""Stores the backfill of each table and how it ended: rows of `backfills`.
 
     create ──► open ──the batch of its last claim is applied──► applied
                  └──another one takes its place, nobody reads it, its table leaves or cannot be read,

@@ -1,4 +1,4 @@
-"""What a backfill reads: ranges of the key's order with a cursor, and the chunks that were read of them.
+"""Stores the ranges of a backfill with their cursors, and the chunks that were read of them.
 
     recorded ──its high watermark is in a batch that is registered──► claimed ──that batch is merged──► with a result
         └──its table is another one now──► rejected, and its rows are a new range

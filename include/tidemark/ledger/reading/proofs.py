@@ -1,4 +1,4 @@
-"""What of each table was proven equal to its source, when, and as of which LSN: rows of `parts`.
+"""Records which parts of each table were proven equal to the source, when, and as of which LSN: rows of `parts`.
 
     cut ──► parts of the key's order, none proven ──a verify of some is applied──► proven as of its end
                                                   └──a chunk of it differs───────► differing, until it is proven

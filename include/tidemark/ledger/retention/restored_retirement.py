@@ -1,4 +1,4 @@
-"""What a ledger learns that was restored from before a clean-up of staging: retired.json -> its rows (R4, R7).
+"""Applies retired.json to a ledger that was restored from before a clean-up of staging (R4, R7).
 
 `retirement.mark` wrote the file before anything was deleted. A copy of the ledger from before still counts on what is
 gone: its positions lie below, and its open backfills rest on it.

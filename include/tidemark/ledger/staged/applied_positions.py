@@ -1,4 +1,4 @@
-"""How far each table counts as applied in the open generation, and from that how far the slot may be confirmed (R3).
+"""Computes how far each table is applied in the open generation, and how far the slot may be confirmed (R3).
 
 A batch makes no commit on a table it does not touch: a table therefore counts as applied up to just before its next
 untreated batch, which is that batch's `start_lsn`, and up to staged where it has none.

@@ -1,4 +1,4 @@
-"""Registered batches: manifest -> rows, by one compare-and-set on the generation's staged LSN (R4).
+"""Registers batches: manifest -> rows, by one compare-and-set on the generation's staged LSN (R4).
 
 A batch whose start is not the end of the one before it is refused, so of two drains at once one wins, and neither a
 hole nor an overlap can exist. Rows are never changed. Schema versions, fingerprints and marks of the manifest are

@@ -1,4 +1,4 @@
-"""The lives of a pipeline's slot: rows of `generations`, of which the one with the highest number is open.
+"""Stores the generations of a pipeline's slot: rows of `generations`; the one with the highest number is open.
 
 A generation is opened by `capture.continuity.generation`, which judges the slot; here it is only written down.
 `staged_lsn` is the end of its chain of batches and moves by `batches.register` alone (R4). Opening one marks the

@@ -1,4 +1,4 @@
-"""Plans that were written and results that were ingested.
+"""Stores plans, and ingests the results of Spark applications.
 
 A plan's row exists before its Spark application starts; the application knows nothing of it (R10). Whoever comes next
 (this task, or the one of the next run) ingests every result that lies beside an open plan. `ingest` is a

@@ -1,4 +1,4 @@
-"""How far each table is applied, as Delta's commits said: rows of `positions`.
+"""Stores the applied position of each table, as Delta's commits returned it: rows of `positions`.
 
 Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old
 result that is ingested late changes nothing.

@@ -1,4 +1,4 @@
-"""What the snapshots of chunks and sweeps may not have seen, so that batches below them still matter (R7).
+"""Selects the batches that chunks and sweeps still need as evidence: those that their snapshots may not include (R7).
 
 A plan takes such batches as evidence (`batches.evidence`), and staging keeps them until then (`retirement`): one
 question, asked of the claims and sweeps that a plan has, and of those that one may yet have.

@@ -1,4 +1,4 @@
-"""What is staged and not applied, summed per table: what makes a table due, and what `status` shows of it."""
+"""Counts staged changes that are not applied, per table: they decide when a table is due, and `status` shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source's catalogue -> the captured tables, the types, and a fingerprint per table (R11).
+"""Reads the source's catalogue: captured tables, types, and a fingerprint per table (R11).
 
 The catalogue says what holds now; the stream may be older. So a table's columns come from the stream's RELATION
 message, and the catalogue adds what the message lacks: the types behind the OIDs, the order of the key's columns, the

@@ -1,4 +1,4 @@
-"""How the columns of relations are called at one moment, with the snapshot that says which moment that is.
+"""Reads the column names of relations, with the snapshot of the moment.
 
 A transaction that the snapshot saw is in the look with all that it altered, and so is everything that was altered
 before it: nobody alters a table's columns beside another transaction that writes to it (ACCESS EXCLUSIVE). One that it

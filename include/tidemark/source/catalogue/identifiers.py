@@ -1,4 +1,4 @@
-"""Names of the source -> SQL text for people: quoted only if PostgreSQL needs it, as `quote_ident` does.
+"""Quotes names for SQL that people read, only if PostgreSQL requires it, as `quote_ident` does.
 
 What runs is composed with psycopg's `sql.Identifier`, which always quotes; this is for statements that a person reads
 and copies. Source: PostgreSQL documentation, 4.1.1 "Identifiers and Key Words", Appendix C.

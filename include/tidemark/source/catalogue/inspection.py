@@ -1,4 +1,4 @@
-"""Facts of the source -> findings: server, role, tables, slot, each judged by a pure function.
+"""Judges server, role, tables and slot of the source: facts -> findings, one pure function each.
 
 `read_server_facts` is one statement; tables come from `source.catalogue.publication`, the slot from `source.wal.slot`;
 what concerns the publication stands in `source.catalogue.publication_findings`. Every finding says what is so, with the

@@ -1,4 +1,4 @@
-"""What a pipeline file names at the source, and the publication that carries it -> `SourceTable`, `Publication`.
+"""Reads and changes the publication, and matches the file's tables with the source's -> `SourceTable`, `Publication`.
 
     tables of the file ──► matching() ──► which relations, with what identity
                                 │

@@ -1,4 +1,4 @@
-"""The publication as it is, and the tables of the file -> what has to be done to it, and findings. Pure.
+"""Compares the publication with the tables of the file -> the changes to make, and findings. Pure.
 
 What preflight would do is a `PublicationWork`; where it may not, because the file says `manage_publication: false` or
 rights are missing, the same work becomes the SQL of a finding. A table is added only if that does not make

@@ -1,4 +1,4 @@
-"""`COPY (query) TO STDOUT (FORMAT binary)` -> the server's messages, one per row, in blocks.
+"""Runs `COPY (query) TO STDOUT (FORMAT binary)` and returns the server's messages, one per row, in blocks.
 
 libpq's own calls, as `replication` uses them: psycopg's Copy object costs more per row than the decoding does. The
 server ends a statement that fails with an error behind the rows, so nothing counts until the last block was taken.

@@ -1,4 +1,4 @@
-"""A table's key index -> the statements that read the table in its order, piece by piece (R7, R9).
+"""Builds the statements that read a table in its key's order, piece by piece: key index -> SQL (R7, R9).
 
 A key is ordered as its index orders it: by the operators of the index's operator classes, under its collations, each
 column ascending or descending. All of that is read from the catalogue, and every comparison is made by PostgreSQL,

@@ -1,4 +1,4 @@
-"""A replication slot -> raw XLogData messages in stream order, over psycopg's libpq layer.
+"""Streams a replication slot: raw XLogData messages in stream order, over psycopg's libpq layer.
 
 Grammar of what travels inside CopyData once START_REPLICATION runs (PostgreSQL documentation, 54.4 "Streaming
 Replication Protocol"); all integers are big-endian:

@@ -1,4 +1,4 @@
-"""The pipeline's replication slot and the server it lives on: one query -> `SlotState`, judged by `usable`.
+"""Reads the pipeline's replication slot and its server with one query -> `SlotState`, judged by `usable`.
 
 `confirmed_lsn` is confirmed_flush_lsn: transactions whose commit lies below it are never sent again. It is kept on
 disk at checkpoints only, so after a crash it can stand lower than it was read before; that is normal, it loses

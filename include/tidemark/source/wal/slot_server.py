@@ -1,4 +1,4 @@
-"""Where the slot is: at the source itself, or on its standby, by a session beside that to the primary.
+"""Opens the session at the slot's server: the source itself, or its standby beside a session at the primary.
 
     session at the primary ──► everything that is written (publication, heartbeats, watermarks), catalogue and chunks
              └── beside ─────► the slot: made, read, confirmed; and the stream

@@ -1,4 +1,4 @@
-"""Who uses the slot, and what is done when the slot is in use: wait, end a dead attempt's backend, or name the user.
+"""Waits for a slot that is in use, ends a dead attempt's backend, or reports the user of the slot.
 
     take() ──in use by another──► wait, up to `limit_s` ──► take() … SlotBusy
        └─────in use by a backend of our own name──► wait a moment, end it ──► take()

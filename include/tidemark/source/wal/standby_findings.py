@@ -1,4 +1,4 @@
-"""A standby that shall have the slot -> what preflight says of it: version, feedback, room.
+"""Judges a standby that is to have the slot -> findings about version, feedback and free slots.
 
 Without `hot_standby_feedback` a vacuum on the primary removes rows of the catalogue that the slot still needs, and the
 standby then invalidates it: a gap, and every table is read again. Feedback is forgotten while the standby is away,

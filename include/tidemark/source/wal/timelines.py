@@ -1,4 +1,4 @@
-"""The history of a server's WAL: which timelines it came along, and where it left each -> `History`.
+"""Reads the history of a server's WAL: its timelines and where each began -> `History`.
 
 Every promotion and every recovery to a moment begins a timeline, whose number is the next one that the server knows
 of. So two servers may both be on timeline 2 and have left timeline 1 at different places: equal numbers prove nothing,

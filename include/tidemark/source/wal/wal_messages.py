@@ -1,5 +1,4 @@
-"""Every message that Tidemark writes into the source's WAL: `Watermark`s around a chunk's SELECT (R7), and the
-heartbeat that ends a run. And which messages of the stream can be its own.
+"""Writes Tidemark's messages into the WAL (watermarks around a chunk's SELECT, heartbeats) and recognises them (R7).
 
 Any login may call `pg_logical_emit_message`, whatever it may do otherwise: what arrives with our prefix is somebody's
 word, no more. So a message of another prefix or form is told by its first bytes, before it is copied (`is_foreign`),
