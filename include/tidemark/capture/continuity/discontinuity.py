@@ -98,23 +98,26 @@ class Break:
     sends_all: bool = False
 
 
-def resolve(
-    config: PipelineConfig,
-    source: psycopg.Connection[Any],
-    ledger: Ledger,
-    folders: StagedFolders,
-    lease: Lease,
-    generation: Generation | None,
-    facts: SlotFacts,
-    *,
-    accepts: bool,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class SlotJudgement:
+    """What a drain judges the slot with, under the lease `slot`. `accepts`: see `generation.settle`."""
+
+    config: PipelineConfig
+    source: psycopg.Connection[Any]
+    ledger: Ledger
+    folders: StagedFolders
+    lease: Lease
+    accepts: bool
+
+
+def resolve(judgement: SlotJudgement, facts: SlotFacts, generation: Generation | None) -> None:
     """Open a new generation, or note what changed at the source without breaking the open one.
 
     Raises SourceLeftBehind or GenerationStale. The error of a new generation is raised by whoever takes it from the
     ledger (`generations.take_error`).
     """
     slot, server, history = facts.slot, facts.server, facts.history
+    source, ledger, folders, lease = judgement.source, judgement.ledger, judgement.folders, judgement.lease
     opening = GenerationFile(
         pipeline=lease.pipeline,
         number=0,  # `open_next` gives it its own
@@ -129,11 +132,11 @@ def resolve(
     if generation is None:
         open_next(ledger, folders, lease, opening, server)
         return
-    if server.timeline < generation.timeline and not accepts:
-        _refuse_left_behind(config, server, generation)
+    if server.timeline < generation.timeline and not judgement.accepts:
+        _refuse_left_behind(judgement.config, server, generation)
     broken = what_is_gone(facts, generation)
     if broken is None and server.started_at != generation.source_started_at:
-        if source_rewinds.was_rewound(config, source, ledger, lease, facts.confirmed_lsn):
+        if source_rewinds.was_rewound(judgement.config, source, ledger, lease, facts.confirmed_lsn):
             broken = _rewound(server, facts.confirmed_lsn, generation)
         else:
             generations.note_source(ledger, lease, generation.number, source_started_at=server.started_at)

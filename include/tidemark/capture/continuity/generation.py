@@ -22,7 +22,7 @@ import psycopg
 
 from tidemark.capture import lake_folder
 from tidemark.capture.continuity import discontinuity, ownership
-from tidemark.capture.continuity.discontinuity import SlotFacts
+from tidemark.capture.continuity.discontinuity import SlotFacts, SlotJudgement
 from tidemark.capture.continuity.recovery import register_again
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale
@@ -67,7 +67,8 @@ def settle(
     generation = generations.current(ledger)
     facts = SlotFacts(slot, confirmed_lsn, server, read_history(source, server.timeline))
     if generation is None or not facts.plainly_continue(generation):
-        discontinuity.resolve(config, source, ledger, folders, lease, generation, facts, accepts=accepts)
+        judgement = SlotJudgement(config, source, ledger, folders, lease, accepts)
+        discontinuity.resolve(judgement, facts, generation)
     raised = generations.take_error(ledger, lease)
     if raised is not None:
         raise raised
