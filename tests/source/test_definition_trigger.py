@@ -83,7 +83,8 @@ class Source:
             if data[:1] == b"B":
                 xid = int.from_bytes(data[17:21], "big")
             elif data[:1] == b"M" and data[10:].startswith(PREFIX.encode() + b"\0"):
-                messages.append((data[10 + len(PREFIX) + 1 + 4 :], xid))
+                content = data[10 + len(PREFIX) + 1 + 4 :]
+                messages += [(content, xid)] if content else []
         return messages
 
     def written(self) -> list[Definition | None]:
@@ -312,10 +313,10 @@ def test_a_trigger_that_may_write_nothing_fails_no_statement(source: Source) -> 
     source.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE ROLE definer SUPERUSER")
     schema = definition_trigger.schema_of(source.config)
     try:
-        for function in ("emit(json)", "tell(oid[])", "on_change()", "on_drop()"):
+        for function in ("emit(json)", "tell(oid[])", "on_change()", "on_drop()", "on_rewrite()"):
             source.execute(f"ALTER FUNCTION {schema}.{function} OWNER TO definer")
         source.execute(f"ALTER SCHEMA {schema} OWNER TO definer", f"ALTER TABLE {schema}.keys OWNER TO definer")
-        for event in ("end", "drop"):
+        for event in ("end", "drop", "write"):
             source.execute(f"ALTER EVENT TRIGGER {schema}_{event} OWNER TO definer")
         assert source.installed().problem is None
         source.execute("ALTER ROLE definer NOSUPERUSER")
@@ -385,7 +386,7 @@ def test_what_a_stranger_writes_is_no_definition(source: Source) -> None:
     source.execute("ALTER TABLE t ADD v text")
     ((content, _),) = source.raw()
     forged = {"publication": source.config.publication, "definition": {"kind": "dropped", "oid": source.oid("t")}}
-    for text in (content, json.dumps(forged).encode(), b"0" * 64 + json.dumps(forged).encode(), b"", b"\0" * 100):
+    for text in (content, json.dumps(forged).encode(), b"0" * 64 + json.dumps(forged).encode(), b"{}", b"\0" * 100):
         source.conn.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (PREFIX, text))
     assert source.written() == [None] * 5
 

@@ -45,6 +45,7 @@ from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
+from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.postgres import postgres_session
 from tidemark.postgres.postgres_session import to_the_same_server
 from tidemark.run import Run
@@ -285,11 +286,13 @@ class _Draining:
             self._next_xid,
             lambda _: True,
             self._looking.partitions.note,
+            self._note_message,
         )
         self._watermarks = Watermarks(ledger, open_generation.number)
         emit_again(source_conn, ledger, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None
+        self._told_messages = 0
         self._silence: Wait | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
 
@@ -347,14 +350,20 @@ class _Draining:
         self._batch.add(block, size, self._next_xid)
         self._looking.note(block)
         ours = self._watermarks.add(block) + sum(map(self._heartbeat.is_in, block.messages))
-        self._batch.count_skipped(len(block.messages) - ours)
+        told, self._told_messages = min(self._told_messages, len(block.messages) - ours), 0
+        self._batch.count_skipped(len(block.messages) - ours - told)
+
+    def _note_message(self, message: LogicalMessage) -> None:
+        self._told_messages += self._looking.told.note(message)
 
     def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
         """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""
         batch = self._batch
+        unseen = self._looking.at_end_of_batch(batch.end_lsn)
         if heartbeat_lsn is not None:
-            for schema in self._looking.at_heartbeat():
-                batch.add_shape(schema)
+            unseen += self._looking.at_heartbeat()
+        for schema in unseen:
+            batch.add_shape(schema)
         reach("drain.before_files")
         staged = batch.finish()
         reach("drain.after_files")

@@ -98,6 +98,13 @@ class OpenBatch:
             self._end_lsn = Lsn(int(commits.end_lsn[-1]))
             self._last_committed_at = int(commits.committed_at[-1])
 
+    @property
+    def end_lsn(self) -> Lsn:
+        """Where it ends, of a batch that holds a commit."""
+        if self._end_lsn is None:
+            raise ValueError("a batch ends at a commit, and this one holds none")
+        return self._end_lsn
+
     def add_shape(self, schema: TableSchema) -> None:
         """Have the batch bring a table's definition behind its changes, or without one."""
         self._writer.write_shape(schema)
@@ -110,12 +117,11 @@ class OpenBatch:
 
     def finish(self) -> WrittenBatch:
         """Make the files durable. The batch must hold a commit."""
-        if self._end_lsn is None:
-            raise ValueError("a batch ends at a commit, and this one holds none")
+        end_lsn = self.end_lsn
         files = self._writer.finish()
         transactions = self._transactions.finish()
         return WrittenBatch(
-            end_lsn=self._end_lsn,
+            end_lsn=end_lsn,
             tables=tuple(
                 TableChanges(
                     table=str(name),

@@ -1,6 +1,7 @@
 """Reads the messages in which the source's event trigger writes definitions (`source.definition_trigger`).
 
-    content = code (64 hex digits) + {"publication": …, "definition": {"kind": "relation" | "dropped" | "unknown", …}}
+    content = code (64 hex digits) + {"publication": …, "definition": {"kind": …, …}}
+    kind    = "relation" | "rewritten" | "dropped" | "unknown"
 
 Anybody can write a message under any prefix, so a content counts only if its code was made with the trigger's keys,
 over the id of the transaction that brings it. One content has no code: the trigger's word that it failed, which says
@@ -90,13 +91,23 @@ class DroppedRelation:
 
 
 @dataclass(frozen=True, slots=True)
+class RewrittenRelation:
+    """An ALTER writes all rows of a relation anew; its definition follows. `reasons` are the bits of
+    `pg_event_trigger_table_rewrite_reason`, `above` as in DefinedRelation."""
+
+    oid: int
+    reasons: int
+    above: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """The trigger could not describe a relation, or, where `oid` is None, whatever the command touched."""
 
     oid: int | None
 
 
-Definition = DefinedRelation | DroppedRelation | Unknown
+Definition = DefinedRelation | RewrittenRelation | DroppedRelation | Unknown
 
 
 def parse(content: bytes, xid: int, keys: Keys, publication: str) -> Definition | None:
@@ -122,6 +133,8 @@ def _definition(raw: dict[str, Any]) -> Definition:
     kind = raw.pop("kind")
     if kind == "dropped":
         return DroppedRelation(_number(raw["oid"]))
+    if kind == "rewritten":
+        return RewrittenRelation(_number(raw["oid"]), _number(raw["reasons"]), _numbers(raw["above"]))
     if kind == "unknown":
         return Unknown(_number(raw["oid"]))
     if kind != "relation":

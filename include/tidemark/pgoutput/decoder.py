@@ -67,6 +67,7 @@ class Decoder:
     `goes_under` is told of each relation whose changes come under another one's number, which pgoutput defines right in
     front of such a change: a partition, published through its root. It says whether the partition names old rows by
     other columns than the root: then changes that do not say which row they are of are left out (`relation_rows`).
+    `on_message` gets each logical message, before the RELATION messages behind it are asked about.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class Decoder:
         next_xid: int | None = None,
         asks_again: Callable[[int], bool] = lambda _: False,
         goes_under: Callable[[RelationMessage, int], bool] = lambda _, __: False,
+        on_message: Callable[[LogicalMessage], None] = lambda _: None,
     ) -> None:
         self._schema_for = schema_for
         self._asks_again = asks_again
         self._goes_under = goes_under
+        self._on_message = on_message
         self._defined_last: RelationMessage | None = None
         self._with_others: set[int] = set()
         self._generation = generation
@@ -134,6 +137,7 @@ class Decoder:
                 truncates += [BufferedTruncate(index, oid, ordinal + i) for i, oid in enumerate(oids)]
             elif kind == MESSAGE:
                 messages.append(parse_logical(message, *ordered.transaction_at(index)))
+                self._on_message(messages[-1])
             elif kind == TYPE:
                 check_type(message)
             else:

@@ -262,13 +262,25 @@ def _identity(old: TableSchema, new: TableSchema) -> Difference:
 
 
 def compare_fingerprints(
-    old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSchema | None] = lambda: None
+    old: Fingerprint,
+    new: Fingerprint,
+    streamed: Callable[[], TableSchema | None] = lambda: None,
+    *,
+    told: bool = False,
 ) -> list[Difference]:
     """What changed at the source between two looks at its catalogue, as far as older rows are concerned. `streamed` is
     the last shape that the stream brought: where it has its columns' numbers, the next one is compared by them, and
-    tells of renamed columns itself."""
+    tells of renamed columns itself. `told`: definitions stand in the stream, so only what an event trigger does not
+    tell is of account."""
     if old.relation_oid != new.relation_oid:
         return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
+    if told:
+        return [
+            *_read_otherwise(old, new),
+            *(_rewrite(old, new) if old.partitions or new.partitions else ()),
+            *_partitions(old, new),
+            *_publication(old, new),
+        ]
     return [
         *_columns(old, new, streamed),
         *_key(old, new),
@@ -305,6 +317,21 @@ def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSch
             reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, (attnum,)))
     return differences
+
+
+def _read_otherwise(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+    """Columns whose stored values read otherwise, though nobody wrote them."""
+    before = {column.attnum: column for column in old.columns}
+    return [
+        Difference(
+            Verdict.NEEDS_BACKFILL,
+            f'the type of column "{column.name}" was altered, and older rows read as something else',
+            (column.attnum,),
+        )
+        for column in new.columns
+        if (column.attnum not in before and SPELLED_SINCE in column.spelling)
+        or (column.attnum in before and _reads_otherwise(before[column.attnum], column))
+    ]
 
 
 def _has_numbers(shape: TableSchema | None, of: Fingerprint) -> bool:

@@ -71,7 +71,7 @@ class Fingerprint(JsonRecord, frozen=True):
     the OID of its TOAST table, 0 if it has none or no look has asked. `key_made` is the OID of the constraint or index
     that the key belongs to, 0 without a key: one that was dropped and made again has another. `called` is the table's
     name, and `called_xmin` the transaction that last gave it a name, schema or owner; "" and 0 if no look has
-    asked."""
+    asked. `told` is since which transaction the trusted event trigger is as it was at the look, 0 without one."""
 
     relation_oid: int
     relfilenode: int
@@ -91,6 +91,7 @@ class Fingerprint(JsonRecord, frozen=True):
     key_made: int = 0
     called: str = ""
     called_xmin: int = 0
+    told: int = 0
 
     def relations(self) -> tuple[int, ...]:
         """The OIDs of what its rows lie in."""

@@ -2,6 +2,7 @@
 
     CREATE, ALTER  ──ddl_command_end──►  tell(relations)  ──►  one logical message per relation, in the transaction
     DROP           ──sql_drop────────►                         that changes it and so in the order of the WAL
+    ALTER, rows    ──table_rewrite───►  on_rewrite        ──►  one that says so, before the relation's own
 
 The trigger is optional and a DBA's to create: only a superuser may, or the role that a provider has for that. It fails
 no statement of a user: an error within ends in a message that calls the definitions unknown from there on. It waits for
@@ -11,6 +12,10 @@ Anybody may write a message under any prefix (docs/decisions/2026-11-22-a-messag
 of these carries a code over the transaction's id and the text, made with keys that only the trigger's owner and the
 pipeline's role can read. The keys are rows of a materialized view: no publication carries one, a dump holds its
 definition and not its rows, and a restore makes new keys.
+
+Decoding orders the records of a transaction and its subtransactions by LSN, and takes for a message's the end of its
+record, which is where the next record begins. A block with EXCEPTION is a subtransaction, so a row written right behind
+the message could come before it. An empty message behind each keeps them apart.
 
 The functions read the catalogue by queries, and a query sees what its transaction's snapshot does. Under REPEATABLE
 READ that may be older than what the statement sees, so there the definition is unknown too. Source: PostgreSQL
@@ -69,6 +74,7 @@ _CAUGHT: Final = """
 EXCEPTION WHEN OTHERS THEN
     BEGIN
         PERFORM pg_logical_emit_message(true, {prefix}, 'unknown');
+        PERFORM pg_logical_emit_message(true, {prefix}, '');
     EXCEPTION WHEN OTHERS THEN
         NULL;
     END;
@@ -89,6 +95,7 @@ BEGIN
                k.inner_key || convert_to(pg_current_xact_id()::text || ':', 'UTF8') || content))
       INTO STRICT code FROM {schema}.keys k;
     PERFORM pg_logical_emit_message(true, {prefix}, convert_to(encode(code, 'hex'), 'UTF8') || content);
+    PERFORM pg_logical_emit_message(true, {prefix}, '');
 END
 """,
     ),
@@ -261,10 +268,38 @@ BEGIN
 """
         + _CAUGHT,
     ),
+    _Function(
+        "on_rewrite",
+        "",
+        """
+DECLARE
+    written oid := pg_event_trigger_table_rewrite_oid();
+    above oid[] := '{{}}';
+    next_above oid := written;
+BEGIN
+    LOOP
+        SELECT i.inhparent INTO next_above FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
+         WHERE i.inhrelid = next_above AND p.relkind = 'p' AND NOT i.inhdetachpending;
+        EXIT WHEN NOT FOUND;
+        above := above || next_above;
+    END LOOP;
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = written AND c.relpersistence <> 't') THEN
+        PERFORM {schema}.emit(json_build_object(
+            'kind', 'rewritten', 'oid', written::bigint, 'reasons', pg_event_trigger_table_rewrite_reason(),
+            'above', above::bigint[]));
+    END IF;
+"""
+        + _CAUGHT,
+    ),
 )
 
-# Event -> the function that is called.
-_EVENTS: Final = {"ddl_command_end": "on_change", "sql_drop": "on_drop"}
+# Event -> the function that is called, and how the name of its event trigger ends.
+_EVENTS: Final = {
+    "ddl_command_end": ("on_change", "end"),
+    "sql_drop": ("on_drop", "drop"),
+    "table_rewrite": ("on_rewrite", "write"),
+}
+_LONGEST_END: Final = 1 + max(len(end) for _, end in _EVENTS.values())
 
 _KEYS: Final = "sha512(" + " || ".join(["uuid_send(gen_random_uuid())"] * 4) + ")"
 
@@ -273,9 +308,9 @@ def schema_of(config: PipelineConfig) -> str:
     """The schema that holds the trigger's functions; its event triggers begin with the same name. Slots have names that
     are unique on a server."""
     name = f"ddl_{config.slot}"
-    if len(name) <= _LONGEST_NAME - len("_drop"):
+    if len(name) <= _LONGEST_NAME - _LONGEST_END:
         return name
-    return f"{name[:49]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{name[:48]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def create_sql(config: PipelineConfig, role: str) -> str:
@@ -302,7 +337,7 @@ def create_sql(config: PipelineConfig, role: str) -> str:
         f"GRANT USAGE ON SCHEMA {schema} TO {quoted(role)};",
         f"GRANT SELECT ON {schema}.keys TO {quoted(role)};",
     ]
-    for event, function_name in _EVENTS.items():
+    for event, (function_name, _) in _EVENTS.items():
         name = quoted(_trigger_name(config, event))
         parts += [
             f"CREATE EVENT TRIGGER {name} ON {event} EXECUTE FUNCTION {schema}.{function_name}();",
@@ -323,7 +358,7 @@ def _removal(config: PipelineConfig) -> list[str]:
 
 
 def _trigger_name(config: PipelineConfig, event: str) -> str:
-    return f"{schema_of(config)}_{'drop' if event == 'sql_drop' else 'end'}"
+    return f"{schema_of(config)}_{_EVENTS[event][1]}"
 
 
 def _body(config: PipelineConfig, function: _Function) -> str:
@@ -412,7 +447,15 @@ def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrig
 def findings(conn: psycopg.Connection[Any], config: PipelineConfig) -> Iterator[Finding]:
     """What is wrong with the installed one."""
     installed = look(conn, config)
-    if installed is not None and installed.problem is not None:
+    if installed is None:
+        yield Finding(
+            "note",
+            "trigger",
+            "No event trigger writes definitions into the stream. Where a table is altered more than once between two "
+            "runs, it is read again or built anew; with the trigger every change of a definition is followed",
+            f"As a superuser run what `tidemark trigger {config.pipeline} --sql` prints",
+        )
+    elif installed.problem is not None:
         yield Finding(
             "warning",
             "trigger",
@@ -429,7 +472,7 @@ def _problem(
     view: tuple[Any, ...] | None,
 ) -> str | None:
     schema = schema_of(config)
-    made = {(_trigger_name(config, event), event, function, schema) for event, function in _EVENTS.items()}
+    made = {(_trigger_name(config, event), event, function, schema) for event, (function, _) in _EVENTS.items()}
     if {tuple(trigger[:4]) for trigger in triggers} != made:
         return "one of its event triggers is missing, or calls another function"
     if any(enabled != "A" or not all_tags for *_, enabled, all_tags, _, _ in triggers):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from msgspec import structs
 
 from tidemark.capture.continuity import generation
 from tidemark.capture.definitions.column_guarding import GuardBook, Guarding
@@ -32,6 +33,7 @@ from tidemark.capture.definitions.passing_partitions import PassingPartitions
 from tidemark.capture.definitions.relation_versions import Looks, RelationLookup, Schemas
 from tidemark.capture.definitions.successor_shapes import Reshaping, may_have_another
 from tidemark.capture.definitions.table_definition import Catalog
+from tidemark.capture.definitions.told_definitions import ToldDefinitions
 from tidemark.capture.definitions.truncates import Truncates
 from tidemark.capture.open_batch import WrittenBatch
 from tidemark.capture.table_identities import Places
@@ -42,13 +44,16 @@ from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import batches
 from tidemark.ledger.staged.generations import Generation
+from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.schema.evolution import Difference, Verdict
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
+from tidemark.source import definition_trigger
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.publication import lock_bounded
+from tidemark.source.definition_trigger import InstalledTrigger
 from tidemark.source.wal.slot import Server
 from tidemark.staging.batch_writer import read_table
 from tidemark.storage.store import Store
@@ -95,6 +100,11 @@ class Looking:
         self._bare = joins.bare(ledger)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
         self._guarding = Guarding(GuardBook(config, ledger, server), source, named)
+        installed = definition_trigger.look(source, config) or InstalledTrigger(None)
+        self.told = ToldDefinitions(installed.keys, installed.since_xid, config.publication)
+        # What the catalogue shows of tables whose definitions the trigger told, for the case that it missed something.
+        self._if_missed: dict[str, tuple[TableMark, ...]] = {}
+        self._before = before
         self.schemas = Schemas(
             config.rule,
             self._look,
@@ -102,8 +112,14 @@ class Looking:
             lambda t: schema_versions.ahead(ledger, t),
             lambda t: schema_versions.merged(ledger, t),
             RelationLookup(
-                self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another, self._is_bare
+                self._kept_as,
+                self._captured_as,
+                self._guarding.place,
+                self._keep_as_another,
+                self._is_bare,
+                self._guarding.applied,
             ),
+            self.told,
         )
         self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed, self.schemas.is_bare)
         self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
@@ -111,11 +127,12 @@ class Looking:
         self._truncated = self._truncates.held
         self._first = self.schemas.catalog
         self._grown = self._with_more_columns(before)
-        self._held = self._truncated | self._reshaping.held | self._grown
-        self._changed -= self._grown
+        self._held = self._truncated | self._reshaping.held | self._grown | self._if_missed.keys()
+        self._changed -= self._grown | self._if_missed.keys()
         self.next_xid = _next_xid(source)
         staged_look = before if self._before_is_staged else {}
-        self.schemas.explain_by(Looks(staged_look, self._fingerprints, self.next_xid), self._lost_numbers())
+        looks = Looks(staged_look, self._fingerprints, self.next_xid)
+        self.schemas.explain_by(looks, self._lost_numbers(), before)
         self.partitions = PassingPartitions(
             self._fingerprints, before, self._captured_as, self.schemas.streamed, self.look_again
         )
@@ -133,10 +150,25 @@ class Looking:
     def note(self, block: DecodedBlock) -> None:
         """What a block of the stream says of what the look saw."""
         self._truncates.note(block)
+        for change in block.changes:
+            if change.counts.get("truncate"):
+                self.told.note_truncate(change.schema.relation_oid)
+
+    def at_end_of_batch(self, end_lsn: Lsn) -> list[TableSchema]:
+        """Returns the definitions that the trigger told in the batch and no change shows: no later drain meets its
+        messages again."""
+        versions = []
+        for told in self.schemas.told_unseen(end_lsn):
+            if isinstance(told, TableSchema):
+                versions.append(told)
+            else:
+                self._reshaping.begin_told(told)
+        return versions
 
     def at_heartbeat(self) -> list[TableSchema]:
         """The batch that ends now is the first that has all that the look saw. Returns the definitions with new columns
         that no change shows."""
+        self._compare_with_told()
         self._reshaping.at_heartbeat()
         unseen = [
             self.schemas.unseen(captured, self._first.types)
@@ -145,6 +177,17 @@ class Looking:
         ]
         self._marks += tuple(one for one in unseen if isinstance(one, TableMark))
         return [one for one in unseen if isinstance(one, TableSchema)]
+
+    def _compare_with_told(self) -> None:
+        """Where the look shows what was not told, the trigger missed something: what the catalogue says counts."""
+        for table, marks in self._if_missed.items():
+            look = self._fingerprints[table]
+            if self.told.agrees(self._before[table], look, self._streamed_before.get(table)):
+                storage = self.told.with_storage(look, self._first.seen_below)
+                self._fingerprints[table] = structs.replace(look, relfilenode=storage)
+            else:
+                self._marks += marks
+                self.told.doubt(look.relation_oid)
 
     def _with_more_columns(self, before: Mapping[str, Fingerprint]) -> frozenset[str]:
         """The tables that got columns since the look before. Their looks wait for the heartbeat: a run that ends
@@ -176,7 +219,14 @@ class Looking:
             marks += self.schemas.take_marks(schema)
         marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]
         looks = {table: look for table, look in self._fingerprints.items() if table in changed}
+        looks |= self._doubted(looks)
         return Said(tuple(shapes), looks, tuple(marks))
+
+    def _doubted(self, looks: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
+        """The looks that do not go on with the trigger's word, which missed something behind them."""
+        known = {**self._before, **looks}
+        doubted = {t: look for t, look in known.items() if look.told and self.told.is_doubted(look.relation_oid)}
+        return {table: structs.replace(look, told=0) for table, look in doubted.items()}
 
     def registered(self) -> None:
         """The manifest is registered: none behind it says the same again."""
@@ -260,11 +310,17 @@ class Looking:
             table: look.carried(before.get(table)).missing(before.get(table), below, staged=self._before_is_staged)
             for table, look in looks.items()
         }
+        fingerprints = {table: structs.replace(look, told=self.told.since) for table, look in fingerprints.items()}
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
         gone = self._gone(rows, {table for table in before if table not in fingerprints})
         # Where no row is in Delta yet, none is older than what the catalogue shows: each chunk is compared with it.
         with_rows = {table: look for table, look in fingerprints.items() if not self.schemas.is_bare(table)}
-        marks = catalogue_marks(with_rows, before, gone, self.schemas.streamed)
+        trusted = {t: look for t, look in with_rows.items() if t in before and 0 != before[t].told == look.told}
+        marks = catalogue_marks(with_rows, before, gone, self.schemas.streamed, trusted)
+        for table, look in trusted.items():
+            if before[table] != look:
+                self._if_missed[table] = tuple(catalogue_marks({table: look}, before, (), self.schemas.streamed))
+        self._streamed_before = {table: self.schemas.streamed(table) for table in self._if_missed}
         # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
         marks += passed_over_marks(
             row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
@@ -280,7 +336,7 @@ class Looking:
         may_be_others = [
             table
             for table in looked_at
-            if str(table.table) in changed
+            if (str(table.table) in changed and str(table.table) not in self._if_missed)
             or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
         ]
         self._reshaping.look(may_be_others, self.schemas.catalog.types, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -93,13 +93,16 @@ def catalogue_marks(
     before: Mapping[str, Fingerprint],
     missing: Iterable[str],
     streamed: Callable[[str], TableSchema | None] = lambda _: None,
+    told: Container[str] = (),
 ) -> list[TableMark]:
     """What the catalogue shows since the fingerprints that the ledger keeps; `missing` are captured tables that it has
-    no more, `streamed` gives the last shape that the stream brought of a table."""
+    no more, `streamed` gives the last shape that the stream brought of a table. Definitions of those that are `told`
+    stand in the stream."""
     marks = []
     for table_id, fingerprint in now.items():
         if table_id in before and before[table_id] != fingerprint:
-            differences = compare_fingerprints(before[table_id], fingerprint, partial(streamed, table_id))
+            latest, is_told = partial(streamed, table_id), table_id in told
+            differences = compare_fingerprints(before[table_id], fingerprint, latest, told=is_told)
             marks += marks_of(TableName.parse(table_id), differences)
     for table_id in missing:
         reason = "the table is not at the source any more, or the pipeline file does not name it"

@@ -20,8 +20,10 @@ from msgspec import structs
 from tidemark.capture.definitions.column_guarding import Withheld
 from tidemark.capture.definitions.marks import marks_of, withheld_marks
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, numbered
+from tidemark.capture.definitions.told_definitions import ToldDefinitions
 from tidemark.config import TableRule
 from tidemark.formats.manifest import TableMark
+from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.column_numbers import InDoubt, Published, in_doubt, left, place
@@ -65,13 +67,33 @@ class RelationLookup:
     `rule` is that of its name, in the names of a message, or raises Withheld (`capture.definitions.column_guarding`).
     `another` has the relation kept as another table from here on, for the reason given, and says which; None where the
     one that it is shall be parked (`capture.definitions.successor_shapes`). `bare`: whether the table begins anew and
-    has no shape yet, so that any fits."""
+    has no shape yet, so that any fits. `hidden` gives a table the rule of its name in the names of its columns."""
 
     table: Callable[[int, TableName], TableName | None] = lambda _, called: called
     captured: Callable[[int], TableName | None] = lambda _: None
     rule: Callable[[RelationMessage, TableRule], TableRule] = lambda _, rule: rule
     another: Callable[[int, TableName, str], TableName | None] = lambda _, called, reason: None
     bare: Callable[[str], bool] = lambda _: False
+    hidden: Callable[[CapturedTable], CapturedTable] = lambda table: table
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """The shape of a message that is known for certain, what of it cannot be captured, and the definition's columns by
+    their numbers."""
+
+    shape: TableSchema
+    unfit: list[str]
+    prints: Mapping[int, ColumnPrint]
+
+
+@dataclass(frozen=True, slots=True)
+class ToldShape:
+    """A shape that the trigger told, which another table has to take for this reason."""
+
+    captured: CapturedTable
+    shape: TableSchema
+    reason: str
 
 
 class Schemas:
@@ -85,12 +107,16 @@ class Schemas:
         ahead: Callable[[str], list[TableSchema]] = lambda _: [],
         merged: Callable[[str], TableSchema | None] = lambda _: None,
         kept: RelationLookup = RelationLookup(),
+        told: ToldDefinitions | None = None,
     ) -> None:
         """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
-        catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept."""
+        catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept, `told` what the
+        event trigger said."""
         self._kept = kept
+        self._told = told or ToldDefinitions()
         self._looks = Looks({}, {}, 0)
+        self._before: Mapping[str, Fingerprint] = {}
         self._older: dict[TableName, list[TableSchema]] = {}
         self._rule_for = rule_for
         self._look = look
@@ -107,10 +133,16 @@ class Schemas:
         self._renamed: list[TableMark] = []
         self._met: set[TableName] = set()
 
-    def explain_by(self, looks: Looks, lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset()) -> None:
+    def explain_by(
+        self,
+        looks: Looks,
+        lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset(),
+        before: Mapping[str, Fingerprint] | None = None,
+    ) -> None:
         """By looks at each table from before its stream it is known which names were dropped. `lost_numbers` are those
-        that only columns had which the source lost."""
+        that only columns had which the source lost. `before` are the looks that the ledger has."""
         self._looks = looks
+        self._before = before or {}
         self._lost_numbers = lost_numbers
 
     @property
@@ -137,6 +169,8 @@ class Schemas:
         ):
             self._catalog = self._look()
         latest = self._latest_of(relation.table)
+        if (exact := self._exact(relation, rule, latest)) is not None:
+            return self._as_told(sent, exact, latest)
         ahead = [] if latest is not None else self._ahead_of(relation.table, latest)
         shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
@@ -177,6 +211,110 @@ class Schemas:
             self._doubts.append(replace(doubt, version=schema.version))
         return self._noted(schema, differences)
 
+    def _exact(self, relation: RelationMessage, rule: TableRule, latest: TableSchema | None) -> Exact | None:
+        """What the event trigger told of the definition that the message follows; None where it told nothing that is
+        relied on."""
+        oid = relation.relation_oid
+        known = self._catalog.tables.get(oid)
+        captured = self._told.captured(relation, rule, known, latest)
+        if captured is not None:
+            types = {**self._told.types(oid), **self._catalog.types}
+            shape, unfit = define(relation, rule, Catalog({oid: captured}, types), latest)
+            numbers = {column.name: column.attnum for column in captured.columns}
+            prints = {column.attnum: column for column in captured.columns}
+            return Exact(numbered(shape, relation, [numbers[c.name] for c in relation.columns], prints), unfit, prints)
+        if latest is None or latest.relation_oid != oid or not self._is_followed(relation.table):
+            return None
+        if self._told.definition(oid) is None and len(relation.columns) == len(latest.published):
+            shape, unfit = define(relation, rule, self._catalog, latest)
+            if relation.identity == "full":
+                shape = structs.replace(shape, key=latest.key)
+            shape = structs.replace(shape, published=latest.published)
+            if latest.same_shape(shape):
+                return Exact(latest, unfit, {})
+        self._told.doubt(oid)
+        return None
+
+    def _is_followed(self, table: TableName) -> bool:
+        """Whether the last version is as the trigger told it last: nothing has been told since, in no drain."""
+        look = self._before.get(str(table))
+        return look is not None and 0 != look.told == self._told.since and not self._told.is_doubted(look.relation_oid)
+
+    def _as_told(self, sent: RelationMessage, exact: Exact, latest: TableSchema | None) -> TableSchema | None:
+        shape, oid = exact.shape, sent.relation_oid
+        differences = [Difference(Verdict.PARK, reason) for reason in exact.unfit]
+        differences += self._told.older_values(oid, shape, latest)
+        if latest is not None and latest.same_shape(shape) and self._lost_of(shape.table).isdisjoint(shape.published):
+            self._told.settled(oid)
+            return self._noted(structs.replace(latest, relation_oid=oid), differences)
+        ahead = self._ahead_of(shape.table, latest)
+        schema = structs.replace(shape, version=_number(shape, latest, ahead))
+        if not self.is_bare(str(schema.table)):
+            new, reason = self._told_since(schema, latest, ahead, exact.prints)
+            if reason and (another := self._kept.another(oid, sent.table, reason)) is not None:
+                self._go_on_as(another, shape.table)
+                return self.schema_for(sent)
+            differences += new
+        differences += self._numbers_given_again(schema)
+        self._older.setdefault(schema.table, []).append(schema)
+        self._told.settled(oid)
+        return self._noted(schema, differences)
+
+    def _told_since(
+        self,
+        schema: TableSchema,
+        latest: TableSchema | None,
+        ahead: list[TableSchema],
+        prints: Mapping[int, ColumnPrint],
+    ) -> tuple[list[Difference], str]:
+        """What changed since the version before, and why another table has to take the shape, if one has to."""
+        dropped = {c.name for c in (latest or schema).columns if c.attnum not in prints}
+        again = added_again(self._older.get(schema.table, []), schema)
+        reason = reshaped([*another_shape(latest, ahead, schema, dropped), *again])
+        differences = [*_since(latest, ahead, schema, dropped), *again]
+        return [*differences, *self._older_values(schema, ahead if latest is None else [latest], prints)], reason
+
+    def told_unseen(self, end_lsn: Lsn) -> list[TableSchema | ToldShape]:
+        """What the trigger told and no RELATION message has followed yet, when a batch ends there: versions, and shapes
+        that another table has to take."""
+        unseen: list[TableSchema | ToldShape] = []
+        for oid in self._told.pending(end_lsn):
+            table = self._kept.captured(oid)
+            latest = None if table is None else self._latest_of(table)
+            known = self._catalog.tables.get(oid)
+            if table is None or latest is None or latest.relation_oid != oid or known is None:
+                continue  # What has no version yet begins with its first change.
+            captured = self._told.unseen(known, latest)
+            if captured is None:
+                self._note_told(table, self._told.older_values(oid, latest, latest), oid)
+                continue
+            rule = self._rule_for(captured.name)
+            if rule is None:
+                continue
+            captured = self._kept.hidden(replace(captured, rule=rule)).kept_as(table)
+            types = {**self._told.types(oid), **self._catalog.types}
+            shape, unfit = catalogue_shape(captured, types, latest)
+            if unfit:
+                continue  # Its first change parks it.
+            differences = self._told.older_values(oid, shape, latest)
+            if latest.same_shape(shape):
+                self._note_told(table, differences, oid)
+                continue
+            prints = {column.attnum: column for column in captured.columns}
+            schema = structs.replace(shape, version=_number(shape, latest, self._ahead_of(table, latest)))
+            new, reason = self._told_since(schema, latest, [], prints)
+            if reason:
+                unseen.append(ToldShape(captured, shape, reason))
+            else:
+                self._older.setdefault(table, []).append(schema)
+                unseen.append(self._noted(schema, [*differences, *new, *self._numbers_given_again(schema)]))
+            self._told.settled(oid)
+        return unseen
+
+    def _note_told(self, table: TableName, differences: list[Difference], oid: int) -> None:
+        self._renamed += marks_of(table, differences)
+        self._told.settled(oid)
+
     def unseen(self, captured: CapturedTable, types: Mapping[int, PgType]) -> TableSchema | TableMark | None:
         """The version with the columns that a look found and no change shows, or the mark of a table whose columns it
         does not tell; None where changes behind the look have them, or nobody knows the table's columns yet. `captured`
@@ -216,7 +354,7 @@ class Schemas:
 
     def _noted(self, schema: TableSchema, differences: Iterable[Difference]) -> TableSchema:
         if differences := list(differences):
-            self._differences[schema.table, schema.version] = differences
+            self._differences.setdefault((schema.table, schema.version), []).extend(differences)
         self._latest[schema.table] = schema
         self._met.add(schema.table)
         return schema
@@ -313,13 +451,16 @@ class Schemas:
         before = {c.attnum: c for c in seen.columns} if seen and seen.relation_oid == captured.relation_oid else {}
         return {c.attnum: before[c.attnum] if c.missing is None and c.attnum in before else c for c in captured.columns}
 
-    def _older_values(self, schema: TableSchema, before: Collection[TableSchema]) -> list[Difference]:
+    def _older_values(
+        self, schema: TableSchema, before: Collection[TableSchema], told: Mapping[int, ColumnPrint] | None = None
+    ) -> list[Difference]:
         """Columns that were added with something for older rows that the merge cannot give them. `before` is the
         version that the stream had, or else those that readers know."""
         captured = self._catalog.tables.get(schema.relation_oid)
-        if not before or captured is None or not captured.columns:
+        seen = [*told.values()] if told is not None else [] if captured is None else [*captured.columns]
+        if not before or not seen:
             return []
-        prints = {c.name: c for c in captured.columns}
+        prints = {c.name: c for c in seen}
         differences = []
         for column in schema.columns:
             was_there = any(schema.column_in(version, column) is not None for version in before)

@@ -24,7 +24,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tidemark.capture.definitions.relation_versions import another_shape
+from tidemark.capture.definitions.relation_versions import ToldShape, another_shape
 from tidemark.capture.definitions.table_definition import catalogue_shape
 from tidemark.capture.definitions.unparked_definitions import fit, waiting
 from tidemark.capture.table_identities import Places
@@ -182,6 +182,13 @@ class Reshaping:
         self._pending.pop(str(before), None)
         self._left.add(str(before))
         return table
+
+    def begin_told(self, told: ToldShape) -> None:
+        """What the event trigger told and no change showed."""
+        captured = told.captured
+        pending = Reshaped(captured, told.shape, told.reason)
+        if self._config.evolves(captured.name) == "follow":
+            self.begin(captured.relation_oid, captured.name, told.reason, pending)
 
     def at_heartbeat(self) -> None:
         """What this run's look saw and no change showed: every change up to here came before."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.config import PipelineConfig
+from tidemark.formats import definition
 from tidemark.formats.watermark import LONGEST_BYTES, Watermark
 from tidemark.lsn import Lsn, WalPoint
 from tidemark.pgoutput.messages import LogicalMessage
@@ -32,7 +33,11 @@ DURABLE_PREFIX: Final = "tidemark_durable"
 # Grammar: pgoutput.messages. The kind, flags (1 = transactional), the LSN, the prefix with its zero byte, the length.
 LOGICAL_MESSAGE: Final = ord("M")
 _PREFIX_AT: Final = 10
-_PREFIX: Final = PREFIX.encode() + b"\0"
+# How long ours are, by prefix.
+_LONGEST: Final = {
+    PREFIX.encode() + b"\0": LONGEST_BYTES,
+    definition.PREFIX.encode() + b"\0": definition.LONGEST_BYTES,
+}
 _TRANSACTIONAL: Final = b"\1"
 _LENGTH_BYTES: Final = 4
 
@@ -56,11 +61,14 @@ class Heartbeat:
 def is_foreign(message: memoryview, skip: int) -> bool:
     """Whether this is a logical message that cannot be ours: of another prefix, not transactional, or longer than any
     of ours. `skip` bytes stand in front of it; nothing of it is copied."""
-    head = message[skip : skip + _PREFIX_AT + len(_PREFIX)].tobytes()
+    head = message[skip : skip + _PREFIX_AT + max(map(len, _LONGEST))].tobytes()
     return head[0] == LOGICAL_MESSAGE and not (
         head[1:2] == _TRANSACTIONAL
-        and head[_PREFIX_AT:] == _PREFIX
-        and len(message) <= skip + len(head) + _LENGTH_BYTES + LONGEST_BYTES
+        and any(
+            head[_PREFIX_AT:].startswith(prefix)
+            and len(message) <= skip + _PREFIX_AT + len(prefix) + _LENGTH_BYTES + longest
+            for prefix, longest in _LONGEST.items()
+        )
     )
 
 

@@ -1,0 +1,344 @@
+"""Follows the definitions that the source's event trigger writes into the stream (R11).
+
+    a message  ──► the relation's definition from there on, and what older rows hold since that no change says
+    RELATION   ──► numbers of its columns, by the last message; where this drain met none, the last version has them
+
+A definition that no RELATION message follows before the batch ends becomes a version of its own: the next drain does
+not meet the message again. So the last version of a table is the trigger's last definition, as long as the look at the
+table that the ledger has (`Fingerprint.told`) was taken under the same trigger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from tidemark.config import TableRule
+from tidemark.formats.definition import (
+    PREFIX,
+    DefinedColumn,
+    DefinedRelation,
+    DroppedRelation,
+    Keys,
+    RewrittenRelation,
+    Unknown,
+    parse,
+)
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.pgoutput.messages import LogicalMessage, RelationMessage
+from tidemark.schema.delta_types import PgType
+from tidemark.schema.evolution import Difference, Verdict
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
+from tidemark.schema.table import Column, Identity, TableSchema
+from tidemark.source.catalogue.catalog import CapturedTable
+
+_IDENTITIES: Final[Mapping[str, Identity]] = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
+
+# Bits of pg_event_trigger_table_rewrite_reason: what an ALTER made of the rows.
+_PERSISTENCE: Final = 1
+_DEFAULTS: Final = 2
+_VALUES: Final = 4
+
+# In `ColumnPrint.missing`, where the catalogue's look has a hash.
+_TOLD: Final = "told"
+
+
+@dataclass(slots=True)
+class _Relation:
+    """What is known of one relation.
+
+    `commit_lsn` is that of the last message. `reasons` are the bits of rewrites since the relation's last version, and
+    `was_unlogged` says whether it had no WAL for a while since. `missing` is what older rows have of its columns, by
+    number, as each was first told. `states` are all definitions of this drain, `written` the files that a told rewrite
+    put the rows into."""
+
+    definition: DefinedRelation | None = None
+    commit_lsn: Lsn = field(default_factory=lambda: Lsn(0))
+    reasons: int = 0
+    was_unlogged: bool = False
+    is_pending: bool = False
+    missing: dict[int, DefinedColumn] = field(default_factory=dict)
+    states: list[DefinedRelation] = field(default_factory=list)
+    written: set[int] = field(default_factory=set)
+    is_rewritten: bool = False
+    filenode_xid: int = 0
+    was_truncated: bool = False
+
+
+class ToldDefinitions:
+    """One drain's. Without keys, of a trigger that is not there or not trusted, nothing is ever told."""
+
+    def __init__(self, keys: Keys | None = None, since_xid: int = 0, publication: str = "") -> None:
+        self._keys = keys
+        self._since_xid = since_xid
+        self._publication = publication
+        self._relations: dict[int, _Relation] = {}
+        self._doubted: set[int] = set()
+        self._all_doubted = False
+
+    @property
+    def since(self) -> int:
+        """What the looks of this drain say of the trigger (`Fingerprint.told`)."""
+        return self._since_xid if self._keys is not None else 0
+
+    def note(self, message: LogicalMessage) -> bool:
+        """Whether the message is the trigger's."""
+        if message.prefix != PREFIX or message.xid is None or message.commit_lsn is None or self._keys is None:
+            return False
+        if not message.content:
+            return True
+        if message.xid <= self._since_xid:
+            return False
+        told = parse(message.content, message.xid, self._keys, self._publication)
+        match told:
+            case DefinedRelation():
+                self._define(told, message.xid, message.commit_lsn)
+            case RewrittenRelation():
+                for oid in (told.oid, *told.above):
+                    relation = self._of(oid)
+                    relation.reasons |= told.reasons
+                    relation.is_rewritten = True
+                    relation.is_pending, relation.commit_lsn = True, message.commit_lsn
+            case DroppedRelation():
+                self._relations.pop(told.oid, None)
+            case Unknown(oid=None):
+                self._all_doubted = True
+                self._relations.clear()
+            case Unknown(oid=int(oid)):
+                self.doubt(oid)
+        return told is not None
+
+    def _of(self, oid: int) -> _Relation:
+        return self._relations.setdefault(oid, _Relation())
+
+    def _define(self, told: DefinedRelation, xid: int, commit_lsn: Lsn) -> None:
+        relation = self._of(told.oid)
+        relation.definition = told
+        relation.is_pending, relation.commit_lsn = True, commit_lsn
+        relation.was_unlogged |= told.persistence != "p"
+        relation.states.append(told)
+        if relation.is_rewritten:
+            relation.written.add(told.filenode)
+            relation.is_rewritten = False
+        relation.filenode_xid = xid
+        there = {column.attnum: column for column in told.columns}
+        known = {n: c for n, c in relation.missing.items() if n in there and there[n].type_oid == c.type_oid}
+        relation.missing = {**{n: c for n, c in there.items() if c.has_missing}, **known}
+        for above in told.above:
+            # A root's rows lie in its leaves.
+            self._of(above).was_unlogged |= told.persistence != "p"
+
+    def note_truncate(self, oid: int) -> None:
+        self._of(oid).was_truncated = True
+
+    def doubt(self, oid: int) -> None:
+        """The trigger missed something of this relation, or could not describe it."""
+        self._relations.pop(oid, None)
+        self._doubted.add(oid)
+
+    def is_doubted(self, oid: int) -> bool:
+        return self._all_doubted or oid in self._doubted
+
+    @property
+    def doubted(self) -> frozenset[int] | None:
+        """The relations that are in doubt, None for all of them."""
+        return None if self._all_doubted else frozenset(self._doubted)
+
+    def definition(self, oid: int) -> DefinedRelation | None:
+        """The last one that this drain met."""
+        relation = self._relations.get(oid)
+        return None if relation is None else relation.definition
+
+    def pending(self, end_lsn: Lsn) -> list[int]:
+        """The relations of which something was told behind their last RELATION message, all of it below this point."""
+        return [oid for oid, one in self._relations.items() if one.is_pending and one.commit_lsn < end_lsn]
+
+    def settled(self, oid: int) -> None:
+        """A version has what was told so far."""
+        relation = self._relations.get(oid)
+        if relation is not None:
+            relation.is_pending, relation.reasons, relation.was_unlogged = False, 0, False
+
+    # --- what a definition means --------------------------------------------------------------------------------------
+
+    def captured(
+        self, relation: RelationMessage, rule: TableRule, known: CapturedTable | None, latest: TableSchema | None
+    ) -> CapturedTable | None:
+        """The table as the trigger told it, with the columns of a message published; None if nothing was told, or the
+        message does not follow it."""
+        told = self.definition(relation.relation_oid)
+        if told is None:
+            return None
+        columns = {column.name: column for column in told.columns}
+        sent = [columns.get(column.name) for column in relation.columns]
+        follows = [
+            (column.type_oid, column.typmod) == (definition.type_oid, definition.typmod)
+            for column, definition in zip(relation.columns, sent, strict=True)
+            if definition is not None
+        ]
+        numbers = [column.attnum for column in sent if column is not None]
+        if len(follows) < len(sent) or not all(follows) or numbers != sorted(numbers):
+            return None
+        if _IDENTITIES.get(told.identity) != relation.identity:
+            return None
+        return self._table(relation.table, told, rule, tuple(c.name for c in relation.columns), known, latest)
+
+    def unseen(self, known: CapturedTable, latest: TableSchema | None) -> CapturedTable | None:
+        """As `captured`, where no message follows; `known` is the catalogue's look at the table."""
+        told = self.definition(known.relation_oid)
+        if told is None:
+            return None
+        published = [
+            c.name
+            for c in told.columns
+            if (c.attnum in told.listed if told.listed is not None else not c.generated or c.name in _generated(known))
+        ]
+        return self._table(known.table, told, known.rule, tuple(published), known, latest)
+
+    def _table(
+        self,
+        table: TableName,
+        told: DefinedRelation,
+        rule: TableRule,
+        published: tuple[str, ...],
+        known: CapturedTable | None,
+        latest: TableSchema | None,
+    ) -> CapturedTable:
+        names = {column.attnum: column.name for column in told.columns}
+        prints = {} if known is None else {column.attnum: column for column in known.columns}
+        before = {} if latest is None else {column.attnum: column for column in latest.columns if column.attnum}
+        missing = self._relations[told.oid].missing
+        columns = tuple(
+            _print(
+                c, missing.get(c.attnum), before.get(c.attnum), prints.get(c.attnum) if told.relkind == "p" else None
+            )
+            for c in told.columns
+        )
+        return CapturedTable(
+            table=table,
+            relation_oid=told.oid,
+            kind=told.relkind,
+            rule=rule,
+            identity=_IDENTITIES[told.identity],
+            key=tuple(names[number] for number in told.key if number in names),
+            columns=columns,
+            published=True,
+            published_columns=published,
+            row_filter=None if known is None else known.row_filter,
+            called=TableName(told.schema, told.name),
+        )
+
+    def types(self, oid: int) -> dict[int, PgType]:
+        """The types behind its columns that are not PostgreSQL's own."""
+        told = self.definition(oid)
+        return {
+            t.oid: PgType(
+                oid=t.oid,
+                name=t.name,
+                schema=t.schema,
+                kind=cast(Any, t.kind),
+                base_oid=t.base_oid,
+                base_typmod=t.base_typmod,
+                element_oid=t.element_oid,
+                delimiter=t.delimiter,
+            )
+            for t in (() if told is None else told.types)
+        }
+
+    def older_values(self, oid: int, shape: TableSchema, latest: TableSchema | None) -> list[Difference]:
+        """What older rows hold since the version before, that neither a change nor a default says."""
+        relation = self._relations.get(oid)
+        if relation is None or latest is None:
+            return []
+        differences = []
+        if relation.was_unlogged or relation.reasons & _PERSISTENCE:
+            reason = "the table was UNLOGGED for a while: what it got then is in no stream"
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        if relation.reasons & _VALUES:
+            reason = "ALTER TABLE wrote the values of a column anew, and USING may have changed them"
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        elif relation.reasons & _DEFAULTS:
+            generated = {c.attnum for c in relation.definition.columns if c.generated} if relation.definition else set()
+            before = {column.attnum for column in latest.columns}
+            numbers = tuple(
+                column.attnum
+                for column in shape.columns
+                if column.attnum in generated or (column.missing is None and column.attnum not in before)
+            )
+            reason = "ALTER TABLE gave all rows a value in a column that it added, or in a generated one"
+            if numbers:
+                differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, numbers))
+        return differences
+
+    # --- the heartbeat ------------------------------------------------------------------------------------------------
+
+    def agrees(self, before: Fingerprint, look: Fingerprint, version: TableSchema | None) -> bool:
+        """Whether a look shows nothing but what was told: it is one of the relation's definitions of this drain, or
+        that of the last version from before; and its rows lie where they lay, or where a told ALTER or a TRUNCATE put
+        them."""
+        oid = look.relation_oid
+        if self.is_doubted(oid):
+            return False
+        relation = self._relations.get(oid, _Relation())
+        is_known = any(_is_at(look, told) for told in relation.states) or (
+            version is not None and _has_version(look, version)
+        )
+        filenodes = {look.relfilenode, *(told.filenode for told in relation.states)}
+        return is_known and (relation.was_truncated or filenodes <= {before.relfilenode, *relation.written})
+
+    def with_storage(self, look: Fingerprint, seen_below: int) -> int:
+        """The file in which the rows lie once all is staged: the look's, unless a definition was told behind it."""
+        relation = self._relations.get(look.relation_oid)
+        if relation is None or relation.definition is None or relation.filenode_xid < seen_below:
+            return look.relfilenode
+        return relation.definition.filenode
+
+
+def _generated(known: CapturedTable) -> set[str]:
+    return {column.name for column in known.columns if column.generated} & {*known.published_columns}
+
+
+def _print(
+    told: DefinedColumn, missing: DefinedColumn | None, before: Column | None, of_root: ColumnPrint | None
+) -> ColumnPrint:
+    """What older rows have of a column stays, once it is known, whatever a rewrite makes of it in the catalogue. That
+    of a root stands with its leaves alone, and so in the catalogue's look."""
+    default = missing.missing if missing is not None else None
+    has_missing = missing is not None
+    if before is not None and before.missing is not None and before.type_oid == told.type_oid:
+        default, has_missing = before.missing, True
+    if of_root is not None and of_root.missing is not None:
+        default, has_missing = of_root.default, True
+    return ColumnPrint(
+        attnum=told.attnum,
+        name=told.name,
+        type_oid=told.type_oid,
+        typmod=told.typmod,
+        not_null=told.not_null,
+        generated=told.generated,
+        missing=_TOLD if has_missing else None,
+        xmin=0,
+        default=default,
+    )
+
+
+def _is_at(look: Fingerprint, told: DefinedRelation) -> bool:
+    columns = {c.attnum: (c.name, c.type_oid, c.typmod) for c in told.columns}
+    names = {c.attnum: c.name for c in told.columns}
+    key = tuple(names.get(number, "") for number in told.key)
+    return _has_columns(look, columns) and (look.identity, look.key) == (_IDENTITIES.get(told.identity), key)
+
+
+def _has_version(look: Fingerprint, version: TableSchema) -> bool:
+    columns = {c.attnum: (c.name, c.type_oid, c.typmod) for c in version.columns}
+    is_same = version.relation_oid == look.relation_oid and bool(version.published)
+    return is_same and _has_columns(look, columns) and (look.identity, look.key) == (version.identity, version.key)
+
+
+def _has_columns(look: Fingerprint, columns: Mapping[int, tuple[str, int, int]]) -> bool:
+    seen = {c.attnum: (c.name, c.type_oid, c.typmod) for c in look.columns}
+    is_seen = all(columns.get(number) == column for number, column in seen.items())
+    gone = {number for number, _ in look.dropped}
+    return is_seen and gone.isdisjoint(columns) and max(columns, default=0) <= look.last_attnum
