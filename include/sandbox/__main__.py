@@ -1,4 +1,4 @@
-"""`python -m sandbox demo|up|down|test|unit|lint|simulation|soak|faults|scheduler|page|bench|bench-latency|site|lock`:
+"""`python -m sandbox demo|up|down|test|unit|lint|simulation|soak|witnesses|faults|scheduler|page|bench|bench-latency|site|lock`:
 what make calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ COMMANDS = {
     "lint": suites.lint,
     "simulation": suites.simulation,
     "soak": suites.soak,
+    "witnesses": suites.witnesses,
     "faults": suites.faults,
     "clusters": suites.clusters,
     "scheduler": suites.scheduler,

@@ -240,6 +240,13 @@ def page(checkout: Checkout) -> int:
     return _all(checkout, {"the page in a browser": _pytest(checkout, "the page in a browser", [BROWSER_TESTS])})
 
 
+def witnesses(checkout: Checkout) -> int:
+    """PostgreSQL's own regression tests, of the source tree that POSTGRES_SOURCE names, in a captured database; FILES
+    names some of them."""
+    chosen = os.environ.get("FILES", "").split()
+    return _all(checkout, {"witnesses": ["tests.witnesses", *chosen]})
+
+
 def bench(checkout: Checkout) -> int:
     """The figures of docs/performance.md, as one table and as JSON: in the scale of BENCH_SCALE, for hours in full."""
     scale = os.environ.get("BENCH_SCALE") or "full"
