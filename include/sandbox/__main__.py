@@ -1,5 +1,5 @@
-"""`python -m sandbox demo|up|down|test|unit|lint|simulation|soak|witnesses|faults|scheduler|page|bench|bench-latency|site|lock`:
-what make calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
+"""Runs what make calls: `python -m sandbox demo`, `test`, `unit`, `lint`, …; `python -m sandbox tidemark …` is what
+`.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
 
