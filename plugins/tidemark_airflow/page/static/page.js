@@ -476,10 +476,10 @@ function runRow(run) {
   return h("tr", {},
     h("td", {}, pill(STATES[run.state] ?? "note", run.state)), h("td", {}, airflowLink(path, kind)),
     h("td", { class: "quiet nowrap", title: stamp(started) }, ago(started)), h("td", { class: "number nowrap wide" }, duration(seconds)),
-    h("td", { style: { width: "60%" } }, stages(run.tasks, path)));
+    h("td", { style: { width: "60%" } }, stages(run.tasks)));
 }
 
-function stages(tasks, path) {
+function stages(tasks) {
   const order = (task) => Date.parse(task.start_date ?? "9999-01-01");
   const byTask = [...Map.groupBy([...tasks].sort((a, b) => order(a) - order(b)), (task) => task.task_id).entries()];
   const took = ([, some]) => Math.max(...some.map((task) => task.duration ?? 0), 0);
