@@ -97,7 +97,7 @@ def wait_for_slot(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     """The first run makes it; what is committed before is for a backfill."""
     waiting = Wait(WAIT_S, every_s=0.5)
     while connection.execute("SELECT FROM pg_replication_slots WHERE slot_name = 'latency'").fetchone() is None:
-        if not waiting.goes_on(lambda: "the first run to make the slot"):
+        if not waiting.pause(lambda: "the first run to make the slot"):
             raise Refused(f"no run made the slot within {WAIT_S} s")
 
 
@@ -113,7 +113,7 @@ def commit(connection: psycopg.Connection[tuple[object, ...]], number: int) -> t
 def applied_at(log: Path, lsn: Lsn) -> float:
     """When the version was written with which the table had everything below the LSN; waits for it."""
     waiting = Wait(WAIT_S)
-    while waiting.goes_on(lambda: "the rows in Delta"):
+    while waiting.pause(lambda: "the rows in Delta"):
         for version in sorted(log.glob("*.json")):
             for line in version.read_text().splitlines():
                 action = json.loads(line)
@@ -142,7 +142,7 @@ def at_work(folder: Path, lake: Path) -> Iterator[str]:
         api = AirflowApi(services.ui, processes.UI_USER, services.ui_password)
         waiting = Wait(WAIT_S, every_s=1)
         while not api.knows("latency_capture"):
-            if not waiting.goes_on(lambda: "Airflow to know the DAG"):
+            if not waiting.pause(lambda: "Airflow to know the DAG"):
                 raise Refused("Airflow does not know the DAG")
         yield source
     finally:

@@ -40,7 +40,7 @@ from tidemark.command_line.invocation import Invocation, LookUp, find_file
 from tidemark.config import file_reader
 from tidemark.config.airflow_connections import look_up
 from tidemark.errors import TidemarkError, UnexpectedError
-from tidemark.unexpected_errors import quotes_nothing
+from tidemark.unexpected_errors import hides_foreign_texts
 
 Command = Callable[[Invocation], int]
 
@@ -50,7 +50,7 @@ READER_IS_GONE: Final = 128 + signal.SIGPIPE
 def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -> int:
     options = _parser().parse_args(arguments)
     try:
-        return int(quotes_nothing()(_run)(options, look_up))
+        return int(hides_foreign_texts()(_run)(options, look_up))
     except UnexpectedError as unforeseen:
         print("".join(traceback.format_tb(unforeseen.__traceback__)), unforeseen, sep="", file=sys.stderr)
         return 1

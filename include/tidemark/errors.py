@@ -1,9 +1,8 @@
 """Defines every error that Tidemark raises on purpose, in one tree ordered by who must act.
 
-A leaf says in `happened` what happened, with the facts, and in `remedy` what to do; both are templates over the
-keyword facts given when it is raised, so a leaf cannot be raised with a fact missing. `docs/operations.md` has
-one heading per leaf, and `plugins/tidemark_airflow/failures.py` the one table from `Move` to Airflow. No
-message ever holds a row's value.
+Each leaf has two templates: `happened` for the facts, `remedy` for the action. They are filled with the keyword facts
+given when it is raised, so no fact can be missing. `docs/operations.md` has one heading per leaf, and
+`plugins/tidemark_airflow/failures.py` maps each `Move` to Airflow. No message contains a row's value.
 """
 
 from __future__ import annotations

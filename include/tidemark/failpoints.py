@@ -1,11 +1,11 @@
 """Names the places at which a test can kill the process, and kills it there.
 
-`reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT says so:
+`reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT names it:
 
     name           SIGKILL there: no handler, no `finally`, as when a machine is lost
-    name:stop      SIGSTOP there: a process that everybody believes dead, and that goes on later
-    each:<folder>  SIGKILL at every name, once each: who reaches a name first leaves a file of that name and dies, who
-                   finds the file goes on; for processes that nobody starts one by one, as Airflow's tasks
+    name:stop      SIGSTOP there: a process that seems dead and continues later
+    each:<folder>  SIGKILL at every name, once each: the first process at a name writes a file of that name and
+                   dies; later ones continue. For processes that are not started one by one, as Airflow's tasks
 
 `NAMES` and `OF_MAINTENANCE` list them in the order in which a run reaches them; tests/faults walks the lists.
 """

@@ -1,6 +1,6 @@
 """Collects the findings of a preflight, each with its remedy -> one `Report`.
 
-Severities, hardest first:
+Severities, most severe first:
 
     error     nothing can be captured safely while it holds: the run ends
     table     an error of the tables that it names alone (R6): they are not captured, or stay as they are; the rest

@@ -1,10 +1,10 @@
 """Parses and prints PostgreSQL's log sequence number: text "0/16B3748" or 64-bit integer -> `Lsn`.
 
-An LSN is a byte position in the write-ahead log. Three of them matter here and are never mixed up (R3): `commit_lsn`,
-where a commit record begins; `end_lsn`, the first byte after it; and positions (staged, applied, confirmed), which are
-end LSNs. A batch is the half-open range `[start, end)` of commit LSNs (R2): since PostgreSQL 17 one transaction's end
-LSN can equal the next one's first LSN, so "seen" is always `commit_lsn < end`, never `<=`. Source: PostgreSQL
-documentation, 8.20 "pg_lsn Type".
+An LSN is a byte position in the write-ahead log. Three kinds must not be confused (R3): `commit_lsn`, where a commit
+record begins; `end_lsn`, the first byte after it; and positions (staged, applied, confirmed), which are end LSNs. A
+batch is the half-open range `[start, end)` of commit LSNs (R2): since PostgreSQL 17 one transaction's end LSN can equal
+the next one's first LSN, so a batch contains `commit_lsn < end`, never `<=`. Source: PostgreSQL documentation, 8.20
+"pg_lsn Type".
 """
 
 from __future__ import annotations

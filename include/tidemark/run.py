@@ -1,7 +1,7 @@
 """Defines the record `Run` of a task's pipeline, connections, holder and clock, which every stage takes.
 
-Nothing in it changes while the run works; what a stage opens for itself (sessions, a lease, the generation) is not in
-it. Airflow's tasks build it from their connections and their context, `tidemark` from the environment.
+It does not change during the run. Sessions, leases and the generation are opened by each stage. Airflow's tasks build
+it from their connections and context, the command line from the environment.
 """
 
 from __future__ import annotations

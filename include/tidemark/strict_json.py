@@ -2,7 +2,7 @@
 
 A record is a frozen msgspec struct: its annotations are the format. Reading refuses a field that the record lacks, a
 field that the text lacks, a name that stands twice in one object, a value of another type, and a number that 64 bits or
-a double cannot hold. The error names the place, and quotes nothing of the text. LSNs are written as PostgreSQL's text.
+a double cannot hold. The error names the place and does not quote the text. LSNs are written as PostgreSQL's text.
 Pure.
 """
 

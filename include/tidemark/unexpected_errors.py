@@ -1,10 +1,10 @@
 """Converts exceptions from outside Tidemark's tree to an error that names their class and place, but not their text.
 
-Whatever Python, pyarrow or a file system raises may quote a value (`invalid literal for int() with base 10: '…'`), and
-a task's log keeps the text of the exception with that of everything that led to it. So nothing leaves the library with
-such a text: an error of the tree goes on as it is, any other becomes an `UnexpectedError` with its class, its place and
-its traceback, and what an error was raised from is cut off where it is not of the tree. Operators, reader processes and
-the command line are guarded by `quotes_nothing`; a Spark application has `target/failures`.
+An exception of Python, pyarrow or a file system may quote a value (`invalid literal for int() with base 10: '…'`), and
+a task's log shows the text of the exception and of its causes. So an error of the tree is raised unchanged; any other
+becomes an `UnexpectedError` with its class, its place and its traceback. Causes outside the tree are removed.
+Operators, reader processes and the command line are guarded by `hides_foreign_texts`; a Spark application has
+`target/failures`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def quotes_nothing(*passing: type[Exception]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def hides_foreign_texts(*passing: type[Exception]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """A decorator for what is called from outside. Exceptions of `passing` go on as they are, with their own words."""
 
     def guard(function: Callable[_P, _R]) -> Callable[_P, _R]:

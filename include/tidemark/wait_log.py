@@ -2,12 +2,12 @@
 
     wait = Wait(limit_s=600)
     while (holder := look()) is not None:
-        if not wait.goes_on(lambda: f"the lease …, held by {holder}"):
+        if not wait.pause(lambda: f"the lease …, held by {holder}"):
             raise ...
-    wait.is_over()
+    wait.log_end()
 
-What ends within a second is not worth a line. A statement that blocks inside the database is watched by `saying`, from
-a thread. Clock and sleep are passed in.
+A wait of less than a second is not logged. `logged_wait` logs from a thread while a statement blocks inside the
+database. Clock and sleep are passed in.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
 
-# A slot is active for a moment after its client closed, a lease is given back in the next one: no news.
-SAID_AFTER_S: Final = 1.0
-SAID_EVERY_S: Final = 30.0
+# Short waits are normal: a slot stays active for a moment after its client closed.
+LOGGED_AFTER_S: Final = 1.0
+LOGGED_EVERY_S: Final = 30.0
 
 
 class Wait:
-    """One wait of at most `limit_s` seconds (inf: somebody else ends it): pauses between looks, and says what it is
-    that it waits for."""
+    """Pauses between checks of one wait of at most `limit_s` seconds (inf: no limit), and logs what is awaited."""
 
     def __init__(
         self,
@@ -46,44 +45,44 @@ class Wait:
         self._clock = clock
         self._sleep = sleep
         self._began = clock()
-        self._say_at = self._began + min(SAID_AFTER_S, limit_s / 2)
-        self._said = ""
+        self._next_line_at = self._began + min(LOGGED_AFTER_S, limit_s / 2)
+        self._logged = ""
 
     @property
     def waited_s(self) -> float:
         return self._clock() - self._began
 
-    def goes_on(self, awaited: Callable[[], str]) -> bool:
-        """Pause before the next look; False if the time is over, and the caller raises. `awaited` is asked where
-        a line is due: what is waited for, who holds it and until when."""
+    def pause(self, awaited: Callable[[], str]) -> bool:
+        """Pause before the next check. Returns False after `limit_s`; the caller then raises. `awaited` returns what is
+        awaited, who holds it and until when; it is called only when a line is due."""
         left_s = self._limit_s - self.waited_s
         if left_s <= 0:
             return False
-        self.note(awaited)
+        self.log_if_due(awaited)
         self._sleep(min(self._every_s, left_s))
         return True
 
-    def note(self, awaited: Callable[[], str]) -> None:
-        """Say it where a line is due, without a pause: for a loop that waits by other means."""
-        if self._clock() < self._say_at:
+    def log_if_due(self, awaited: Callable[[], str]) -> None:
+        """Log a line if one is due, without a pause, for a loop that pauses by other means."""
+        if self._clock() < self._next_line_at:
             return
-        begin = f"Still waiting after {duration(self.waited_s)}" if self._said else "Waiting"
-        self._said = awaited()
+        begin = f"Still waiting after {duration(self.waited_s)}" if self._logged else "Waiting"
+        self._logged = awaited()
         limit = "" if math.isinf(self._limit_s) else f" ({duration(self._limit_s)} at most)"
-        log.info("%s for %s%s", begin, self._said, limit)
-        self._say_at = self._clock() + SAID_EVERY_S
+        log.info("%s for %s%s", begin, self._logged, limit)
+        self._next_line_at = self._clock() + LOGGED_EVERY_S
 
-    def is_over(self) -> None:
-        """It was worth the wait: said where the wait was."""
-        if self._said:
-            log.info("Waited %s for %s", duration(self.waited_s), self._said)
+    def log_end(self) -> None:
+        """Log the end of a wait that was logged before."""
+        if self._logged:
+            log.info("Waited %s for %s", duration(self.waited_s), self._logged)
 
 
 @contextmanager
-def saying(limit_s: float, awaited: Callable[[], str]) -> Iterator[None]:
-    """Say what is waited for while the block runs, which is one statement that waits inside a database.
+def logged_wait(limit_s: float, awaited: Callable[[], str]) -> Iterator[None]:
+    """Log what is awaited while the block runs one statement that waits inside a database.
 
-    `awaited` is called on a thread: it needs a session of its own. What it raises is not the block's affair.
+    A thread calls `awaited`, so it needs a separate session. Its errors do not affect the block.
     """
     wait = Wait(limit_s)
     ended = threading.Event()
@@ -92,15 +91,15 @@ def saying(limit_s: float, awaited: Callable[[], str]) -> Iterator[None]:
         # Twice a second, so that the lines come when they are due.
         while not ended.wait(0.5):
             try:
-                wait.note(awaited)
+                wait.log_if_due(awaited)
             except Exception as failed:
-                log.debug("What is waited for cannot be said: %s", type(failed).__name__)
+                log.debug("What is awaited could not be read: %s", type(failed).__name__)
 
-    watcher = threading.Thread(target=watch, name="saying what is waited for", daemon=True)
+    watcher = threading.Thread(target=watch, name="wait log", daemon=True)
     watcher.start()
     try:
         yield
     finally:
         ended.set()
         watcher.join(timeout=5)
-    wait.is_over()
+    wait.log_end()

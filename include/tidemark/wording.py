@@ -1,6 +1,6 @@
 """Formats numbers, durations and times for messages and logs.
 
-A message is read by somebody who was woken for it: "8 min 31 s" needs no second look, 511.04 or PT8M31S does.
+"8 min 31 s" is easier to read than 511.04 or PT8M31S.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException
 
 from tidemark.errors import Move, TidemarkError
-from tidemark.unexpected_errors import quotes_nothing
+from tidemark.unexpected_errors import hides_foreign_texts
 
 ACTIONS: dict[Move, RetryAction] = {
     Move.RETRY: RetryAction.RETRY,
@@ -29,7 +29,7 @@ ACTIONS: dict[Move, RetryAction] = {
 }
 
 # Around whatever Airflow calls of ours. Its own exceptions (skipped, failed for good) keep their words.
-guarded = quotes_nothing(AirflowException)
+guarded = hides_foreign_texts(AirflowException)
 
 
 class MovePolicy(RetryPolicy):

@@ -60,7 +60,7 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
     file.write_text(SHOP + "auto_backfill: true\n")
     capture_dag = Capture(load(file))
     monkeypatch.setattr(confirm, "confirm", lambda *_, **__: CONFIRMED)
-    monkeypatch.setattr(backfill_requests, "wanted", lambda *_, **__: capture_dag.found)
+    monkeypatch.setattr(backfill_requests, "requested_tables", lambda *_, **__: capture_dag.found)
     return capture_dag
 
 

@@ -10,7 +10,7 @@ from tidemark.errors import Move, TidemarkError, leaves
 from tidemark_airflow.failures import ACTIONS, MovePolicy
 
 
-@pytest.mark.parametrize("leaf", sorted(leaves(), key=lambda leaf: leaf.__name__), ids=lambda leaf: leaf.__name__)
+@pytest.mark.parametrize("leaf", sorted(leaves(), key=str), ids=lambda leaf: leaf.__name__)
 def test_only_what_a_retry_can_mend_is_retried(leaf: type[TidemarkError]) -> None:
     error = leaf(**dict.fromkeys(leaf.fact_names(), "x"))
     decision = MovePolicy().evaluate(error, 1, 2)

@@ -69,7 +69,7 @@ def told_to_end(monkeypatch: pytest.MonkeyPatch, reader: ReadChunksOperator) -> 
         return ReadResult(1, 1, 1)
 
     monkeypatch.setattr(ranges, "read_chunks", read)
-    monkeypatch.setattr(backfill_report, "how_far", lambda *_, **__: [])
+    monkeypatch.setattr(backfill_report, "progress_lines", lambda *_, **__: [])
     # What Airflow's task runner does before it calls execute.
     before = signal.signal(signal.SIGTERM, lambda *_: reader.on_kill())
     yield cleaned
@@ -87,12 +87,12 @@ def test_a_reader_that_is_told_to_end_says_what_is_filled(
 ) -> None:
     run_ids: list[str] = []
 
-    def how_far(run: Run) -> list[str]:
+    def progress_lines(run: Run) -> list[str]:
         assert told_to_end == ["lease"]
         run_ids.append(run.run_id)
         return ["shop.orders: 5 rows; filled of 2 ranges: range 1 as a whole"]
 
-    monkeypatch.setattr(backfill_report, "how_far", how_far)
+    monkeypatch.setattr(backfill_report, "progress_lines", progress_lines)
     lines = logged(reader, monkeypatch)
     with pytest.raises(SystemExit):
         reader.execute(CONTEXT)
@@ -106,7 +106,7 @@ def test_a_ledger_that_does_not_answer_delays_no_end(
     reader: ReadChunksOperator, told_to_end: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = Event()
-    monkeypatch.setattr(backfill_report, "how_far", lambda *_, **__: answers.wait(60))
+    monkeypatch.setattr(backfill_report, "progress_lines", lambda *_, **__: answers.wait(60))
     monkeypatch.setattr(backfill_operators, "TOLD_WITHIN_S", 0.05)
     lines = logged(reader, monkeypatch)
     began = time.monotonic()
@@ -120,10 +120,10 @@ def test_a_ledger_that_does_not_answer_delays_no_end(
 def test_a_ledger_that_fails_changes_no_end(
     reader: ReadChunksOperator, told_to_end: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def how_far(*_: Any, **__: Any) -> list[str]:
+    def progress_lines(*_: Any, **__: Any) -> list[str]:
         raise DatabaseUnreachable(database="ledger", detail="it is down")
 
-    monkeypatch.setattr(backfill_report, "how_far", how_far)
+    monkeypatch.setattr(backfill_report, "progress_lines", progress_lines)
     lines = logged(reader, monkeypatch)
     with pytest.raises(SystemExit, match="goes on at its cursor"):
         reader.execute(CONTEXT)

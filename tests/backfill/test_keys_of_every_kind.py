@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.backfill import read_sessions
-from tidemark.backfill.chunk_reading import exactly
+from tidemark.backfill.chunk_reading import only_table
 from tidemark.names import TableName
 from tidemark.source.catalogue import catalog
 from tidemark.source.rows import key_ranges
@@ -125,7 +125,7 @@ def test_every_row_is_read_once_over_all_ranges(captured_on_each: Pipeline, kind
 
 
 def to_read(captured: Pipeline, connection: psycopg.Connection[object], name: str = "t") -> TableToRead:
-    config = exactly(captured.config, TableName("public", name))
+    config = only_table(captured.config, TableName("public", name))
     assert config is not None
     (table,) = catalog.captured_tables(connection, config)
     return key_ranges.table_to_read(connection, table)

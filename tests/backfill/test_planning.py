@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.backfill import planning
-from tidemark.backfill.backfill_requests import RequestedTable, wanted
+from tidemark.backfill.backfill_requests import RequestedTable, requested_tables
 from tidemark.config import TableRule
 from tidemark.errors import (
     BackfillIsOpen,
@@ -295,8 +295,8 @@ def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
         tables.park(connection, "public.orders", ErrorRecord("X", "BACKFILL", ""))
         assert captured.plan() == []
         assert "public.orders needs a backfill and is left out: it is parked" in caplog.text
-        joins.begin_anew(connection, "public.orders")
-    assert wanted(captured.task()) == []
+        joins.restart(connection, "public.orders")
+    assert requested_tables(captured.task()) == []
     with pytest.raises(
         CaptureNotBegun, match=r"A backfill of public\.orders cannot begin .* begins anew, .* Run the capture"
     ):
@@ -321,7 +321,7 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
         RequestedTable("public.holes", "keys", (("2",),), "holes"),
         RequestedTable("public.gone", "chunks", (), "it was there once"),
     ]
-    monkeypatch.setattr("tidemark.backfill.planning.wanted", lambda run: wanted_tables)
+    monkeypatch.setattr("tidemark.backfill.planning.requested_tables", lambda run: wanted_tables)
     first = captured.plan()
     assert [(b.table, b.mode, b.sweeps) for b in first] == [
         ("public.holes", "keys", False),
@@ -375,7 +375,7 @@ def test_a_table_marked_for_a_column_has_that_and_the_key_read_again(captured: P
         tables.clear_needs_backfill(ledger, "public.orders")  # as after a first load
     captured.execute("ALTER TABLE orders ADD COLUMN number bigserial")
     captured.drain()
-    (one,) = wanted(captured.task())
+    (one,) = requested_tables(captured.task())
     assert one.columns == (4,)
     (backfill,) = captured.plan()
     assert (backfill.columns, backfill.sweeps, backfill.whole_table) == ((4,), False, False)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.pipeline import Pipeline
 from tests.support.roles import login
 from tidemark.backfill.backfill_report import report
-from tidemark.backfill.backfill_requests import wanted
+from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 from tidemark.errors import BackfillNotApplied, ReadFailed
 from tidemark.ledger.captured import tables
@@ -68,7 +68,7 @@ def is_held(captured: Pipeline, match: str) -> None:
     captured.drain()
     with pytest.raises(BackfillNotApplied, match=r"public\.whole: (its one chunk is|all \d+ chunks are) claimed"):
         report(captured.task("report", captured.run_id))
-    assert [one.table for one in wanted(captured.task("wanted"))] == []
+    assert [one.table for one in requested_tables(captured.task("wanted"))] == []
     (finding,) = [f for f in captured.preflight(act=False).findings if f.check == "backfill" and match in f.remedy]
     assert "public.broken" in finding.message
     now = status.read_status(captured.config, source=captured.source, ledger=captured.ledger)
@@ -115,7 +115,7 @@ def test_a_table_that_is_marked_anew_is_tried_anew(captured: Pipeline) -> None:
     captured.read()
     with captured.ledger_connection() as ledger:
         tables.mark_needs_backfill(ledger, "public.broken", "changed", "its column v changed its type")
-    assert [one.table for one in wanted(captured.task("wanted"))] == ["public.broken"]
+    assert [one.table for one in requested_tables(captured.task("wanted"))] == ["public.broken"]
 
 
 @pytest.mark.parametrize("mode", ["chunks", "exported_snapshot"])

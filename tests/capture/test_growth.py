@@ -23,7 +23,7 @@ def rows_read(ledger: str) -> dict[str, int]:
         others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         wait = Wait(30, every_s=0.02)
         while connection.execute(others).fetchone() != (0,):
-            assert wait.goes_on(lambda: "the sessions of the run to end")
+            assert wait.pause(lambda: "the sessions of the run to end")
         return dict(
             connection.execute(
                 """

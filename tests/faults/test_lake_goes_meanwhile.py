@@ -183,7 +183,7 @@ def test_no_table_is_parked_for_a_lake_that_went_between_plan_and_driver(
 
 
 def test_a_maintenance_or_a_replay_whose_lake_went_leaves_no_result(shop: Environment, lake: Lake) -> None:
-    plan = compaction_runs.plan_look(shop.task("compact"))
+    plan = compaction_runs.plan_inspection(shop.task("compact"))
     with replay_runs.leased_replay(shop.task("replay"), ReplayRequest("rebuild", (ITEM,))) as replay:
         uris = [
             f"{shop.config.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}",

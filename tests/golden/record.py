@@ -62,8 +62,8 @@ def record(version: int) -> dict[str, Any]:
         oids |= {types[o].element_oid for o in oids} | {types[o].base_oid for o in oids}
         tables = {}
         for relation in relations:
-            name = relation.table
-            tables[str(name)] = _contents(connection, name.schema, name.name, [c.name for c in relation.columns])
+            table = relation.table
+            tables[str(table)] = _contents(connection, table.schema, table.name, [c.name for c in relation.columns])
         return {
             "server": connection.info.server_version,
             "types": [

@@ -15,7 +15,7 @@ from tidemark.ledger.captured import schema_versions
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import overview
 from tidemark.ledger.staged import applied_positions, batches
-from tidemark.ledger.staged.snapshot_evidence import Unseen
+from tidemark.ledger.staged.snapshot_evidence import NeededEvidence
 from tidemark.lsn import Lsn
 
 TABLES = ("s.a", "s.b", "s.c", "s.d")
@@ -197,7 +197,9 @@ def test_what_a_plan_and_its_evidence_stand_on_is_that_of_the_whole_ledger(
                 assert ends[table] == max(below, default=None), (number, table)
                 xmin, point = chosen.choice([None, 5, 30]), chosen.choice([None, Lsn(130)])
                 swept = chosen.sample(("one", "two"), chosen.randint(0, 2))
-                evidence = batches.evidence(book, generation, table, Lsn(start), Unseen(xmin, point, set(swept)))
+                evidence = batches.evidence(
+                    book, generation, table, Lsn(start), NeededEvidence(xmin, point, set(swept))
+                )
                 assert keys(evidence) == keys(
                     [
                         row

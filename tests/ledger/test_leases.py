@@ -226,7 +226,7 @@ def test_a_dead_holders_lease_ends_though_the_ledgers_clock_was_put_back(ledger:
             "UPDATE tidemark.leases SET expires_at = expires_at + interval '1 year', attempt = gen_random_uuid()"
         )
         with hold(ledger, "shop", SLOT, "confirm/2", lease_s=0.5, wait_s=30):
-            assert "range:b:1" not in leases.held(book)
+            assert "range:b:1" not in leases.holders(book)
 
 
 def test_a_living_holder_keeps_its_lease_when_the_ledgers_clock_is_put_back(ledger: str, book: Ledger) -> None:

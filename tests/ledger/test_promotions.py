@@ -17,7 +17,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.ledger.staged import batches, generations
-from tidemark.ledger.staged.generations import Followed, Generation
+from tidemark.ledger.staged.generations import FollowedPromotion, Generation
 from tidemark.lsn import Lsn, WalPoint
 
 Book = Ledger
@@ -27,7 +27,7 @@ PROMOTED = WalPoint(2, Lsn(1500))
 NOW = "900:900:"
 
 
-def follow(book: Book, lease: Lease) -> Followed:
+def follow(book: Book, lease: Lease) -> FollowedPromotion:
     return generations.follow(book, lease, 1, left_lsn=LEFT, snapshot=NOW, seen_at=PROMOTED)
 
 
@@ -148,7 +148,7 @@ def test_a_look_that_saw_a_table_empty_is_lost_with_what_it_saw(
 ) -> None:
     """Its older rows were deleted in the part that is lost: on the new primary they are back, and in no stream."""
     joins.join(book, "s.a", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
-    assert joins.seen_empty(book, "s.a", WalPoint(1, ABOVE))
+    assert joins.clear_existing_rows(book, "s.a", WalPoint(1, ABOVE))
     assert follow(book, lease).tables == ("s.a",)
 
 

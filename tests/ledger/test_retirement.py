@@ -26,7 +26,7 @@ from tidemark.ledger.retention import restored_retirement, retirement
 from tidemark.ledger.retention.retirement import Marked
 from tidemark.ledger.staged import batches, positions
 from tidemark.ledger.staged.generations import Generation
-from tidemark.ledger.staged.snapshot_evidence import Unseen
+from tidemark.ledger.staged.snapshot_evidence import NeededEvidence
 from tidemark.lsn import Lsn
 
 BROKEN = ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it")
@@ -268,7 +268,7 @@ def test_what_is_retired_is_no_evidence_any_more(staging: Staging) -> None:
     staging.stage(A, max_xid=700)
     staging.retire()
     # As a standby's snapshot may say that lacks the end of an old prepared transaction: it has seen 700 all the same.
-    assert batches.evidence(staging.book, 1, A, Lsn(1000), Unseen(600)) == []
+    assert batches.evidence(staging.book, 1, A, Lsn(1000), NeededEvidence(600)) == []
 
 
 def test_an_ended_backfill_leaves_what_says_that_rows_were_read(staging: Staging, ledger: str) -> None:
@@ -292,7 +292,7 @@ def test_an_ended_backfill_leaves_what_says_that_rows_were_read(staging: Staging
 
 def learned(staging: Staging, removed_paths: Iterable[str] = (), keeping: tuple[str, ...] = ()) -> bool:
     file = RetiredFile("shop", 1, Lsn(300), 700, keeping)
-    return restored_retirement.learn(
+    return restored_retirement.apply(
         staging.book, staging.lease, file, lambda paths: bool(set(paths) & set(removed_paths))
     )
 

@@ -60,7 +60,7 @@ HAPPENS: dict[tuple[Machine, str], Callable[[Ledger], object]] = {
     ("target", "miss_rows"): lambda book: tables.mark_needs_backfill(book, TABLE, tables.EXISTING_ROWS, "rows"),
     ("target", "miss_values"): lambda book: tables.succeeded(book, {TABLE: Holes({"body": 1}, (("1",),))}),
     ("target", "need_backfill"): lambda book: tables.mark_needs_backfill(book, TABLE, tables.GAP, "a gap"),
-    ("target", "see_empty"): lambda book: joins.seen_empty(book, TABLE, SEEN),
+    ("target", "see_empty"): lambda book: joins.clear_existing_rows(book, TABLE, SEEN),
     ("target", "fill_holes"): lambda book: tables.succeeded(book, {TABLE: Holes({}, ())}),
     ("target", "backfill"): lambda book: tables.clear_needs_backfill(book, TABLE),
 }
@@ -163,8 +163,8 @@ def test_one_table_that_does_not_fit_stops_the_step_of_all(book: Ledger) -> None
 
 def test_beginning_anew_is_three_steps_or_none(book: Ledger) -> None:
     joins.join(book, TABLE, 7, SEEN, backfill=None)
-    assert not joins.begin_anew(book, TABLE)
+    assert not joins.restart(book, TABLE)
     assert lives_of(book) == {("captured", "merging", "complete")}
     tables.park(book, TABLE, BROKEN)
-    assert joins.begin_anew(book, TABLE)
+    assert joins.restart(book, TABLE)
     assert lives_of(book) == {("joining", "merging", "needs_backfill")}

@@ -18,7 +18,7 @@ from tidemark.config import Maintenance
 from tidemark.errors import LedgerBehindStaging, Move, ParkedKeepsStaging
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.upkeep_plan import Kind, UpkeepResult, Upkept
+from tidemark.formats.upkeep_plan import Kind, TableUpkeep, UpkeepResult
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.reading import chunks
@@ -102,7 +102,7 @@ def test_an_idle_table_whose_current_is_gone_is_parked_and_a_busy_one_is_the_mer
 
     def noted(*kinds: Kind) -> str | None:
         """After a look that found these of both tables; why `a` is parked."""
-        seen = [Upkept(table, kind, 1, 1, bytes=9) for table in (A, B) for kind in kinds]
+        seen = [TableUpkeep(table, kind, 1, 1, bytes=9) for table in (A, B) for kind in kinds]
         note(run, [UpkeepResult("p", tuple(seen))])
         with open_ledger(shop.ledger, shop.config.pipeline) as book:
             row, other = tables.one(book, A), tables.one(book, B)

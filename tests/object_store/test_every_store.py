@@ -96,6 +96,6 @@ def test_it_is_listed_from_a_name_on_and_deleted(new_store: NewStore, folder: st
 
 
 def test_preflight_finds_it_fit(new_store: NewStore, folder: str) -> None:
-    seen = new_store().look([f"{folder}/a/1", f"{folder}/b/1"])
+    seen = new_store().check_bucket([f"{folder}/a/1", f"{folder}/b/1"])
     assert not seen.versioned
     assert not seen.expires

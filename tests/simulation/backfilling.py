@@ -27,7 +27,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.hung_commit import HungCommit
 from tidemark import failpoints
-from tidemark.backfill.backfill_requests import wanted
+from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.backfill.ranges import read_chunks
 from tidemark.config import Merge
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, LeaseTaken, RetryError
@@ -143,12 +143,12 @@ class Play:
         if self.unparked:
             self.environment.backfill(altering.ITEM, replace=True)
         for _ in range(5):
-            if not wanted(self.environment.task()):
+            if not requested_tables(self.environment.task()):
                 return
             self.environment.let_leases_end()
             self.environment.backfill(chunk_rows=self.random.choice([1, 3, 100]))
             self.environment.run()
-        raise AssertionError(f"still wanted: {wanted(self.environment.task())}")
+        raise AssertionError(f"still wanted: {requested_tables(self.environment.task())}")
 
     def _run_until_nothing_waits(self) -> None:
         """A plan is of one generation, and what was parked may wait in several."""

@@ -412,7 +412,7 @@ class Model:
             self._read[seen] = [
                 Change(
                     manifest.generation,
-                    *list(fact.values())[:4],
+                    *(fact[name] for name in ("_commit_lsn", "_ordinal", "_xid", "_op")),  # type: ignore[call-arg]
                     row or {},
                     tuple(names.get(name, name) for name in fact["_unchanged"] or ()),
                     old_key,

@@ -135,7 +135,7 @@ class FailingOver(Play):
     def _count_what_is_followed(self) -> None:
         follow, lost_part = generations.follow, discontinuity.lost_part
 
-        def following(*about: Any, **options: Any) -> generations.Followed:
+        def following(*about: Any, **options: Any) -> generations.FollowedPromotion:
             followed = follow(*about, **options)
             self.happened["followed"] += 1
             self.happened["chunks read again"] += followed.chunks

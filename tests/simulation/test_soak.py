@@ -31,7 +31,7 @@ from tests.simulation.workload import Workload, create_tables
 from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
-from tidemark.backfill.backfill_requests import wanted
+from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.config import TableRule
 from tidemark.observe.table_commands import unpark
 
@@ -192,7 +192,7 @@ class Soak:
         if self.unparked:
             self.attempt(lambda: self.environment.backfill(*self.unparked, replace=True))
         for _ in range(10):
-            if not wanted(self.environment.task()):
+            if not requested_tables(self.environment.task()):
                 return
             self.attempt(lambda: self.environment.backfill())
             self.attempt(self.run)

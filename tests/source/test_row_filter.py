@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.support.pipeline import Pipeline
-from tidemark.backfill.chunk_reading import exactly
+from tidemark.backfill.chunk_reading import only_table
 from tidemark.config import TableRule
 from tidemark.errors import ReadRefused, RowFilterInvalid
 from tidemark.names import TableName
@@ -353,7 +353,7 @@ def a_table(captured: Pipeline, *more: str) -> CapturedTable:
     captured.with_tables(TableRule("public.orders", leave_out=("hidden",), mask={"secret": "null"}))
     captured.capture()
     captured.connection.execute("SET search_path = pg_catalog; SET TimeZone = 'UTC'")
-    alone = exactly(captured.config, TableName("public", "orders"))
+    alone = only_table(captured.config, TableName("public", "orders"))
     assert alone is not None
     (table,) = catalog.captured_tables(captured.connection, alone)
     return table

@@ -155,7 +155,8 @@ class JsonApi:
         name, _, target = (unquote(part) for part in below.removeprefix("o/").partition("/rewriteTo/b/"))
         said = self._said_of(bucket, name)
         if target:
-            return self._copy(bucket, name, *target.split("/o/", 1), query)
+            to_bucket, _, to_name = target.partition("/o/")
+            return self._copy(bucket, name, to_bucket, to_name, query)
         _must_match(said, query)
         if method == "DELETE":
             self.server.client().delete_object(Bucket=bucket, Key=name)

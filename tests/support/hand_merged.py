@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.backfills import chunk_of, claim_of, record
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place
-from tidemark.backfill.backfill_requests import RequestedTable, wanted
+from tidemark.backfill.backfill_requests import RequestedTable, requested_tables
 from tidemark.capture.merge_planning import Ingested, ingest, make_plan
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, Sweep
@@ -110,5 +110,5 @@ class HandMerged(Place):
         self.join(table)
         tables.mark_needs_backfill(self.book, table, kind, "rows from before")
 
-    def wanted(self) -> list[RequestedTable]:
-        return wanted(self.task())
+    def requested_tables(self) -> list[RequestedTable]:
+        return requested_tables(self.task())

@@ -21,7 +21,7 @@ from tidemark.config import PipelineConfig
 from tidemark.ledger.reading.backfills import Backfill
 from tidemark.run import Run
 from tidemark.spark_submit.spark_connection import SparkConnection
-from tidemark.staging.pandas_import import spare_pandas
+from tidemark.staging.pandas_import import block_pandas_import
 
 FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"  # "spark": few changes too go through Spark
 
@@ -155,7 +155,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
 
     retired = retire(replace(stage_input.run("retire"), now=later))
     compacting = stage_input.run("compact")
-    plan = compaction_runs.plan_look(compacting)
+    plan = compaction_runs.plan_inspection(compacting)
     assert plan is not None
     results = [apply(plan)]
     for group in compaction_runs.groups(compacting.config, results[0]):
@@ -166,7 +166,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
 
 
 def main(stage: str, path: str) -> None:
-    spare_pandas()
+    block_pandas_import()
     if os.environ.get(FOLD_VARIABLE) == "spark":
         from tidemark.target.driver import row_merge
 

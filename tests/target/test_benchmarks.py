@@ -13,7 +13,8 @@ from benchmarks.registry import MODULES, benchmarks_of, curves_of
 from tests.unit.test_architecture import REPOSITORY
 
 HERE = [module for module in MODULES if module != "peers"]
-NAMES = [(module, each.name) for module in HERE for each in (*benchmarks_of(module), *curves_of(module))]
+NAMES = [(module, each.name) for module in HERE for each in benchmarks_of(module)]
+NAMES += [(module, each.name) for module in HERE for each in curves_of(module)]
 
 
 @pytest.mark.thorough

@@ -12,14 +12,14 @@ import pytest
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.model import Change
 from tests.target.test_any_moment import Kept, in_order
-from tidemark.formats.replay_plan import Replayed, ReplayPlan, Step
+from tidemark.formats.replay_plan import ReplayedTable, ReplayPlan, Step
 from tidemark.target import table_replay
 from tidemark.target.delta import delta_tables
 
 NAMES = [*TEXTS, "_commit_lsn", "_committed_at", "_holes"]
 
 
-def asked(lake: Lake, step: Step, *tables: StagedTable, moment: str = "") -> list[Replayed]:
+def asked(lake: Lake, step: Step, *tables: StagedTable, moment: str = "") -> list[ReplayedTable]:
     keys = {table.id: table.schema.key for table in tables}
     plan = ReplayPlan("p", "shop", lake.uri, step, keys, 1, moment, 2)
     return list(table_replay.replay(lake.spark, ReplayPlan.from_json(plan.to_json())).tables)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.test_rivals import KEYED, _call_once, _expected, _found, _staged
 from tests.target.test_values import delete, insert, update
-from tidemark.formats.upkeep_plan import Step, UpkeepPlan, Upkept
+from tidemark.formats.upkeep_plan import Step, TableUpkeep, UpkeepPlan
 from tidemark.target import table_compaction
 from tidemark.target.delta import delta_tables
 
@@ -28,7 +28,7 @@ def few_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_compaction, "LITTLE_BYTES", 0)
 
 
-def keep_up(lake: Lake, step: Step, *tables: StagedTable, thorough: bool = False) -> list[Upkept]:
+def keep_up(lake: Lake, step: Step, *tables: StagedTable, thorough: bool = False) -> list[TableUpkeep]:
     plan = UpkeepPlan("m1", "shop", str(lake.root), step, tuple(t.id for t in tables), 2, 7, thorough)
     assert UpkeepPlan.from_json(plan.to_json()) == plan
     return list(table_compaction.keep_up(lake.spark, plan).tables)
@@ -42,7 +42,7 @@ def positions(lake: Lake, table: StagedTable) -> list[Any]:
     return reached
 
 
-def said(reports: list[Upkept]) -> list[tuple[str, int, bool, bool, str]]:
+def said(reports: list[TableUpkeep]) -> list[tuple[str, int, bool, bool, str]]:
     return [(one.kind, one.files_after, one.compacted, one.due, one.left) for one in reports]
 
 
@@ -94,7 +94,7 @@ def test_a_merge_that_meets_it_goes_on(failpoint: str, lake: Lake, monkeypatch: 
     table = _staged(lake.table(table_schema("t", TEXTS)), KEYED)
     for number in range(3):
         lake.applied(table.planned(number, number + 1))
-    reports: list[Upkept] = []
+    reports: list[TableUpkeep] = []
 
     def meanwhile() -> None:
         reports.extend([*keep_up(lake, "look", table), *keep_up(lake, "current", table)])

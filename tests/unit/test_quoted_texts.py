@@ -44,7 +44,7 @@ MAY_SEE = {
     "is_contested",
     "_refusal",
     "_words",
-    "_answer",
+    "_response_text",
 }
 # Read with their own words: psycopg's (without values by then), Airflow's.
 HARMLESS = ("psycopg", "Airflow")

@@ -13,7 +13,7 @@ import pytest
 from structlog.dev import RichTracebackFormatter
 
 from tidemark.errors import LakeUnusable, SlotSynced, UnexpectedError
-from tidemark.unexpected_errors import quotes_nothing
+from tidemark.unexpected_errors import hides_foreign_texts
 
 MARKER = "hunter2"
 
@@ -24,7 +24,7 @@ class Skipped(Exception):
 
 def raised(function: Callable[[], object]) -> Exception:
     with pytest.raises(Exception) as caught:  # noqa: PT011
-        quotes_nothing(Skipped)(function)()
+        hides_foreign_texts(Skipped)(function)()
     return caught.value
 
 
@@ -133,4 +133,4 @@ def test_what_ends_a_process_is_no_error() -> None:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        quotes_nothing()(ended)()
+        hides_foreign_texts()(ended)()

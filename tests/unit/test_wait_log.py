@@ -36,9 +36,9 @@ def wait_for(clock: Clock, seconds: float, *, limit_s: float) -> bool:
     """Wait for what is there after so many seconds; False where the limit came first."""
     wait, there_at = Wait(limit_s, clock=clock, sleep=clock.sleep), clock.now + seconds
     while clock.now < there_at:
-        if not wait.goes_on(lambda: "the lease slot, which the other DAG holds until noon"):
+        if not wait.pause(lambda: "the lease slot, which the other DAG holds until noon"):
             return False
-    wait.is_over()
+    wait.log_end()
     return True
 
 
@@ -74,5 +74,5 @@ def test_without_time_to_wait_nobody_waits(clock: Clock, caplog: pytest.LogCaptu
 def test_a_wait_that_another_bounds_names_no_limit(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     wait = Wait(math.inf, clock=clock, sleep=clock.sleep)
     clock.sleep(5)
-    wait.note(lambda: "the source's messages")
+    wait.log_if_due(lambda: "the source's messages")
     assert caplog.messages == ["Waiting for the source's messages"]

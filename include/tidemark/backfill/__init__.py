@@ -10,6 +10,6 @@ A chunk has four durable stages, and one record for each:
     Claim        formats.manifest          claimed: a batch has its high watermark, its rows and all the evidence
     ChunkResult  formats.merge_result      merged, or compared: what became of its rows
 
-Elsewhere a chunk is identified by `ledger.reading.chunks.ChunkId`: backfill, chunk and attempt. The watermarks in the
-stream (`formats.watermark`) carry that id; a chunk that is read again is its id with a reason.
+`ledger.reading.chunks.ChunkId` identifies a chunk: backfill, chunk and attempt. The watermarks in the stream
+(`formats.watermark`) contain this id.
 """

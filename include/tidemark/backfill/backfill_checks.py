@@ -1,9 +1,7 @@
 """Checks the generation, and each table under its lock, before a backfill or a verify is opened.
 
-settled    the open generation, which the slot continues
-published  what is captured at the source now, by id
-locked     one table under the lock and the settings of a chunk: its snapshot, how it would be read; a row filter
-           is tried
+settled the open generation, if the slot continues it published the tables that are captured at the source now, by id
+locked one table under the lock and settings of a chunk: its snapshot and its way of reading; tries a row filter
 """
 
 from __future__ import annotations

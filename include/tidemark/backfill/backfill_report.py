@@ -1,8 +1,8 @@
 """Reports an applied backfill: ledger -> `BackfillReport`, whose `str()` is the text of the log.
 
-Counts are those of the chunks, as the plans that merged them said, summed. If a driver died after its work was done
-nobody knows what became of its rows: those chunks are counted as such, and the table is as complete. No value of a row
-is in here: a stretch that is filled is named by its range.
+Counts are the sums of the chunks' results. If a driver died between its commit and its result, the counts of its chunks
+are unknown; the report counts these chunks, and the table is complete all the same. The report contains no row's value:
+filled ranges are named by number.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def report(run: Run) -> BackfillReport:
             return BackfillReport(run.run_id, tuple(_table(book, b) for b in ours))
 
 
-def how_far(run: Run) -> list[str]:
+def progress_lines(run: Run) -> list[str]:
     """Per open backfill of the run a line on what is read and which ranges are filled."""
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)

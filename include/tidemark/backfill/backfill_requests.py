@@ -1,18 +1,17 @@
 """Derives from the ledger which tables need a backfill now, and of which rows and columns.
 
-    marked, and nobody reads it                      the whole table
+    marked, and not being read                       the whole table
     marked for some columns alone                    these columns and the key, of all rows
     marked for holes alone, and their keys are kept  exactly those keys
     marked for changes that the source lost, whose
-    keys are known                                   exactly those keys; what the source lacks of them is removed
-    a backfill that has something left to read,
-    and nobody reads it                              that backfill goes on
+    keys are recorded                                exactly those keys; rows that the source lacks are removed
+    an open backfill with unread ranges,
+    and not being read                               that backfill continues
 
-Nothing asks for a backfill but these facts, so nothing can be asked for and forgotten. A table that is parked or not
-captured is left alone: what was read could not be merged. So is one that a merge builds from staging, and one without
-identity whose history has rows that were read: the merge holds a chunk against them, and an altered column would make
-every row count as new. And so is one that PostgreSQL could not read, until it is marked anew: a person starts its next
-backfill.
+Requests are only derived from these facts, so none can be lost. These tables are left out: a parked or uncaptured one,
+whose chunks could not be merged; one that a merge builds from staging; one without identity whose history has read
+rows, because after an altered column every row would count as new; and one that PostgreSQL could not read, until it is
+marked again.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class RequestedTable:
     builds: bool = False
 
 
-def wanted(run: Run, *, quiet_s: float = 0.0) -> list[RequestedTable]:
+def requested_tables(run: Run, *, quiet_s: float = 0.0) -> list[RequestedTable]:
     """What a backfill run should take, by table. A table whose join no capture run has judged yet, as after it was
     begun anew, is not among them. Tables of which a backfill was begun, adopted or read on within the
     last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
@@ -63,14 +62,14 @@ def _building(ledger: Ledger, run: Run) -> set[str]:
     return {
         row.table
         for row in tables.all_of(ledger)
-        if successors.is_built_by_capture(row, relation_ids.called(names, row.table), run.config.evolves)
+        if successors.is_built_by_capture(row, relation_ids.name_in(names, row.table), run.config.evolves)
     }
 
 
 def _of(ledger: Ledger, row: TableRow) -> RequestedTable | None:
     open_backfill = backfills.open_of(ledger, row.table)
     if open_backfill is not None:
-        return _to_go_on(ledger, open_backfill)
+        return _continued(ledger, open_backfill)
     if not row.life.needs_backfill or row.backfill_kind == tables.REPLAYED or _has_been_read(ledger, row):
         return None
     reason = row.backfill_reason or ""
@@ -83,7 +82,7 @@ def _of(ledger: Ledger, row: TableRow) -> RequestedTable | None:
     return RequestedTable(row.table, "chunks", (), reason, columns)
 
 
-def _to_go_on(ledger: Ledger, backfill: Backfill) -> RequestedTable | None:
+def _continued(ledger: Ledger, backfill: Backfill) -> RequestedTable | None:
     if chunks.all_read(ledger, backfill.backfill) or chunks.being_read(ledger, backfill.backfill):
         return None
     keys = tuple(

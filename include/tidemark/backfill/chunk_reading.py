@@ -3,12 +3,12 @@
     low watermark ─► BEGIN REPEATABLE READ, READ ONLY ─► LOCK TABLE ─► snapshot ─► fingerprint ─► COPY ─► COMMIT
 
 The lock comes first: a chunk that queued behind a rewriting ALTER under an older snapshot reads no row and raises no
-error. It is a SELECT's lock, waited for in a bounded way and held for this chunk alone (R9). What is captured of the
-table is read under the same lock and snapshot, so that publication, columns and rows belong together (R7, R11).
+error. It is a SELECT's lock, with a bounded wait, held only for this chunk (R9). The captured columns are read under
+the same lock and snapshot, so that publication, columns and rows belong together (R7, R11).
 
-Under an imported snapshot (mode `exported_snapshot`) the lock is no help against what was rewritten before it, and
-`SnapshotUnfit` says so. A table without key, or with one that has no order, is read by `keyless`, under one snapshot as
-a whole.
+Under an imported snapshot (mode `exported_snapshot`), the lock does not protect against an earlier rewrite;
+`SnapshotUnfit` is raised then. `keyless_tables` reads a table without a key, or with a key that has no order, as a
+whole under one snapshot.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from tidemark.storage.store import Store
 KEY_REORDERED: Final = "the order of its key is another one since the backfill began"
 
 
-class TableLost(Exception):
+class TableUnreadable(Exception):
     """The table is no longer there to be read, for the reason given. Internal: its backfill is closed with it."""
 
 
@@ -140,13 +140,13 @@ class ChunkReader:
     ) -> tuple[ChunkRows, str, Fingerprint]:
         """What was written, the snapshot and the fingerprint it was read under."""
         conn, imported = self._conn, self._imported
-        relation, called = self._called(table)
+        relation, called = self._relation_of(table)
         with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
             for setting in read_sessions.CHUNK_SETTINGS:
                 conn.execute(setting)
             if imported is not None:
                 read_sessions.import_snapshot(conn, imported.identifier)
-            snapshot = self._lock_and_look(table, called)
+            snapshot = self._lock_and_snapshot(table, called)
             if imported is not None and renamed_since(conn, relation):
                 # The query would read other columns than those that the catalogue of the snapshot calls so.
                 raise read_sessions.SnapshotUnfit(
@@ -163,10 +163,10 @@ class ChunkReader:
             to_read = key_ranges.table_to_read(conn, captured, condition)
             if to_read.key_order != backfill.key_order:
                 # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
-                raise TableLost(KEY_REORDERED)
+                raise TableUnreadable(KEY_REORDERED)
             schema = self._schema(captured)
             if backfill.columns is not None:
-                schema, to_read = _narrowed(schema, to_read, backfill.columns)
+                schema, to_read = _with_columns(schema, to_read, backfill.columns)
             rows = ChunkRows(conn, schema, self._run.salt, ChunkWriter(self._store, folder, schema))
             try:
                 with self._filtered(backfill, table):
@@ -174,7 +174,7 @@ class ChunkReader:
                         rows.copy(key_ranges.keys_query(to_read, key_range.keys))
                         rows.finish(ended=True)
                     elif to_read.is_walked:
-                        rows.finish(ended=self._walk(rows, to_read, key_range, limit))
+                        rows.finish(ended=self._read_in_key_order(rows, to_read, key_range, limit))
                     else:
                         keyless_tables.read(
                             conn,
@@ -194,28 +194,28 @@ class ChunkReader:
             return nullcontext()
         return read_sessions.filtered(self._conn, table, self._config.bounds.filter_s)
 
-    def _called(self, table: TableName) -> tuple[int, TableName]:
+    def _relation_of(self, table: TableName) -> tuple[int, TableName]:
         """The relation that is kept as the table, and what it is called now; asked in a transaction of its own."""
         if table not in self._relations:
             opened = generations.required(self._ledger)
             kept = Places(self._config, self._ledger, opened.system_identifier).relation_of(table)
             if kept is None:
-                raise TableLost("the capture has not seen it")
+                raise TableUnreadable("the capture has not seen it")
             self._relations[table] = kept.oid
         relation = self._relations[table]
-        names = catalog.called_now(self._conn, [relation]).names
+        names = catalog.current_names(self._conn, [relation]).names
         if relation not in names:
-            raise TableLost("it is not at the source any more")
+            raise TableUnreadable("it is not at the source any more")
         return relation, names[relation][0]
 
-    def _lock_and_look(self, table: TableName, called: TableName) -> str:
+    def _lock_and_snapshot(self, table: TableName, called: TableName) -> str:
         """The lock, then the transaction's first snapshot: none of the statements before takes one."""
         conn = self._conn
         name = sql.Identifier(called.schema, called.name)
         try:
             conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as gone:
-            raise TableLost("it is not at the source any more") from gone
+            raise TableUnreadable("it is not at the source any more") from gone
         row = conn.execute("SELECT pg_is_in_recovery(), pg_current_snapshot()::text").fetchone()
         assert row is not None
         in_recovery, snapshot = row
@@ -224,23 +224,23 @@ class ChunkReader:
             raise SourceInRecovery()
         table_row = tables.one(self._ledger, str(table))
         if table_row is None or not table_row.life.can_be_read or table_row.join_horizon is None:
-            raise TableLost("it is not captured any more")
+            raise TableUnreadable("it is not captured any more")
         xmin = Snapshot.parse(snapshot).xmin
         if xmin < table_row.join_horizon:
             raise JoinHorizonAhead(table=table, xmin=xmin, horizon=table_row.join_horizon)
         return str(snapshot)
 
     def _captured(self, table: TableName, called: TableName, relation: int) -> CapturedTable:
-        alone = exactly(self._config, called)
+        alone = only_table(self._config, called)
         captured = [] if alone is None else catalog.captured_tables(self._conn, alone)
         if captured and captured[0].relation_oid != relation:
             raise ReadInterrupted(table=table, detail=f"it was called {called}, and another table has that name by now")
         if not captured or not captured[0].published:
-            raise TableLost("it is not in the publication, or the pipeline file does not name it any more")
+            raise TableUnreadable("it is not in the publication, or the pipeline file does not name it any more")
         try:
             guarded = GuardBook(self._config, self._ledger, read_server(self._conn)).applied(captured[0])
         except Withheld as withheld:
-            raise TableLost(str(withheld)) from None
+            raise TableUnreadable(str(withheld)) from None
         return guarded.kept_as(table)
 
     def _schema(self, captured: CapturedTable) -> TableSchema:
@@ -256,7 +256,7 @@ class ChunkReader:
         versions = tables.versions(self._ledger, str(table))
         return versions[-1] if versions else None
 
-    def _walk(self, rows: ChunkRows, to_read: TableToRead, key_range: Range, limit: int) -> bool:
+    def _read_in_key_order(self, rows: ChunkRows, to_read: TableToRead, key_range: Range, limit: int) -> bool:
         """Read up to `limit` rows of the key's index; True if the range has no more."""
         for setting in read_sessions.INDEX_ALONE:
             self._conn.execute(setting)
@@ -282,7 +282,9 @@ class ChunkReader:
             raise ReadFailed(table=table, detail=f"SQLSTATE {failed.sqlstate}") from failed
 
 
-def _narrowed(schema: TableSchema, to_read: TableToRead, columns: Collection[int]) -> tuple[TableSchema, TableToRead]:
+def _with_columns(
+    schema: TableSchema, to_read: TableToRead, columns: Collection[int]
+) -> tuple[TableSchema, TableToRead]:
     """The key and these columns alone, in files that lack the others; of one that is gone there is nothing to read."""
     kept = tuple(c for c in schema.columns if c.name in schema.key or c.attnum in columns)
     names = {column.name for column in kept}
@@ -290,7 +292,7 @@ def _narrowed(schema: TableSchema, to_read: TableToRead, columns: Collection[int
     return msgspec.structs.replace(schema, columns=kept), dataclasses.replace(to_read, columns=read)
 
 
-def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
+def only_table(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
     """The pipeline as if its file named this table alone; None if it does not name it."""
     rule = config.rule(table)
     if rule is None:

@@ -5,14 +5,13 @@
         ▼                                  ▼
     ends with its session              reader processes, each `read_chunks` with the snapshot
 
-What committed below the consistent point is in the snapshot, everything else is not, so all chunks are as of one LSN,
-unless a try of the reader or the exporting session ends: what was not read then is of a later one. They are claimed by
-their high watermarks like any other. The pipeline's own slot and generation stay as they are. A reader process that
-dies is started again, and goes on at its range's cursor; the ranges of those that died for good are given back. Where
-the exporting session ends, nothing is lost: finished chunks count, and the readers say so and go on in chunk mode. The
-price is a snapshot that is held open for as long as all of it takes: the source removes no dead row meanwhile (R9).
-Source: PostgreSQL documentation, 54.4 "Streaming Replication Protocol" (CREATE_REPLICATION_SLOT), 9.28.5 "Snapshot
-Synchronization Functions".
+The snapshot contains exactly the commits below the consistent point, so all chunks are as of one LSN. After a retry, or
+the end of the exporting session, the remaining chunks are as of a later one. Chunks are claimed by their high
+watermarks as usual. The pipeline's slot and generation do not change. A dead reader process is started again and
+continues at its range's cursor; after repeated deaths its range is released. If the exporting session ends, finished
+chunks count, and the readers log it and continue in chunk mode. The cost: the snapshot is open during the whole load,
+so the source removes no dead rows in that time (R9). Source: PostgreSQL documentation, 54.4 "Streaming Replication
+Protocol" (CREATE_REPLICATION_SLOT), 9.28.5 "Snapshot Synchronization Functions".
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ from tidemark.postgres.postgres_session import connect_walsender
 from tidemark.postgres.redaction import SPOKEN_BY_A_WALSENDER, from_result
 from tidemark.run import Run
 from tidemark.source.catalogue.publication import transactions_in_flight
-from tidemark.staging.pandas_import import spare_pandas
-from tidemark.unexpected_errors import quotes_nothing
-from tidemark.wait_log import saying
+from tidemark.staging.pandas_import import block_pandas_import
+from tidemark.unexpected_errors import hides_foreign_texts
+from tidemark.wait_log import logged_wait
 from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
@@ -105,7 +104,9 @@ def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedS
         # The slot begins when every transaction that is open now has ended; each is waited for as for a lock.
         conn.execute(f"SELECT set_config('lock_timeout', '{config.bounds.join_wait_s}s', false)")
         command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
-        with saying(config.bounds.join_wait_s, lambda: f"the end of open transactions: {_open_now(config, source)}"):
+        with logged_wait(
+            config.bounds.join_wait_s, lambda: f"the end of open transactions: {_open_now(config, source)}"
+        ):
             result = conn.pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise _why(config, source, result)
@@ -198,7 +199,7 @@ def _outcome(process: subprocess.Popen[bytes]) -> ReadResult | TidemarkError | N
 
 def serve() -> None:
     """A reader process: work in, outcome out. Its log goes to standard error, which it shares with the task."""
-    spare_pandas()
+    block_pandas_import()
     outcome_file = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     logging.basicConfig(
@@ -209,7 +210,7 @@ def serve() -> None:
     Thread(target=_end_with, args=(pipe.fileno(),), daemon=True).start()
     outcome: ReadResult | TidemarkError
     try:
-        outcome = quotes_nothing()(read_chunks)(work.run, imported=work.imported)
+        outcome = hides_foreign_texts()(read_chunks)(work.run, imported=work.imported)
     except UnexpectedError as error:
         log.error("%s%s", "".join(traceback.format_tb(error.__traceback__)), error)
         raise SystemExit(1) from None

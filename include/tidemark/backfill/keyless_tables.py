@@ -1,11 +1,11 @@
 """Reads a table without a key as one chunk, under one snapshot.
 
-Without a key no row can be told from its copies, so the chunk is the whole table as of one snapshot. If that is
-large it is read by several sessions at once: stretches of pages (ctid ranges) of the table, or of each leaf of a
+Without a key, a row cannot be distinguished from its copies, so the chunk is the whole table as of one snapshot.
+Several sessions read a large table at the same time: ranges of pages (ctid ranges) of the table, or of each leaf of a
 partitioned one, under the snapshot that the chunk's own transaction exports. Every session takes the table's lock
-before anything else. One that comes behind an ALTER, which waits for this very chunk, waits for ever but for the lock
-timeout: that ends session and chunk as SourceLocked, the ALTER goes through, and the retry reads the table anew.
-Whatever ends the reading, an error of one session or the task's, ends all sessions at once.
+before anything else. A session that queues behind an ALTER, which itself waits for this chunk, would wait forever. The
+lock timeout ends it and the chunk with SourceLocked; the ALTER continues, and the retry reads the table again. An error
+of one session, or of the task, ends all sessions at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read(
     transaction, the table locked; further ones connect to the run's source."""
     stretches = list(_stretches(conn, to_read, STRETCH_PAGES))
     if readers < 2 or len(stretches) < 2:
-        rows.copy(key_ranges.whole_query(to_read))
+        rows.copy(key_ranges.all_rows_query(to_read))
         rows.finish(ended=True)
         return
     row = conn.execute("SELECT pg_export_snapshot()").fetchone()

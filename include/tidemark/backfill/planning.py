@@ -1,14 +1,14 @@
 """Opens the backfills that a form requests, with their ranges, in the ledger (R7).
 
     settle    generation open · slot continues it · tables captured · filter, keys and mode tried at the source
-    wait      until everything that began before a table joined the stream has ended (join horizon)
+    wait      for the end of all transactions that began before a table joined the stream (join horizon)
     open      per table: one that is open is continued if filter and mode are equal and the key's order is that of its
               ranges; otherwise a new one
 
-Nothing is opened before everything was looked at, and planning again in the same run returns what is recorded. A range
-is a stretch of the key's order whose bounds were sampled and compared by PostgreSQL, the first and the last one open at
-their ends; a table without key is one range. The snapshot that pins the sweep's evidence is taken before the first
-chunk. Everything is read in short READ ONLY transactions (R9).
+Nothing is opened before all checks; planning again in the same run returns the recorded backfills. PostgreSQL samples
+and compares the bounds of ranges in the key's order; the first and last range are unbounded. A table without a key is
+one range. The snapshot that keeps the sweep's evidence is taken before the first chunk. All reads are short READ ONLY
+transactions (R9).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.backfill import backfill_checks, read_sessions
-from tidemark.backfill.backfill_requests import wanted
+from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.backfill.chunk_reading import KEY_REORDERED
 from tidemark.config import TableRule
 from tidemark.errors import (
@@ -90,7 +90,7 @@ class BackfillRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _TableRequest:
     """One table's part of the request; `keys` as they were given. `explicit`: a person named the table. `was_open`:
     nobody did, and it has an open backfill, which this run continues."""
 
@@ -115,7 +115,7 @@ class _Wish:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    wish: _Wish
+    table_request: _TableRequest
     snapshot: str
     seen: WalPoint
     estimated_rows: int
@@ -170,24 +170,26 @@ class _BackfillPlanner:
         opened = backfill_checks.settled(config, self._source, self._ledger, request.tables).number
         for closed in backfills.close_idle(self._ledger, config.bounds.backfill_idle_s):
             log.warning("Closed the backfill %s of %s: %s", closed.backfill, closed.table, closed.state_reason)
-        wishes = self._wishes()
+        table_requests = self._table_requests()
         own = {b.table: b for b in backfills.of_run(self._ledger, self._run.run_id) if b.state != "closed"}
-        to_open: list[_Wish] = []
-        for wish in wishes:
-            if wish.table not in own and not self._goes_on(wish):
-                to_open.append(wish)
+        to_open: list[_TableRequest] = []
+        for table_request in table_requests:
+            if table_request.table not in own and not self._goes_on(table_request):
+                to_open.append(table_request)
         self._await_horizon(to_open)
-        prepared = [table_prepared for wish in to_open if (table_prepared := self._prepare(wish)) is not None]
+        prepared = [
+            table_prepared for table_request in to_open if (table_prepared := self._prepare(table_request)) is not None
+        ]
         reach("plan.before_open")
         for ready in prepared:
-            wish = ready.wish
+            table_request = ready.table_request
             backfill = Backfill(
                 pipeline=config.pipeline,
                 backfill=f"{self._run.now():%Y%m%dT%H%M%S}-{token()}",
-                table=wish.table,
+                table=table_request.table,
                 generation=opened,
-                mode=wish.mode,
-                row_filter=wish.row_filter,
+                mode=table_request.mode,
+                row_filter=table_request.row_filter,
                 chunk_rows=request.chunk_rows or config.bounds.chunk_rows,
                 run_id=self._run.run_id,
                 snapshot=ready.snapshot,
@@ -196,16 +198,16 @@ class _BackfillPlanner:
                 estimated_rows=ready.estimated_rows,
                 sweeps=ready.sweeps,
                 key_order=ready.key_order,
-                columns=wish.columns,
+                columns=table_request.columns,
             )
             with self._ledger.transaction():
-                self._close_replaced(wish)
+                self._close_replaced(table_request)
                 created = backfills.create(self._ledger, backfill, ready.ranges)
                 if created and ready.unreadable is not None:
                     backfills.close(self._ledger, backfill.backfill, str(ready.unreadable), unreadable=True)
-            if not created and not self._goes_on(wish):
+            if not created and not self._goes_on(table_request):
                 raise CaptureNotBegun(
-                    tables=wish.table,
+                    tables=table_request.table,
                     pipeline=config.pipeline,
                     reason="its generation has ended, or continues on another timeline",
                 )
@@ -213,7 +215,7 @@ class _BackfillPlanner:
             log.info(
                 "Backfill %s of %s: about %s in %s",
                 backfill.backfill,
-                wish.table,
+                table_request.table,
                 counted(ready.estimated_rows, "row"),
                 counted(len(ready.ranges), "range"),
             )
@@ -221,12 +223,12 @@ class _BackfillPlanner:
 
     # --- settle -------------------------------------------------------------------------------------------------------
 
-    def _wishes(self) -> list[_Wish]:
+    def _table_requests(self) -> list[_TableRequest]:
         request = self._request
         at_source = backfill_checks.published(self._config, self._source, self._ledger)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         if not request.tables:
-            return self._wanted(at_source, rows)
+            return self._requested_by_ledger(at_source, rows)
         if request.mode == "keys" and not request.keys:
             raise BackfillRefused(table=listed(request.tables), reason="mode keys needs keys")
         if request.mode != "keys" and request.keys:
@@ -237,7 +239,7 @@ class _BackfillPlanner:
         if request.mode == "keys" and len(named) > 1:
             raise BackfillRefused(table=listed(named), reason="keys are those of one table")
         return [
-            _Wish(
+            _TableRequest(
                 at_source[table],
                 rows[table],
                 request.mode,
@@ -264,25 +266,27 @@ class _BackfillPlanner:
             raise BackfillRefused(table=str(captured.table), reason=reason)
         return tuple(sorted(numbers[name] for name in names))
 
-    def _wanted(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[_Wish]:
+    def _requested_by_ledger(
+        self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]
+    ) -> list[_TableRequest]:
         """What the ledger says is wanted, as far as it is captured now: a table that is not, is the capture's."""
         request = self._request
         if request.row_filter is not None or request.keys or request.mode == "keys" or request.columns:
             reason = "a filter, keys and columns are those of tables that the form names"
             raise BackfillRefused(table="no table", reason=reason)
         was_open = [b for b in backfills.all_open(self._ledger) if b.purpose == "fill"]
-        due = wanted(self._run)
+        due = requested_tables(self._run)
         entries = {one.table: (one.mode, tuple(one.keys or ())) for one in due}
         columns = {one.table: one.columns for one in due}
         for backfill in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
             if not chunks.all_read(self._ledger, backfill.backfill):
                 entries.setdefault(backfill.table, (backfill.mode, ()))
-        wishes = []
+        table_requests = []
         for table, (mode, keys) in sorted(entries.items()):
             row = rows.get(table)
             if row is None or not row.life.is_merged or self._unfit(at_source.get(table), row) is not None:
-                continue  # which `_say_what_is_left_out` says
+                continue  # which `_log_omitted_tables` says
             mode = mode if mode == "keys" else request.mode
             goes_on = any(backfill.table == table for backfill in was_open)
             captured = at_source[table]
@@ -291,11 +295,13 @@ class _BackfillPlanner:
             numbers = columns.get(table) if captured.key and mode != "keys" else None
             besides = {column.attnum for column in captured.captured_columns if column.name not in captured.key}
             numbers = None if numbers is None or not besides.issuperset(numbers) else numbers
-            wishes.append(_Wish(captured, row, mode, None, keys, explicit=False, was_open=goes_on, columns=numbers))
-        self._say_what_is_left_out(at_source, rows, nothing_else=not wishes)
-        return wishes
+            table_requests.append(
+                _TableRequest(captured, row, mode, None, keys, explicit=False, was_open=goes_on, columns=numbers)
+            )
+        self._log_omitted_tables(at_source, rows, nothing_else=not table_requests)
+        return table_requests
 
-    def _say_what_is_left_out(
+    def _log_omitted_tables(
         self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow], *, nothing_else: bool
     ) -> None:
         """Tables that need a backfill and cannot have one now. If it is for want of a capture run, as after
@@ -326,7 +332,7 @@ class _BackfillPlanner:
         problems, not_captured = [], {}
         for text in self._request.tables:
             # After a swap of names the id of one table is what another one is called: both are taken.
-            matches = meant_by(text, {table: captured.name for table, captured in at_source.items()})
+            matches = matching_tables(text, {table: captured.name for table, captured in at_source.items()})
             fit = [t for t in matches if self._unfit(at_source[t], rows.get(t)) is None]
             if fit:
                 named.update(dict.fromkeys(fit))
@@ -357,61 +363,61 @@ class _BackfillPlanner:
 
     # --- an open backfill ---------------------------------------------------------------------------------------------
 
-    def _goes_on(self, wish: _Wish) -> bool:
+    def _goes_on(self, table_request: _TableRequest) -> bool:
         """Whether nothing needs to be opened: from now on the table's open backfill is this run's. False if there is
         none, or if the run replaces it. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
-        backfill = backfills.open_of(self._ledger, wish.table)
+        backfill = backfills.open_of(self._ledger, table_request.table)
         if backfill is None:
             # One that ended since it was looked for: what the table still needs, the next run sees.
-            return wish.was_open and wish.table not in self._reordered
+            return table_request.was_open and table_request.table not in self._reordered
         if backfill.run_id == self._run.run_id:
             return True
-        if self._request.replace and wish.explicit:
+        if self._request.replace and table_request.explicit:
             return False
         try:
-            difference = self._difference(backfill, wish) if wish.explicit else None
+            difference = self._difference(backfill, table_request) if table_request.explicit else None
             if difference is not None:
                 raise BackfillIsOpen(
-                    table=wish.table, backfill=backfill.backfill, run_id=backfill.run_id, difference=difference
+                    table=table_request.table, backfill=backfill.backfill, run_id=backfill.run_id, difference=difference
                 )
             self._await_readers(backfill)
-            reordered = self._has_another_order(backfill, wish)
+            reordered = self._has_another_order(backfill, table_request)
         except TidemarkError as refused:
-            if wish.explicit:
+            if table_request.explicit:
                 raise
             log.warning("%s", refused)
             return True
         if reordered:
-            if wish.explicit or backfill.reads_all_rows:
-                self._reordered[wish.table] = backfill.backfill
+            if table_request.explicit or backfill.reads_all_rows:
+                self._reordered[table_request.table] = backfill.backfill
                 return False
             self._close(backfill, KEY_REORDERED)
             return True
-        log.info("Going on with the backfill %s of %s", backfill.backfill, wish.table)
-        return backfills.adopt(self._ledger, backfill.backfill, self._run.run_id) or not wish.explicit
+        log.info("Going on with the backfill %s of %s", backfill.backfill, table_request.table)
+        return backfills.adopt(self._ledger, backfill.backfill, self._run.run_id) or not table_request.explicit
 
-    def _difference(self, backfill: Backfill, wish: _Wish) -> str | None:
-        if backfill.mode != wish.mode:
+    def _difference(self, backfill: Backfill, table_request: _TableRequest) -> str | None:
+        if backfill.mode != table_request.mode:
             return f"its mode is {backfill.mode}"
-        if backfill.row_filter != wish.row_filter:
+        if backfill.row_filter != table_request.row_filter:
             return "its row filter is another one"
-        if backfill.columns != wish.columns:
+        if backfill.columns != table_request.columns:
             return "it reads other columns"
         if backfill.mode == "keys":
             ranges = chunks.ranges_of(self._ledger, backfill.backfill)
-            if {key for key_range in ranges for key in key_range.keys or ()} != set(self._keys(wish)):
+            if {key for key_range in ranges for key in key_range.keys or ()} != set(self._keys(table_request)):
                 return "it reads other keys"
         return None
 
-    def _has_another_order(self, backfill: Backfill, wish: _Wish) -> bool:
+    def _has_another_order(self, backfill: Backfill, table_request: _TableRequest) -> bool:
         """Whether what is left to read of it lies in an order that the key does not have any more."""
         if chunks.all_read(self._ledger, backfill.backfill):
             return False
         try:
             with self._source.transaction():
-                now = key_ranges.table_to_read(self._source, wish.captured).key_order
+                now = key_ranges.table_to_read(self._source, table_request.captured).key_order
         except LookupError:
-            raise BackfillRefused(table=wish.table, reason=backfill_checks.CHANGED_MEANWHILE) from None
+            raise BackfillRefused(table=table_request.table, reason=backfill_checks.CHANGED_MEANWHILE) from None
         return now != backfill.key_order
 
     def _await_readers(self, backfill: Backfill) -> None:
@@ -421,19 +427,19 @@ class _BackfillPlanner:
             reader, until = lease
             reason = f"the backfill {backfill.backfill} of {backfill.table}: its reader {reader} may have died; "
             reason += f"if so, its lease ends at {moment(until)}"
-            if not wait.goes_on(lambda reason=reason: reason):  # type: ignore[misc]
+            if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
                 raise BackfillIsRead(
                     table=backfill.table, backfill=backfill.backfill, run_id=backfill.run_id, reader=reader
                 )
-        wait.is_over()
+        wait.log_end()
 
-    def _close_replaced(self, wish: _Wish) -> None:
-        backfill = backfills.open_of(self._ledger, wish.table)
+    def _close_replaced(self, table_request: _TableRequest) -> None:
+        backfill = backfills.open_of(self._ledger, table_request.table)
         if backfill is None or backfill.run_id == self._run.run_id:
             return
-        if self._request.replace and wish.explicit:
+        if self._request.replace and table_request.explicit:
             self._close(backfill, f"replaced by run {self._run.run_id}")
-        elif self._reordered.get(wish.table) == backfill.backfill:
+        elif self._reordered.get(table_request.table) == backfill.backfill:
             self._close(backfill, f"{KEY_REORDERED}; run {self._run.run_id} begins anew")
 
     def _close(self, backfill: Backfill, reason: str) -> None:
@@ -442,46 +448,46 @@ class _BackfillPlanner:
 
     # --- wait ---------------------------------------------------------------------------------------------------------
 
-    def _await_horizon(self, wishes: list[_Wish]) -> None:
+    def _await_horizon(self, table_requests: list[_TableRequest]) -> None:
         """Until what was in flight when the tables joined has ended: it is in neither a chunk nor the stream."""
-        if not wishes:
+        if not table_requests:
             return
-        last = max(wishes, key=lambda wish: wish.row.join_horizon or 0)
+        last = max(table_requests, key=lambda table_request: table_request.row.join_horizon or 0)
         horizon, seconds = last.row.join_horizon or 0, self._config.bounds.join_wait_s
         wait = Wait(seconds, every_s=0.2)
         while snapshot_xmin(self._source) < horizon:
             names = "; ".join(transactions_in_flight(self._source)) or "they have just ended"
             reason = f"transactions that are older than the capture of {last.table}: {names}"
-            if not wait.goes_on(lambda reason=reason: reason):  # type: ignore[misc]
+            if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
                 raise JoinHorizonBlocked(table=last.table, waited=duration(seconds), blockers=names)
-        wait.is_over()
+        wait.log_end()
 
     # --- ranges -------------------------------------------------------------------------------------------------------
 
-    def _prepare(self, wish: _Wish) -> _Prepared | None:
+    def _prepare(self, table_request: _TableRequest) -> _Prepared | None:
         """Everything that the source is asked for one table; None if it is refused and nobody named it. One that
         PostgreSQL cannot read gets a backfill that ends at once, so that the run's report names it and the others are
         read; a form that names it alone is refused."""
         try:
-            return self._look(wish)
+            return self._inspect(table_request)
         except (ReadFailed, ReadRefused) as unreadable:
-            if wish.explicit and len(self._request.tables) == 1:
+            if table_request.explicit and len(self._request.tables) == 1:
                 raise
             log.warning("%s", unreadable)
             seen, snapshot = make_durable(self._source), current_snapshot(self._source)
-            return _Prepared(wish, snapshot, seen, 0, False, [], (Range(),), unreadable)
+            return _Prepared(table_request, snapshot, seen, 0, False, [], (Range(),), unreadable)
         except TidemarkError as refused:
-            if wish.explicit:
+            if table_request.explicit:
                 raise
             log.warning("%s", refused)
             return None
 
-    def _look(self, wish: _Wish) -> _Prepared:
-        self._refuse_unfit(wish)
-        by_keys = wish.mode == "keys"
-        keys = self._keys(wish) if by_keys else []
+    def _inspect(self, table_request: _TableRequest) -> _Prepared:
+        self._refuse_unfit(table_request)
+        by_keys = table_request.mode == "keys"
+        keys = self._keys(table_request) if by_keys else []
         with backfill_checks.locked(
-            self._config, self._source, wish.captured, wish.row_filter, BackfillRefused
+            self._config, self._source, table_request.captured, table_request.row_filter, BackfillRefused
         ) as locked:
             to_read = locked.to_read
             if by_keys:
@@ -491,27 +497,31 @@ class _BackfillPlanner:
                 estimated = key_ranges.estimated_rows(self._source, to_read)
                 ranges = self._ranges(to_read, estimated)
         seen = make_durable(self._source)
-        sweeps = bool(wish.captured.key) and (wish.is_of_lost_keys if by_keys else wish.row_filter is None)
-        sweeps = sweeps and wish.columns is None
-        return _Prepared(wish, locked.snapshot, seen, estimated, sweeps, to_read.key_order, ranges)
+        sweeps = bool(table_request.captured.key) and (
+            table_request.is_of_lost_keys if by_keys else table_request.row_filter is None
+        )
+        sweeps = sweeps and table_request.columns is None
+        return _Prepared(table_request, locked.snapshot, seen, estimated, sweeps, to_read.key_order, ranges)
 
-    def _refuse_unfit(self, wish: _Wish) -> None:
-        captured, row = wish.captured, wish.row
+    def _refuse_unfit(self, table_request: _TableRequest) -> None:
+        captured, row = table_request.captured, table_request.row
         if row.life.is_parked or row.life.is_paused:
             why = f"parked ({'' if row.error is None else row.error.kind})" if row.life.is_parked else "paused"
             end = "end its park" if row.life.is_parked else "resume it"
             raise BackfillRefused(
-                table=wish.table, reason=f"it is {why}, so what is read could not be merged; first {end}"
+                table=table_request.table, reason=f"it is {why}, so what is read could not be merged; first {end}"
             )
         if captured.key:
             return
         reason = None
-        if wish.mode == "keys":
+        if table_request.mode == "keys":
             reason = "it has no key"
-        elif wish.row_filter is not None:
+        elif table_request.row_filter is not None:
             reason = "it has no key, so it is read as a whole, without a row filter"
         elif (
-            captured.identity != "full" and not self._request.replace and chunks.has_read_rows(self._ledger, wish.table)
+            captured.identity != "full"
+            and not self._request.replace
+            and chunks.has_read_rows(self._ledger, table_request.table)
         ):
             reason = (
                 "it has no replica identity, and its history has the rows of a backfill already: a column that was "
@@ -519,7 +529,7 @@ class _BackfillPlanner:
                 "with `replace`"
             )
         if reason is not None:
-            raise BackfillRefused(table=wish.table, reason=reason)
+            raise BackfillRefused(table=table_request.table, reason=reason)
 
     def _ranges(self, to_read: TableToRead, estimated: int) -> tuple[Range, ...]:
         if not to_read.is_walked:
@@ -530,16 +540,16 @@ class _BackfillPlanner:
         cuts = key_ranges.sampled_bounds(self._source, to_read, count)
         return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
 
-    def _keys(self, wish: _Wish) -> list[Key]:
+    def _keys(self, table_request: _TableRequest) -> list[Key]:
         """The keys as PostgreSQL writes them. Raises BackfillRefused, which names a key by its number alone."""
-        columns = wish.captured.key
+        columns = table_request.captured.key
         if not columns:
-            raise BackfillRefused(table=wish.table, reason="it has no key")
-        if not wish.keys:
-            raise BackfillRefused(table=wish.table, reason="mode keys needs keys")
-        keys = [_texts(wish.table, columns, number, key) for number, key in enumerate(wish.keys, 1)]
+            raise BackfillRefused(table=table_request.table, reason="it has no key")
+        if not table_request.keys:
+            raise BackfillRefused(table=table_request.table, reason="mode keys needs keys")
+        keys = [_texts(table_request.table, columns, number, key) for number, key in enumerate(table_request.keys, 1)]
         with self._source.transaction():
-            key = key_ranges.table_to_read(self._source, wish.captured).key
+            key = key_ranges.table_to_read(self._source, table_request.captured).key
         canonical: list[Key] = []
         for cut in range(0, len(keys), KEYS_PER_RANGE):
             some_keys = keys[cut : cut + KEYS_PER_RANGE]
@@ -547,17 +557,19 @@ class _BackfillPlanner:
                 canonical += key_ranges.canonical_keys(self._source, key, some_keys)
             except psycopg.errors.DataError:
                 for number, one in enumerate(some_keys, cut + 1):
-                    self._try_key(wish, key, number, one)
+                    self._try_key(table_request, key, number, one)
                 raise
         return list(dict.fromkeys(canonical))
 
-    def _try_key(self, wish: _Wish, key: Sequence[key_ranges.KeyColumn], number: int, values: Key) -> None:
+    def _try_key(
+        self, table_request: _TableRequest, key: Sequence[key_ranges.KeyColumn], number: int, values: Key
+    ) -> None:
         try:
             key_ranges.canonical_keys(self._source, key, [values])
         except psycopg.errors.DataError as wrong:
             names = ", ".join(f"{column.name} ({column.type})" for column in key)
             reason = f"key {number} is no value of {names} (SQLSTATE {wrong.sqlstate})"
-            raise BackfillRefused(table=wish.table, reason=reason) from None
+            raise BackfillRefused(table=table_request.table, reason=reason) from None
 
 
 def _ranges_of_keys(alike: Sequence[Sequence[Key]]) -> tuple[Range, ...]:
@@ -586,7 +598,7 @@ def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapp
     return tuple(str(value) for value in values)
 
 
-def meant_by(text: str, names: Mapping[str, TableName]) -> list[str]:
+def matching_tables(text: str, names: Mapping[str, TableName]) -> list[str]:
     """The ids of the tables that somebody means: by an id, by a name as `status` and the page show it, or by a name or
     pattern as the pipeline file has it. `names` are what the source calls them, by id."""
     shown = [table for table, name in names.items() if text in (table, TableName.parse(table).shown, name.shown)]

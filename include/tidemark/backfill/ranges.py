@@ -4,13 +4,13 @@
         ▲                      ▲                                                                                   │
         └── none left: end     └────────────────────── until the range has no more rows ───────────────────────────┘
 
-What a chunk has seen is durable at the source before it is recorded, and recorded with the timeline and where in it
-that is: the snapshot is evidence in a history that has this point, whatever becomes of the server (R7).
+Transactions that a chunk's snapshot includes are durable at the source before the chunk is recorded. The chunk is
+recorded with its timeline and LSN: its snapshot is valid in every history that contains this point, also after a
+failover (R7).
 
 Recording is a compare-and-set on the range's cursor, so of two readers of one range one counts; the other deletes its
-files. A reader that dies anywhere has lost one chunk at most: the range goes on at its cursor, and a chunk without a
-high watermark is given one by the next drain, since any later message is valid evidence. An error of one table ends
-its backfill, not the others' (R6).
+files. A dead reader loses at most one chunk: the range continues at its cursor. The next drain writes a missing high
+watermark, since any later message is valid evidence. An error of one table ends only its backfill (R6).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import psycopg
 from msgspec import structs
 
 from tidemark.backfill import read_sessions
-from tidemark.backfill.chunk_reading import ChunkReader, TableLost
+from tidemark.backfill.chunk_reading import ChunkReader, TableUnreadable
 from tidemark.backfill.chunk_size import next_chunk_rows
 from tidemark.backfill.read_sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.capture import lake_folder
@@ -158,7 +158,7 @@ class _RangeReader:
             except SnapshotUnfit as unfit:
                 log.warning("%s: the backfill of %s goes on in chunk mode", unfit, backfill.table)
                 self._without_snapshot.add(backfill.backfill)
-            except TableLost as lost:
+            except TableUnreadable as lost:
                 self._close(backfill, f"{backfill.table} cannot be read: {lost}")
             except (ReadFailed, ReadRefused, RowFilterInvalid, SettingsChanged) as wrong:
                 self._close(backfill, str(wrong), unreadable=True)

@@ -1,7 +1,7 @@
 """Reports an applied verify: ledger -> `VerifyReport`, whose `str()` is the text of the log.
 
-Differences are raised, once, by the run that found them, with what to do; they stay in `status` until a later verify
-finds none, or somebody repairs them. No value of a row is in here: the keys lie in a Delta table beside the lake's.
+The run that detected differences raises them once, with the remedy. They stay in `status` until a later verify detects
+none, or a repair. The report contains no row's value; the keys are in a Delta table.
 """
 
 from __future__ import annotations

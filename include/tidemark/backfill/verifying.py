@@ -1,14 +1,14 @@
 """Opens the backfills of purpose `verify` or `repair` that a verify's form requests, in the ledger (R7).
 
-    fit      captured, filled, not parked, not being filled, with a current to prove
-    cut      a table without parts, or one that has doubled or is ordered otherwise since, into parts of its key's order
-    choose   of a table of many parts its share of them, those whose proof is the oldest; of the others their share of
-             tables, by rows; nothing that was proven within one round of shares, unless somebody named it
+    fit      captured, complete, not parked, no open backfill, with a current
+    cut      a table without parts, or one that doubled or changed its order, into parts of its key's order
+    choose   of a table with many parts, the share with the oldest proofs; of the other tables, a share by rows; nothing
+             that was proven within the last round, unless the form names it
     open     per table one backfill, whose ranges are the parts
 
-A part of a table can be proven only if Spark orders the stored keys as the index does (`source.rows.key_ranges`): else
-rows that are in no chunk cannot be told from those of other parts. Any other table is one part, and so is a table
-without key. What another run has left open is closed: its parts have the oldest proofs, and are taken again.
+A part can be proven only if Spark orders the stored keys as the index does (`source.rows.key_ranges`): otherwise a row
+without a chunk cannot be assigned to a part. Any other table is one part, and so is a table without a key. Verifies
+that another run left open are closed: their parts have the oldest proofs and are chosen again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import psycopg
 
 from tidemark.backfill import backfill_checks, read_sessions
 from tidemark.backfill.chunk_reading import shape
-from tidemark.backfill.planning import RANGES_PER_READER, meant_by, readable
+from tidemark.backfill.planning import RANGES_PER_READER, matching_tables, readable
 from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,
@@ -147,7 +147,7 @@ class _VerifyPlanner:
         mine = {b.table for b in backfills.of_run(self._ledger, self._run_id) if b.state != "closed"}
         fit = self._fit_tables()
         if not mine:  # else an earlier try chose
-            looks = [look for captured in fit.values() if (look := self._look(captured)) is not None]
+            looks = [look for captured in fit.values() if (look := self._inspect(captured)) is not None]
             for look, parts in self._chosen(looks):
                 self._open(opened, look, parts)
         return [b for b in backfills.of_run(self._ledger, self._run_id) if b.state == "open"]
@@ -179,7 +179,7 @@ class _VerifyPlanner:
         named: dict[str, None] = {}
         problems = []
         for text in self._request.tables:
-            fitting = meant_by(text, {table: captured.name for table, captured in at_source.items()})
+            fitting = matching_tables(text, {table: captured.name for table, captured in at_source.items()})
             named.update(dict.fromkeys(fitting))
             if not fitting:
                 meant = closest(
@@ -212,7 +212,7 @@ class _VerifyPlanner:
 
     # --- cut ----------------------------------------------------------------------------------------------------------
 
-    def _look(self, captured: CapturedTable) -> _SourceTable | None:
+    def _inspect(self, captured: CapturedTable) -> _SourceTable | None:
         """The table under its lock; None if it is refused and nobody named it."""
         try:
             return self._locked(captured)

@@ -32,7 +32,7 @@ from tidemark.run import Run
 from tidemark.source.wal import slot as slots
 from tidemark.source.wal.slot_server import at_slot
 from tidemark.source.wal.slot_use import take_when_free
-from tidemark.wait_log import saying
+from tidemark.wait_log import logged_wait
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def _advance(
     there.execute("SELECT set_config('statement_timeout', %s, false)", (f"{int(limit_s * 1000)}ms",))
 
     def move() -> None:
-        with saying(limit_s, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
+        with logged_wait(limit_s, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
             moves = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
             there.execute(moves, (config.slot, str(position)))
 

@@ -460,7 +460,7 @@ class _Draining:
         self._silence = self._silence or Wait(math.inf)
         there = at_slot(self._source, self._config.slot)
         cause = partial(why_silent, there, self._config.slot, stream.pid, stream.sent_lsn)
-        self._silence.note(lambda: f"the source's messages up to {self._heartbeat.after_lsn}: {cause()}")
+        self._silence.log_if_due(lambda: f"the source's messages up to {self._heartbeat.after_lsn}: {cause()}")
         # Each time: one look would now and then meet it between two pieces of work.
         if self._silence.waited_s < LONGEST_WORK_S and is_at_work(there, stream.pid):
             stream.note_work()

@@ -82,5 +82,5 @@ def place_what_is_whole(ledger: Ledger, result: PlanResult) -> None:
             row = tables.one(ledger, shape.before)
             if row is not None and is_parked_for_its_shape(row):
                 tables.unpark(ledger, shape.before)
-                positions.begin_anew(ledger, shape.before)
+                positions.skip_staged(ledger, shape.before)
             put_aside.note(ledger, shape.before, called, shape.begun_lsn)

@@ -39,7 +39,7 @@ from tidemark.ledger.reading import backfills, chunks, proofs
 from tidemark.ledger.staged import batches, generations, plans, positions
 from tidemark.ledger.staged.batches import TouchedTable
 from tidemark.ledger.staged.plans import RecordedPlan
-from tidemark.ledger.staged.snapshot_evidence import Unseen
+from tidemark.ledger.staged.snapshot_evidence import NeededEvidence
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.schema.evolution import (
@@ -298,19 +298,19 @@ def _evidence(ledger: Ledger, touches: Sequence[TouchedTable]) -> list[TouchedTa
     sweeps = [sweep for touched in touches for sweep in touched.sweeps]
     if not claims and not sweeps:
         return []
-    unseen = Unseen(swept={sweep.backfill for sweep in sweeps})
+    unseen = NeededEvidence(swept={sweep.backfill for sweep in sweeps})
     for claim in claims:
         if claim.consistent_point is None:
-            unseen.by_snapshot(claim.snapshot)
+            unseen.add_snapshot(claim.snapshot)
         else:
-            unseen.by_point(claim.consistent_point)
+            unseen.add_point(claim.consistent_point)
     for sweep in sweeps:
-        unseen.by_snapshot(sweep.snapshot)
+        unseen.add_snapshot(sweep.snapshot)
     first = touches[0]
     return [
         replace(
             touched,
-            files=touched.files if unseen.may_have(touched.max_xid, touched.end_lsn) else (),
+            files=touched.files if unseen.includes(touched.max_xid, touched.end_lsn) else (),
             claims=tuple(claim for claim in touched.claims if claim.backfill in unseen.swept),
             sweeps=(),
         )

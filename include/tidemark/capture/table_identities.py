@@ -23,7 +23,7 @@ import psycopg
 from tidemark.config import PipelineConfig
 from tidemark.formats import layout
 from tidemark.ledger.captured import relation_ids, successors
-from tidemark.ledger.captured.relation_ids import KnownRelation
+from tidemark.ledger.captured.relation_ids import RelationRecord
 from tidemark.ledger.connection import Ledger
 from tidemark.names import TableName
 from tidemark.source.catalogue import catalog
@@ -51,7 +51,7 @@ class Places:
 
     def look(self, source: psycopg.Connection[Any]) -> None:
         """Note what the known relations are called by now, and which are gone."""
-        called = catalog.called_now(source, self._relations)
+        called = catalog.current_names(source, self._relations)
         altered, gone = {}, []
         for oid, relation in self._relations.items():
             now = called.names.get(oid)
@@ -97,14 +97,14 @@ class Places:
             table = TableName.parse(followed[str(table)])
         return TableName.parse(successors.beside(known, str(table)))
 
-    def _assigned(self, oid: int, called: TableName, born: int | None) -> KnownRelation:
+    def _assigned(self, oid: int, called: TableName, born: int | None) -> RelationRecord:
         def in_lake() -> Iterable[int]:
             return self._in_lake(called)
 
         if self._records:
             return relation_ids.assign(self._ledger, self._system_identifier, oid, called, born, in_lake)
         table = relation_ids.choose(self._ledger, self._system_identifier, called, in_lake)
-        return KnownRelation(oid, table, called, born, None)
+        return RelationRecord(oid, table, called, born, None)
 
     def _in_lake(self, called: TableName) -> list[int]:
         """The places above the first that the lake has a folder for. A schema's folders are listed once, since each of
@@ -129,7 +129,7 @@ class Places:
             if table.published or table.relation_oid in self._relations
         ]
 
-    def relation_of(self, table: TableName) -> KnownRelation | None:
+    def relation_of(self, table: TableName) -> RelationRecord | None:
         """The relation that is kept as that table: the one that is there, if one is."""
         of_table = [relation for relation in self._relations.values() if relation.table == table]
         return max(of_table, key=lambda relation: (relation.gone_lsn is None, relation.oid), default=None)

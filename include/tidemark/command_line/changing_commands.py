@@ -53,7 +53,7 @@ def migrate(called: Invocation) -> int:
     conninfo = called.look_up(connection_id).conninfo()
     if called.options.look:
         with connect(conninfo) as connection:
-            migration = migrations.look(connection)
+            migration = migrations.pending(connection)
         done = "would be brought"
     else:
         migration = migrations.migrate(conninfo)

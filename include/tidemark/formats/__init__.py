@@ -1,5 +1,5 @@
 """Defines every file and message that outlives the process that wrote it, and its path: one module each, pure.
 
-What is written here is read by another task, another version or another machine, so `docs/formats.md` describes exactly
-these modules. They import nothing of the library but `lsn`, `names` and `schema`, and everybody may import them.
+Another task, version or machine reads these files, so `docs/formats.md` describes exactly these modules. They import
+only `lsn`, `names`, `schema`, `errors` and `strict_json` of the library; every module may import them.
 """

@@ -1,7 +1,6 @@
 """Defines the record of an error that travels: application -> result.json -> ledger -> messages and status. Pure.
 
-The exception itself stays in the process that met it; this is what the others need of it. `errors.TidemarkError` makes
-both of itself. Pure.
+The exception stays in the process that raised it. `errors.TidemarkError` converts itself to a record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Defines what the Parquet footer of a file of changes records about its rows: `Extent`. Pure.
 
-A merge asks for it where a batch has several files of a table and some of its changes are not yet what history says of
-them: which of the files have none of these, and where in R1's order their rows lie. Whoever does not know of it, or
-finds a file from before it, computes all of them instead, and has the same tables. So it needs no format's number.
+A merge adds a staged file to `history` without rewriting, if the file's extent shows that none of its changes needs
+computing. Without an extent, the merge computes all rows, with the same result. So an extent needs no format number.
 """
 
 from __future__ import annotations

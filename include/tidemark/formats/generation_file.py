@@ -1,8 +1,8 @@
 """Defines generation.json, which records the start of a generation: `GenerationFile`. Pure.
 
-Written before the ledger's row, and never deleted while the pipeline exists: with the manifests it lets a ledger that
-was lost or restored from an older copy be brought level, and its number is never given again, since the Delta tables'
-transactions are named by it (R5). Pure: reading and writing the JSON is `storage.store`'s business.
+Written before the ledger's row, and never deleted while the pipeline exists: with the manifests it rebuilds a ledger
+that was lost or restored from an older copy. Its number is never reused, because it is part of the names of the Delta
+tables' transactions (R5). Pure: reading and writing the JSON is `storage.store`'s business.
 """
 
 from __future__ import annotations

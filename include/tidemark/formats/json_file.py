@@ -1,12 +1,12 @@
 """Writes and reads the JSON files of the lake: records that begin with the number of their format.
 
-An older reader must not take a newer file for a broken one: a manifest that "is none" would be a hole in the chain of
-batches, a plan that "is none" garbage. Nor may it pass over a field that it lacks: that of a chunk says whether its
-rows are merged or only compared. So whoever changes what a file holds raises its FORMAT, and goes on reading those from
-OLDEST on, which lakes have: a field that came later has a default, which is what older files mean.
+A reader must distinguish a newer file from a broken one: a skipped manifest would be a hole in the chain of batches. It
+must not ignore an unknown field either: one field of a chunk decides whether its rows are merged or only compared. So a
+change of a file's contents raises its FORMAT. Formats from OLDEST on stay readable: a later field has a default, which
+is the meaning of older files.
 
-What has no number of its own stands in a file that has: staged rows and chunks in their manifest, a chunk that is not
-claimed yet in the ledger, which has the number of its last migration. Pure.
+Data without a number is listed in a file with one: staged rows and chunks in their manifest. A chunk that is not
+claimed is in the ledger, which has the number of its last migration. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Defines plan.json and result.json of a replay from `history`, below `replays/`: `ReplayPlan`, `ReplayResult`. Pure.
 
-Neither is read again once its run is over; what was made stands in the Delta tables.
+Both are read only during their run; the result is in the Delta tables.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReplayPlan(JsonFile, frozen=True):
     threads: int
 
 
-class Replayed(JsonRecord, frozen=True):
+class ReplayedTable(JsonRecord, frozen=True):
     """One table: where it lies, the position it shows and its rows; or why not."""
 
     table: str
@@ -45,4 +45,4 @@ class ReplayResult(JsonFile, frozen=True):
     KIND: ClassVar[str] = "result of a replay"
 
     plan: str
-    tables: tuple[Replayed, ...]
+    tables: tuple[ReplayedTable, ...]

@@ -1,9 +1,9 @@
 """Defines retired.json, which records how far a generation's staging was removed: `RetiredFile`. Pure.
 
-Written after the ledger marked what is retired and before the first file goes, and only ever moved ahead: a ledger that
-was restored from before a clean-up, or lost, learns from it what cannot come back and need not. Every batch that ends
-at or below `up_to` is applied to every table, but for those in `kept`, of which some is still to be applied, or is
-evidence of an open backfill. Pure: reading and writing the JSON is `storage.store`'s business.
+It is written after the ledger's marks and before the first deletion, and only moves forward. A restored or rebuilt
+ledger reads from it which batches were removed. Every batch that ends at or below `up_to` is applied to every table,
+except for the tables in `kept`, which still have unapplied batches or evidence of an open backfill. Pure: reading and
+writing the JSON is `storage.store`'s business.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Defines plan.json and result.json of a compaction, below `maintenance/`: `UpkeepPlan`, `UpkeepResult`. Pure.
 
-Neither is read again once its run is over: what the tables need is asked of the tables.
+Both are read only during their run; the next run inspects the tables again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UpkeepPlan(JsonFile, frozen=True):
     thorough: bool
 
 
-class Upkept(JsonRecord, frozen=True):
+class TableUpkeep(JsonRecord, frozen=True):
     """One Delta table: its files before and after, and whether it was compacted. `due`: it should be, under the table's
     lease. `left` is why something was not done, "" if all was. `bytes` and `rows` are of the table as it was left,
     None if that could not be seen."""
@@ -52,4 +52,4 @@ class UpkeepResult(JsonFile, frozen=True):
     KIND: ClassVar[str] = "result of a maintenance"
 
     plan: str
-    tables: tuple[Upkept, ...]
+    tables: tuple[TableUpkeep, ...]

@@ -1,9 +1,8 @@
 """Defines the watermarks around a chunk's SELECT: `Watermark` <-> content of a logical message (R7). Pure.
 
-The low one is the audit of the window; the high one says that all evidence has arrived once it is staged. They are
-recognised by their content in the stream, never by an LSN. The attempt is part of it: a watermark of a dead attempt
-claims nothing. Anybody can write such a message, so a content that is not exactly of this form is no watermark, and
-no content makes `parse` raise. Pure.
+Once the high one is staged, all evidence for the chunk has arrived; the low one documents the window. They are
+recognised by their content, never by an LSN. The content has the attempt, so a dead attempt's watermark claims nothing.
+Any login can write such messages, so `parse` accepts only exactly this form and never raises. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Opens sessions at the ledger: libpq conninfo -> autocommit connection with `Lsn`, and one pipeline's `Ledger`.
 
-Every function of this package takes a `Ledger` first and reads and writes the rows of its pipeline alone; migrations,
-which are of no pipeline, take the connection. Writes open their own transaction (`with ledger.transaction()`) and nest,
-so a caller that wants several of them to be one thing opens a transaction around them.
+Every function of this package takes a `Ledger` first, and reads and writes only the rows of its pipeline. Migrations
+take the connection. Writes open a transaction (`with ledger.transaction()`), which nests: a caller opens one around
+several writes to make them atomic.
 """
 
 from __future__ import annotations

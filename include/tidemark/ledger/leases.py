@@ -5,11 +5,11 @@
      expires, or ───┘ └── renewed every third of lease_s
      the same holder holds it again: another attempt owns it, and every check of the first raises LeaseLost
 
-The fence is the attempt, not the time: a task that slept past its lease and that nobody replaced still owns it.
-`check` locks the row inside the caller's transaction, so a takeover waits for that transaction and never falls into
-its middle. A lease that ends later than any lasts was taken before the ledger's clock was put back: it ends soon,
-unless its holder lives and renews it. Names are `slot`, `table:<id>`, `range:<id>`; several are taken together, in name
-order: all or none (`hold`), or those that are free (`hold_free`).
+The fence is the attempt, not the time: a task that slept past its lease still owns it, unless another attempt took it.
+`check` locks the row inside the caller's transaction, so a takeover waits for that transaction. An end later than
+`lease_s` from now shows that the ledger's clock was set back: such a lease is shortened, and a live holder renews it.
+Names are `slot`, `table:<id>`, `range:<id>`; `hold` takes several in name order, all or none; `hold_free` takes those
+that are free.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def give_back_of_dead_processes(ledger: Ledger, holder: str) -> None:
     )
 
 
-def held(ledger: Ledger) -> dict[str, str]:
+def holders(ledger: Ledger) -> dict[str, str]:
     """Who holds each lease of the pipeline that has not ended, by its name."""
     rows = ledger.execute(
         "SELECT name, holder FROM tidemark.leases WHERE pipeline = %s AND expires_at >= clock_timestamp()",
@@ -183,12 +183,12 @@ def ended(ledger: Ledger, attempt: str) -> bool:
 def _wait_for(wait_s: float, try_to_take: Callable[[], LeaseTaken | None]) -> None:
     wait = Wait(wait_s)
     while (taken := try_to_take()) is not None:
-        if not wait.goes_on(partial(_in_words, taken)):
+        if not wait.pause(partial(_description, taken)):
             raise taken
-    wait.is_over()
+    wait.log_end()
 
 
-def _in_words(taken: LeaseTaken) -> str:
+def _description(taken: LeaseTaken) -> str:
     lease, holder, until = (taken.facts[fact] for fact in ("lease", "holder", "until"))
     return f"the lease {lease}, held by {holder} until {until} unless renewed"
 

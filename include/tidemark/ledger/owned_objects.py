@@ -4,10 +4,9 @@
                               └──the source refused──forget──► nothing there
     somebody's    ──adopted by hand──► its own
 
-PostgreSQL does not say who made a slot, and reading one moves it on: what its owner has not read yet is gone for that
-owner. So a slot counts as the pipeline's only if this says so. The intention is written down first: whoever dies
-between it and the making finds what it made its own. Pipelines older than these notes are known by their generations,
-and so is one whose ledger was brought back from staging.
+PostgreSQL does not record who created a slot, and reading a slot takes its changes from its owner. So a slot counts as
+the pipeline's only if it is recorded here, or if a generation was staged from it. The row is written before the object
+is created: after a crash in between, the object still counts as the pipeline's.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Origin = Literal["made", "adopted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class OwnedObject:
     """`database` is that of the source, as its server calls it."""
 
     kind: Kind
@@ -32,7 +31,7 @@ class Belonging:
     name: str
 
 
-def is_own(ledger: Ledger, belonging: Belonging) -> bool:
+def is_own(ledger: Ledger, owned: OwnedObject) -> bool:
     """Whether the pipeline made it or was given it; a slot also if a generation was staged from it."""
     row = ledger.execute(
         """
@@ -43,12 +42,12 @@ def is_own(ledger: Ledger, belonging: Belonging) -> bool:
                         WHERE pipeline = %(pipeline)s AND system_identifier = %(system)s
                           AND %(kind)s = 'slot' AND slot = %(name)s)
         """,
-        _values(ledger.pipeline, belonging),
+        _values(ledger.pipeline, owned),
     ).fetchone()
     return row is not None and bool(row[0])
 
 
-def was_made(ledger: Ledger, belonging: Belonging) -> bool:
+def was_made(ledger: Ledger, owned: OwnedObject) -> bool:
     """Whether preflight made it, or was about to."""
     row = ledger.execute(
         """
@@ -56,12 +55,12 @@ def was_made(ledger: Ledger, belonging: Belonging) -> bool:
          WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
            AND database = %(database)s AND name = %(name)s AND origin = 'made'
         """,
-        _values(ledger.pipeline, belonging),
+        _values(ledger.pipeline, owned),
     ).fetchone()
     return row is not None
 
 
-def note(ledger: Ledger, lease: Lease, belonging: Belonging, origin: Origin) -> bool:
+def note(ledger: Ledger, lease: Lease, owned: OwnedObject, origin: Origin) -> bool:
     """Write it down, before it is made or taken. False if it was there already. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
@@ -71,19 +70,19 @@ def note(ledger: Ledger, lease: Lease, belonging: Belonging, origin: Origin) -> 
         # The publication of a pipeline that is older than the notes has its name from here on.
         ledger.execute(
             "DELETE FROM tidemark.belongings WHERE pipeline = %s AND kind = %s AND name = ''",
-            (lease.pipeline, belonging.kind),
+            (lease.pipeline, owned.kind),
         )
         noted = ledger.execute(
             """
             INSERT INTO tidemark.belongings (pipeline, kind, system_identifier, database, name, origin)
             VALUES (%(pipeline)s, %(kind)s, %(system)s, %(database)s, %(name)s, %(origin)s) ON CONFLICT DO NOTHING
             """,
-            {**_values(lease.pipeline, belonging), "origin": origin},
+            {**_values(lease.pipeline, owned), "origin": origin},
         )
     return noted.rowcount == 1
 
 
-def forget(ledger: Ledger, lease: Lease, belonging: Belonging) -> None:
+def forget(ledger: Ledger, lease: Lease, owned: OwnedObject) -> None:
     """It was not made after all. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
@@ -93,15 +92,15 @@ def forget(ledger: Ledger, lease: Lease, belonging: Belonging) -> None:
              WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
                AND database = %(database)s AND name = %(name)s
             """,
-            _values(lease.pipeline, belonging),
+            _values(lease.pipeline, owned),
         )
 
 
-def _values(pipeline: str, belonging: Belonging) -> dict[str, Any]:
+def _values(pipeline: str, owned: OwnedObject) -> dict[str, Any]:
     return {
         "pipeline": pipeline,
-        "kind": belonging.kind,
-        "system": belonging.system_identifier,
-        "database": belonging.database,
-        "name": belonging.name,
+        "kind": owned.kind,
+        "system": owned.system_identifier,
+        "database": owned.database,
+        "name": owned.name,
     }

@@ -2,14 +2,13 @@
 
     a new digest ──noted by preflight──► holds ──preflight notes another──► superseded ──after `settle_s`──► as if new
 
-Workers get their files one after the other, a minute apart where a repository is synchronised. A drain with an older
-file would skip a table that a newer file's preflight let join, and staged would move past its changes; one that does
-not know a new mask yet would stage the column in clear. So every stage that acts on what the file says of tables goes
-on with the file that holds, and with no other one, older or newer. A preflight with a file that was replaced just now
-is a worker that lags; somebody who goes back on purpose is believed after a while.
+Workers receive a changed file at different times. A drain with an older file would skip a table that a newer file's
+preflight let join, or stage a newly masked column in clear. So every stage works only with the file in force. A
+preflight with a recently replaced file counts as a lagging worker; after `settle_s` it counts as a person who restored
+the older file.
 
-What a reader read by the file of before may hold columns that are masked by now. So where another file says something
-else of columns, open backfills are closed as it is noted: no chunk of theirs is claimed any more.
+Chunks that were read with the previous file may hold columns that are masked now. If the new file treats columns
+differently, open backfills are closed when it is noted, and none of their chunks is claimed.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from tidemark.ledger.reading import backfills
 _CLOSED = "the pipeline file says something else of columns since; what is needed is read anew"
 
 
-def holds(ledger: Ledger, digest: str) -> bool:
+def is_in_force(ledger: Ledger, digest: str) -> bool:
     """Whether preflight noted this digest last."""
-    return _held(ledger) == digest
+    return _file_in_force(ledger) == digest
 
 
 def require(ledger: Ledger, digest: str) -> None:
@@ -33,7 +32,7 @@ def require(ledger: Ledger, digest: str) -> None:
     which no preflight noted any yet, as behind an upgrade, lets pass."""
     # A row that every note locks, and that stays: the digest's own is another one behind a note that was waited for.
     ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR SHARE", (ledger.pipeline,))
-    noted = _held(ledger)
+    noted = _file_in_force(ledger)
     if noted is not None and noted != digest:
         raise PipelineFileDiffers(pipeline=ledger.pipeline)
 
@@ -87,7 +86,7 @@ def note(ledger: Ledger, lease: Lease, config: PipelineConfig) -> None:
         )
 
 
-def _held(ledger: Ledger) -> str | None:
+def _file_in_force(ledger: Ledger) -> str | None:
     row = ledger.execute(
         "SELECT digest FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL",
         (ledger.pipeline,),

@@ -1,10 +1,10 @@
 """Writes the plans of the Spark applications that compact Delta tables, and reads their results.
 
-    look, for all tables, beside merges ──► the tables whose `current` is due
-    current, a few of those at a time, under their leases
+    inspect all tables, beside merges ──► the tables whose `current` is due
+    compact `current`, a few of those at a time, under their leases
 
-A merge leaves a table that is leased here to the next merge; a table that is being merged is left to the next run of
-maintenance. Nothing here is needed for a table to be right, so nothing is repeated within a run.
+A merge leaves a table leased here to the next merge. Maintenance leaves a table that is being merged to its next run.
+Correctness does not depend on compaction, so a run repeats nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
     return [due[first : first + size] for first in range(0, len(due), size)]
 
 
-def plan_look(run: Run) -> UpkeepPlan | None:
+def plan_inspection(run: Run) -> UpkeepPlan | None:
     """A plan for every table that anything was ever merged into; None if there is none. Raises what
     `lake_folder.require` raises."""
     config = run.config
@@ -126,13 +126,13 @@ def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         _own_store(run, book)
         retirement.note(book, tables=figures)
-        _park_what_is_gone(book, {(table.table, table.kind) for table in upkept})
+        _park_missing_tables(book, {(table.table, table.kind) for table in upkept})
         # Of a table that was looked at and then compacted, the second is what is left.
         table_sizes.keep(book, {(t.table, t.kind): t for t in upkept if t.bytes is not None}.values())
     return figures
 
 
-def _park_what_is_gone(ledger: Ledger, seen: Collection[tuple[str, str]]) -> None:
+def _park_missing_tables(ledger: Ledger, seen: Collection[tuple[str, str]]) -> None:
     """A table that lost a Delta table since the last look, and that no merge has met: the next one would park it so,
     but where nothing happens at the source none comes."""
     reached = positions.all_of(ledger, generations.required(ledger).number)

@@ -2,9 +2,8 @@
 
     the table's lease ─► ledger: its tables go ─► current ─► history ─► ledger: they are gone
 
-Nothing is merged into them any more, and their id is given to no other relation; so whatever a run is killed at, the
-next one deletes what is left. A driver that outlived its task commits to a table that is gone, or leaves a log of one
-commit that nobody reads.
+They get no more merges, and their id is never reused. So after a kill at any step, the next run deletes the rest. A
+driver that outlived its task fails, or leaves a log of one commit that has no reader.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Plans replays of tables from `history` and reads their results; starts replays of tables from staging.
 
-A rebuild holds the leases of its tables, all or none, so that no merge works on one of them; a table as of a moment is
-made beside the live one, and needs none. Nothing is written into the ledger: what current shows stands in its own
-position, which the next plan reads (R5).
+A rebuild holds the leases of all its tables, so that no merge works on them. A table as of a moment is a new table and
+needs no lease. The ledger is not changed: the position of `current` is in its own log, and the next plan reads it (R5).
 """
 
 from __future__ import annotations

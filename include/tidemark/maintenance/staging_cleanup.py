@@ -1,14 +1,13 @@
 """Deletes staging and ledger rows that are older than `staging_days` and no longer needed.
 
-    under the lease `slot`   slot and source ─► `retirement.mark`, per generation, piece by piece ─► retired.json
-    then, oldest first       what was never registered ─► manifest ─► files ─► ledger rows, page by page
+    under the lease `slot`   slot and source ─► `retirement.mark`, per generation, in pieces ─► retired.json
+    then, oldest first       unregistered folders ─► manifest ─► files ─► ledger rows, page by page
                              chunks of ended backfills ─► their rows;   plans ─► their rows
 
-What may go is decided by `ledger.retention.retirement`, once. Everything else repeats what is marked, so a run that
-dies anywhere is finished by the next one. Files go before the rows that name them, never after: a row without files is
-found again, files without a row are nobody's. The oldest go first, so what is left of a chain is its end, and a ledger
-that was lost finds one chain (`capture.continuity.recovery`). A manifest goes before what it names, so none stands for
-a batch that is half gone.
+`ledger.retention.retirement` decides once what can be removed and marks it. A run that dies is completed by the next
+one, from the marks. Files are deleted before their rows, because files without a row could not be listed again. The
+oldest are deleted first, so the rest of a chain is its end, from which a lost ledger is rebuilt
+(`capture.continuity.recovery`). A manifest is deleted before its files, so no manifest describes an incomplete batch.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     """
     config = run.config
     cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
-    report = clean(run, cutoff=cutoff, look=partial(_look, run), wait_s=wait_s)
+    report = clean(run, cutoff=cutoff, look=partial(_read_horizon, run), wait_s=wait_s)
     report.removed = remove_put_aside(run)
     held_bytes = {table: kept.bytes for table, kept in report.kept.items() if kept.held}
     if sum(held_bytes.values()) > config.bounds.parked_bytes:
@@ -122,7 +121,7 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     return report
 
 
-def _look(run: Run, opened: Generation) -> SourceHorizon:
+def _read_horizon(run: Run, opened: Generation) -> SourceHorizon:
     with source_sessions.connect(
         run.source, application_name=run.config.application_name, lock_timeout_s=run.config.bounds.lock_timeout_s
     ) as connection:
@@ -168,12 +167,12 @@ def _mark(
     marked = []
     for number in retirement.numbers(ledger):
         last_file = read_retired(store, ledger.pipeline, number)
-        if last_file is not None and not restored_retirement.knows(ledger, last_file):
+        if last_file is not None and not restored_retirement.is_applied(ledger, last_file):
             if number == opened.number:
                 raise LedgerBehindStaging(
                     pipeline=ledger.pipeline, difference=f"it lacks the clean-up up to {last_file.up_to}"
                 )
-            restored_retirement.learn(ledger, lease, last_file, partial(is_gone, store))
+            restored_retirement.apply(ledger, lease, last_file, partial(is_gone, store))
         if number == opened.number:
             retired = retirement.mark(ledger, lease, number, cutoff=cutoff, confirmed=seen.confirmed, xmin=seen.xmin)
         else:

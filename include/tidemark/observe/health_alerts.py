@@ -14,7 +14,7 @@ from itertools import groupby
 from tidemark.findings import listed
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import sent_alerts
-from tidemark.ledger.observations.sent_alerts import Told
+from tidemark.ledger.observations.sent_alerts import SentAlert
 from tidemark.observe.health import Concern, Health, of_many
 from tidemark.wording import counted, moment
 
@@ -44,7 +44,7 @@ def announce(ledger: Ledger, health: Health, *, tell: Callable[[str], None]) -> 
     return messages
 
 
-def _over(notices: Iterable[Told], health: Health) -> list[Told]:
+def _over(notices: Iterable[SentAlert], health: Health) -> list[SentAlert]:
     """What nothing is left of: while it is only less bad, as a table that is being backfilled, it is not over."""
     still = {one.alert for one in (*health.of("red"), *health.of("warning"))}
     over = [one for one in notices if (one.kind, one.subject) not in still and one.kind not in health.not_judged]
@@ -63,7 +63,7 @@ def _new(pipeline: str, concerns: Sequence[Concern]) -> str:
     return "\n".join([*lines, first.message, *first.ways])
 
 
-def _ended(pipeline: str, notices: Sequence[Told]) -> str:
+def _ended(pipeline: str, notices: Sequence[SentAlert]) -> str:
     first = notices[0]
     line = f"Pipeline {pipeline}: over, told {moment(first.told_at)}: {first.line}"
     return line if len(notices) == 1 else f"{line}\nand {len(notices) - 1} more of the same kind"

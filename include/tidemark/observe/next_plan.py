@@ -44,7 +44,7 @@ def read(ledger: Ledger, config: PipelineConfig, now: datetime) -> list[Generati
         ledger.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         due = deferral.look(ledger, config, now)
         rows = {row.table: row for row in tables.all_of(ledger)}
-        held = leases.held(ledger)
+        held = leases.holders(ledger)
         unapplied = batches.unapplied(ledger)
     oldest = min((touched.generation for touched in unapplied if touched.table in due.tables), default=None)
     backlogs = []

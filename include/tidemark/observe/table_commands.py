@@ -63,7 +63,7 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
     existing = [folder for folder in folders if lake_folder.has_delta_table(store, folder)]
     if existing:
         return f"Nothing was done. First remove {' and '.join(existing)} from {config.lake}.", False
-    if not joins.begin_anew(ledger, table):
+    if not joins.restart(ledger, table):
         return f"{readable(table)} is not parked.", False
     return (
         f"{readable(table)} begins anew. Once a run of {config.pipeline}_capture is through, trigger "

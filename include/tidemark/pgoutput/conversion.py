@@ -1,9 +1,8 @@
 """Converts the texts of a column in a buffer to its target type, for the stream and for chunks.
 
-The decoders of `decoder` (pgoutput) and `copy_rows` (binary COPY) find out for whole columns where each value begins
-and how long it is; that is all they know of a grammar's values. From there on everything is done here and in
-`schema.values`: masks, conversion, and the texts that are kept where a value does not fit (R8). So a value is the same
-in the lake whichever path brought it.
+The decoders of `decoder` (pgoutput) and `copy_rows` (binary COPY) compute start and length of each value, for whole
+columns. This module and `schema.values` do the rest: masks, conversion, and the texts of values that do not fit (R8).
+So stream and chunks give the same value in the lake.
 """
 
 from __future__ import annotations

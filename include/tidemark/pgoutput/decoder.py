@@ -2,9 +2,8 @@
 
     messages ─► Buffer ─► which transaction, which ordinal ─► per relation: relation_rows ─► DecodedBlock
 
-A block is any run of consecutive messages of one replication connection. It is joined into one buffer, and everything
-is worked out for all of its messages at once: kinds, the transaction each belongs to, ordinals; then the rows of each
-relation.
+A block is any run of consecutive messages of one replication connection. It is joined into one buffer. Kinds,
+transactions and ordinals are computed for all messages at once, then the rows of each relation.
 
 Rules kept here. R1: rows carry (commit LSN, ordinal), the ordinal counting every change of the transaction, those of
 tables that are not captured included. R8: a value that does not fit is text in `_text` and counted, a key value that

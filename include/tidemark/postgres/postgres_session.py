@@ -1,11 +1,11 @@
 """Opens psycopg connections with the settings that give every value the text that the codec reads.
 
-The text of a value depends on the session, and so does what an operator's name means. Every session of Tidemark, the
-replication session and those of the ledger included, has the settings of `SESSION_SETTINGS`: chunks and stream then
-give the same text for the same value, and no statement picks up what somebody planted in a schema that the role looks
-into. They travel in libpq's `options`, so they hold from the first statement and for a walsender, which knows no SET.
-Failures are classified by SQLSTATE: what a person must change is a ConfigError, the rest a retry. Source: PostgreSQL
-documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting", 5.10.6 "Usage Patterns" (of schemas).
+The text of a value and the meaning of an operator's name depend on the session. Every session of Tidemark, also for
+replication and ledger, has `SESSION_SETTINGS`: chunks and stream give the same text for the same value, and no
+statement calls an object that a user created under the same name. The settings are in libpq's `options`, so they apply
+from the first statement and to a walsender, which has no SET. Failures are classified by SQLSTATE: a ConfigError if a
+person must act, else a retry. Source: PostgreSQL documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and
+Formatting", 5.10.6 "Usage Patterns" (of schemas).
 """
 
 from __future__ import annotations

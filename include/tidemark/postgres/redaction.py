@@ -1,15 +1,14 @@
 """Replaces psycopg's errors by the same errors without the values that PostgreSQL and libpq quote.
 
-PostgreSQL quotes values of rows wherever it helps the person who typed the statement: in the sentence (`invalid input
-syntax for type integer: "…"`), in DETAIL (`Key (email)=(…) already exists`, `Failing row contains (…)`), in CONTEXT
-(`COPY orders, line 3, column total: "…"`) and in the statement's own LINE. A traceback shows all of it, and tracebacks
-go to Airflow's logs, which far more people read than the tables. So no error leaves a session with that text: its class
-and its SQLSTATE stay, the names of the objects that it tells apart from the text stay, and the sentence stays where its
-SQLSTATE is one of `SPOKEN`, whose sentences name objects, settings and processes alone.
+PostgreSQL quotes values of rows in several places: in the message (`invalid input syntax for type integer: "…"`), in
+DETAIL (`Key (email)=(…) already exists`, `Failing row contains (…)`), in CONTEXT (`COPY orders, line 3, column total:
+"…"`) and in the statement's own LINE. Tracebacks with these texts would go to Airflow's logs, which more people read
+than the tables. So an error keeps its class, its SQLSTATE and the names of objects in its separate fields. It keeps the
+message only if its SQLSTATE is in `SPOKEN`: these messages name only objects, settings and processes.
 
-`postgres_session` sees to it that nothing comes out of a session otherwise; what is done by libpq's own calls (COPY,
-the replication protocol) raises `from_result`. Source: PostgreSQL documentation, 32.3.1 "PQresultErrorField" and
-appendix A "PostgreSQL Error Codes"; psycopg documentation, "errors – Package exceptions".
+`postgres_session` applies this to every session; calls of libpq itself (COPY, the replication protocol) raise
+`from_result`. Source: PostgreSQL documentation, 32.3.1 "PQresultErrorField" and appendix A "PostgreSQL Error Codes";
+psycopg documentation, "errors – Package exceptions".
 """
 
 from __future__ import annotations

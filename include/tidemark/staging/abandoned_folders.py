@@ -2,7 +2,7 @@
 
 A folder `<start LSN>-<attempt>` is garbage only when its attempt's lease has ended and nothing in it is needed any
 more: either the source can still send what it holds (its start is at or above the slot's confirmed position), or a
-registered batch covers its start. Everything else stays: it may be what a restored ledger has to register again.
+registered batch covers its start. Everything else stays, because a restored ledger may have to register it again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Orders complete manifests into the one chain of batches that continues a position (R4). Pure.
 
-Two drains can leave two complete manifests with one start: one was registered, or none was. Both hold the same
-transactions as far as both reach, so either is right, unless tables were already merged from one of them: their
-positions are ends of *its* batches. So the one whose chain holds more batches that a plan names comes first, then the
-one whose chain reaches further. Pure.
+Two drains can write two complete manifests with the same start, of which at most one is registered. Both contain the
+same transactions in their common range, so both are correct, unless tables were already merged from one: their
+positions are ends of *its* batches. So the manifest whose chain has more batches in plans is preferred, then the one
+whose chain is longer. Pure.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ class ParquetFile:
             schema,
             compression="zstd",
             compression_level=1,
-            use_dictionary=_repeating(schema),
-            write_statistics=_comparable(schema),
+            use_dictionary=_dictionary_columns(schema),
+            write_statistics=_statistics_columns(schema),
             version="2.6",
             data_page_size=2**20,
         )
@@ -88,7 +88,7 @@ class ParquetFile:
         self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
 
-    def say(self, metadata: dict[str, str]) -> None:
+    def write_metadata(self, metadata: dict[str, str]) -> None:
         """Have the footer say so."""
         self._parquet.add_key_value_metadata(metadata)
 
@@ -215,7 +215,7 @@ class BatchWriter:
     def _end_file(self, name: TableName, buffer: _TableBuffer) -> None:
         if buffer.file is not None:
             if buffer.extent is not None:
-                buffer.file.say(buffer.extent.to_metadata())
+                buffer.file.write_metadata(buffer.extent.to_metadata())
             self._finished.setdefault(name, []).append(buffer.file.finish())
             buffer.file = buffer.extent = None
 
@@ -228,11 +228,11 @@ def read_table(store: Store, file: StagedFile) -> pa.Table:
     return pq.read_table(pa.BufferReader(content))
 
 
-def _repeating(schema: pa.Schema) -> list[str]:
+def _dictionary_columns(schema: pa.Schema) -> list[str]:
     """The metadata columns that hold few values; a dictionary for the source's columns costs more than it saves."""
     return [name for name in CHANGE_COLUMNS if name != "_ordinal" and name in schema.names]
 
 
-def _comparable(schema: pa.Schema) -> list[str]:
+def _statistics_columns(schema: pa.Schema) -> list[str]:
     """Statistics only if a reader prunes by them; large texts would otherwise be copied into the footer."""
     return [name for name in (*ORDER_COLUMNS, "commit_lsn") if name in schema.names]

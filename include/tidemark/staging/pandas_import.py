@@ -8,7 +8,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def spare_pandas() -> None:
+def block_pandas_import() -> None:
     """Keep pyarrow from importing pandas in this process, for good; nothing happens where somebody has imported it.
 
     pyarrow imports it, if it is installed, to find out whether the first thing that is made an array is one of its

@@ -1,13 +1,11 @@
 """Lists a pipeline's staging from a position on: its generations and the folders of their batches.
 
-A drain asks three things of staging: which generations there are, which batches go on from what the ledger knows, and
-which attempts were abandoned (R4). All of it lies at or above one position, or in newer generations, so one listing
-answers, however much staging holds. It is taken under the lease `slot`: what an attempt that was replaced writes behind
-it is found by the next drain, as what it writes behind any listing is.
+A drain needs the generations, the batches after the ledger's last one, and the abandoned attempts (R4). All are at or
+above one position, or in newer generations, so one listing suffices. It is made under the lease `slot`; files that a
+replaced attempt writes later are in the next drain's listing.
 
-Numbers are given one after the other, and object stores sort them as text, where g10 stands before g2: a listing from
-g2 on has the newer ones up to g9, and where that is there, or one of two digits is open, the generations are listed by
-themselves.
+Object stores sort numbers as text, so g10 comes before g2: a listing from g2 on has the newer generations only up to
+g9. If g9 exists, or a number has two digits, the generations are listed separately.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class StagedFolders:
         return [name for name in self.names[generation] if name >= at_or_above.hex16]
 
 
-def look(store: Store, pipeline: str, number: int | None, above: Lsn) -> StagedFolders:
+def read(store: Store, pipeline: str, number: int | None, above: Lsn) -> StagedFolders:
     """By one request of an object store; of a pipeline without a generation only their numbers are listed."""
     root = layout.staging_root(pipeline)
     if number is None or number > _LAST_OF_ONE_DIGIT:

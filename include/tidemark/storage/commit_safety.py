@@ -1,8 +1,8 @@
 """Checks in Spark's settings that of two drivers exactly one wins each version of a Delta table (R5).
 
 Delta's own log stores for S3 and for files keep drivers apart in one JVM only; those for Google's store and Azure's do
-it at the store. Preflight asks this of the files that it sees, and every driver of its own settings, since a machine's
-spark-defaults.conf may be another one's than preflight's. Delta Lake documentation, "Storage configuration".
+it at the store. Preflight checks the files of its machine, and every driver checks its own settings, because their
+spark-defaults.conf may differ. Delta Lake documentation, "Storage configuration".
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ FENCING: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 
 
-def of(settings: Mapping[str, str], scheme: str) -> str:
+def log_store(settings: Mapping[str, str], scheme: str) -> str:
     """The class of the log store for a lake in an object store."""
     setting, (default, *_) = FENCING[scheme]
     return settings.get(setting, default)
 
 
-def own(settings: Mapping[str, str], lake: str) -> str | None:
+def own_log_store(settings: Mapping[str, str], lake: str) -> str | None:
     """The log store of ours by which an application that was started so commits to the lake, if it is one."""
     scheme = urlsplit(lake).scheme
     if scheme in FILES:
@@ -48,7 +48,7 @@ def own(settings: Mapping[str, str], lake: str) -> str | None:
     return OWN if scheme == "s3a" and settings.get(OF_S3) == OWN else None
 
 
-def unfenced(settings: Mapping[str, str], scheme: str) -> str | None:
+def unfenced_setting(settings: Mapping[str, str], scheme: str) -> str | None:
     """The setting by which Delta would have another log store for the scheme than one that fences; None if there is
     none, and for schemes that need none."""
     if scheme in FILES:
@@ -56,6 +56,6 @@ def unfenced(settings: Mapping[str, str], scheme: str) -> str | None:
     if scheme not in FENCING:
         return None
     setting, fencing = FENCING[scheme]
-    if of(settings, scheme) not in fencing:
+    if log_store(settings, scheme) not in fencing:
         return setting
     return OF_ALL if OF_ALL in settings else None

@@ -1,11 +1,10 @@
 """Implements `store.Files` on a local disk, by absolute path.
 
-What is written is in the page cache only, and so is a new name in its folder: files are fsynced, then their folders,
-and a file that is put in place whole is written aside and renamed.
+Files are fsynced, then their folders, because writes and new names are in the page cache first. A file that must appear
+whole is written under another name and renamed.
 
-Everything that is written here is for the owner alone, whatever the umask says: rows, plans and keys are nobody's to
-read before they are in the lake's tables (which Spark writes). Folders that are there keep their modes, and one with
-the setgid bit shares with its group what that may do in it: so Spark may run as another user.
+New files are readable only by their owner, independent of the umask: they hold rows, plans and keys. Existing folders
+keep their modes. A folder with the setgid bit shares new files with its group, so that Spark can run as another user.
 """
 
 from __future__ import annotations

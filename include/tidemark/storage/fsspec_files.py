@@ -1,7 +1,7 @@
 """Implements `store.Files` on any other URI that fsspec supports, such as HDFS, as far as fsspec can. Not tested.
 
-fsspec has no put-if-absent: a new file is one that was not there a moment before. What a task leaves half written is
-never recorded (R4).
+fsspec has no put-if-absent, so a new file is checked for just before it is written. A partly written file is never
+recorded (R4).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Derives credentials and settings for clients and Spark from the Airflow connection of the lake's object store.
 
-Secrets are kept apart from settings and never shown: they go to a client in this process, and to a Spark driver by its
-environment (R10). Without a connection, or one without keys, the machine's own identity counts: an instance profile, a
-web identity, a container's role, as clients and S3A find it by themselves.
+Secrets are separate from settings and never printed. They go to a client in this process, and to a Spark driver by its
+environment (R10). Without a connection, or without keys in it, clients and S3A use the machine's own identity: an
+instance profile, a web identity, a container's role.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Implements `store.Files` on S3, Google Cloud Storage and Azure, through obstore.
 
-A put is durable when it returns, and no object is seen in part: nothing is synced and nothing renamed. What is written
-new is put only if there is none ("If-None-Match: *"). An answer may be lost after the object was put; asked again the
-store says that it exists, as to somebody who came second. So every object has in its metadata who wrote it, and who is
-refused looks.
+A put is durable when it returns, and no reader gets a partial object, so nothing is synced or renamed. A new object is
+put only if none exists ("If-None-Match: *"). If the response of a successful put is lost, the repeated put is refused.
+So every object has its writer's id in its metadata, and a refused writer compares it.
 
-A file that is being written lies on this machine's disk, without a name, until it is complete: then it is uploaded
-while the task goes on, a few at the same time, and `sync_folders` waits for them. One that is closed before it is
-complete is not uploaded. Memory is bounded by UPLOADS times the size of a file.
+An incomplete file is a nameless file on this machine's disk. A complete file is uploaded while the task continues, a
+few at the same time, and `sync_folders` waits for them. A file closed before its completion is not uploaded. Memory is
+bounded by UPLOADS times the size of a file.
 
-Tried on servers of S3's protocol, on Azure's emulator, and by Google's protocol on an S3 server behind it.
+Tested on servers of S3's protocol, on Azure's emulator, and with Google's protocol translated for an S3 server.
 """
 
 from __future__ import annotations
@@ -98,11 +97,11 @@ class Objects:
 
     def write_atomic(self, target: str, content: bytes) -> None:
         path = self._path(target)
-        _asked(target, lambda: obstore.put(self._store, path, content, use_multipart=False))
+        _with_retry(target, lambda: obstore.put(self._store, path, content, use_multipart=False))
 
     def open(self, target: str) -> IO[bytes]:
         path = self._path(target)
-        return BytesIO(_asked(target, lambda: obstore.get(self._store, path).bytes().to_bytes()))
+        return BytesIO(_with_retry(target, lambda: obstore.get(self._store, path).bytes().to_bytes()))
 
     def exists(self, target: str) -> bool:
         try:
@@ -113,7 +112,7 @@ class Objects:
 
     def size(self, target: str) -> int:
         path = self._path(target)
-        return _asked(target, lambda: int(obstore.head(self._store, path)["size"]))
+        return _with_retry(target, lambda: int(obstore.head(self._store, path)["size"]))
 
     def _list_from(self, target: str, name: str) -> list[str]:
         """By the objects above: only their listing can begin somewhere. Those of a pipeline's last batches are few, the
@@ -131,7 +130,7 @@ class Objects:
         path = self._path(target)
         below = f"{path}/"
         offset = f"{below}{name[:-1]}"  # which is left out itself
-        return [one.removeprefix(below) for one in _asked(target, lambda: self._all_below(path, offset))]
+        return [one.removeprefix(below) for one in _with_retry(target, lambda: self._all_below(path, offset))]
 
     def _all_below(self, path: str, offset: str | None = None) -> list[str]:
         pages = obstore.list(self._store, path, offset=offset)
@@ -141,19 +140,19 @@ class Objects:
         if at_or_above:
             return self._list_from(target, at_or_above)
         path = self._path(target)
-        listed = _asked(target, lambda: obstore.list_with_delimiter(self._store, path))
+        listed = _with_retry(target, lambda: obstore.list_with_delimiter(self._store, path))
         names = [*listed["common_prefixes"], *(str(entry["path"]) for entry in listed["objects"])]
         return [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
 
     def delete(self, target: str) -> None:
         """Of a folder the manifest first: until it is gone the folder is whole, and without it, it is nothing."""
         path = self._path(target)
-        below = _asked(target, lambda: self._all_below(path))
+        below = _with_retry(target, lambda: self._all_below(path))
         manifest = [name for name in below if name.endswith("/manifest.json")]
         self._delete_all(target, manifest)
         self._delete_all(target, [name for name in below if name not in manifest])
         if self._root.startswith("abfss://"):  # folders stay there when what lay in them is gone
-            folders = _asked(target, lambda: self._folders_in(path))
+            folders = _with_retry(target, lambda: self._folders_in(path))
             for depth in sorted({name.count("/") for name in folders}, reverse=True):
                 self._delete_all(target, [name for name in folders if name.count("/") == depth])
             self._delete_all(target, [path])
@@ -163,14 +162,14 @@ class Objects:
     def _delete_all(self, target: str, names: Sequence[str]) -> None:
         if names:
             with suppress(FileNotFoundError):  # of another's delete at the same time
-                _asked(target, lambda: obstore.delete(self._store, names))
+                _with_retry(target, lambda: obstore.delete(self._store, names))
 
     def _folders_in(self, path: str) -> Sequence[str]:
         """Those in a folder, and those in them."""
         names = [str(name).rstrip("/") for name in obstore.list_with_delimiter(self._store, path)["common_prefixes"]]
         return [*names, *(below for name in names for below in self._folders_in(name))]
 
-    def look(self, targets: Sequence[str]) -> BucketTraits:
+    def check_bucket(self, targets: Sequence[str]) -> BucketTraits:
         """Write an object at each of the targets, ask for the first one in every way that a lake needs, remove them.
         Raises LakeUnfit."""
         target, *others = targets
@@ -190,7 +189,7 @@ class Objects:
         has_folders = self._root.startswith("abfss://") and self._is_folder(folder)
         paths = [self._path(one) for one in targets]
         with suppress(FileNotFoundError):  # asked again after it was done
-            _asked(target, lambda: obstore.delete(self._store, paths))
+            _with_retry(target, lambda: obstore.delete(self._store, paths))
         if self.exists(target):
             raise _unfit(target, "an object that was deleted is still there")
         answers = {one: listed for one, listed in headers.items() if listed is not None}
@@ -209,10 +208,10 @@ class Objects:
             try:
                 obstore.head(self._store, path)
             except FileNotFoundError as none:
-                return _OF_A_FOLDER in _answer(none)
+                return _OF_A_FOLDER in _response_text(none)
             return True
 
-        return _asked(target, ask)
+        return _with_retry(target, ask)
 
     def _headers(self, path: str) -> dict[str, str] | None:
         """What the store says of an object, None if it could not be asked. obstore does not hand on all of it, so it
@@ -274,7 +273,7 @@ class Objects:
         """Who wrote the object, "" if it does not say; None if there is none."""
         path = self._path(target)
         try:
-            attributes: Mapping[Any, Any] = _asked(target, lambda: obstore.get(self._store, path).attributes)
+            attributes: Mapping[Any, Any] = _with_retry(target, lambda: obstore.get(self._store, path).attributes)
         except FileNotFoundError:
             return None
         return str(attributes.get(WRITER, ""))
@@ -339,7 +338,7 @@ def _key_of_s3(secrets: Mapping[str, str]) -> Any:
     }
 
 
-def _asked(target: str, ask: Callable[[], Answer]) -> Answer:
+def _with_retry(target: str, ask: Callable[[], Answer]) -> Answer:
     """What may be asked twice, and is where the answer broke off in the middle: obstore begins no answer again."""
     ends = time.monotonic() + RETRIES_S
     tried = 0
@@ -362,15 +361,15 @@ def _refusals(target: str) -> Iterator[None]:
     except AlreadyExistsError:
         raise FileExistsError(target) from None
     except FileNotFoundError as missing:
-        if _answer(missing).endswith("NoSuchBucket"):
+        if _response_text(missing).endswith("NoSuchBucket"):
             raise LakeRefused(lake=_bucket(target), path=target, detail="there is no such bucket") from None
         raise FileNotFoundError(target) from None
     except (PermissionDeniedError, UnauthenticatedError) as refused:
-        raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(refused)) from None
+        raise LakeRefused(lake=_bucket(target), path=target, detail=_response_text(refused)) from None
     except (BaseError, OSError) as failed:
-        if _is_refusal(_answer(failed)):
-            raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(failed)) from None
-        raise LakeUnreachable(lake=_bucket(target), path=target, detail=_answer(failed)) from None
+        if _is_refusal(_response_text(failed)):
+            raise LakeRefused(lake=_bucket(target), path=target, detail=_response_text(failed)) from None
+        raise LakeUnreachable(lake=_bucket(target), path=target, detail=_response_text(failed)) from None
 
 
 _STATUS: Final = re.compile(r"status code: (\d{3}[ \w]*)")
@@ -407,7 +406,7 @@ def _is_refusal(answer: str) -> bool:
     return bool(_REFUSAL.match(answer)) and not _PASSING.match(answer)
 
 
-def _answer(failed: Exception) -> str:
+def _response_text(failed: Exception) -> str:
     text = str(failed)
     phrases = [match[1].strip() for pattern in (_STATUS, _CODE, _CAUSE) if (match := pattern.search(text))]
     said = ", ".join(dict.fromkeys(phrases)) or type(failed).__name__

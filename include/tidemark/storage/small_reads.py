@@ -1,8 +1,7 @@
 """Reads many small files of staging, several at the same time, in bounded memory.
 
-On an object store each file is a request of its own, of which a lost ledger takes thousands; what they give is looked
-at one after the other, and the next ones are under way meanwhile. `Executor.map` would begin all of them, and keep
-whatever nobody has looked at yet.
+On an object store each file is one request, and rebuilding a ledger takes thousands. Results are returned in order,
+while the next reads run. `Executor.map` would start all reads and keep all results in memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Opens the lake root as a store of files: relative path <-> bytes, on a disk, in an object store, or by fsspec.
 
-R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. `Files`
-says what a kind of storage must offer for that; `disk`, `objects` and `remote` are those there are. Paths are relative
-to the root, with "/" as separator, as they stand in ledger, manifest and plan.
+R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. `Files` is
+the interface that each kind of storage implements: `disk`, `object_store`, `fsspec_files`. Paths are relative to the
+root, with "/" as separator, as in ledger, manifest and plan.
 """
 
 from __future__ import annotations
@@ -152,12 +152,12 @@ class Store:
     def is_bucket(self) -> bool:
         return urlsplit(self.root).scheme in OBJECT_STORES
 
-    def look(self, paths: Sequence[str]) -> BucketTraits:
+    def check_bucket(self, paths: Sequence[str]) -> BucketTraits:
         """What the lake's bucket really does, by objects at these paths. Raises LakeUnfit."""
         from tidemark.storage.object_store import Objects
 
         assert isinstance(self._files, Objects)
-        return self._files.look([self.uri(path) for path in paths])
+        return self._files.check_bucket([self.uri(path) for path in paths])
 
     def size(self, path: str) -> int:
         return self._files.size(self.uri(path))

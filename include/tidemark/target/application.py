@@ -17,7 +17,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError
-from tidemark.staging.pandas_import import spare_pandas
+from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.target.delta.session import require_fence, start
 from tidemark.target.merge_failures import as_refusal, condition_of, told
 
@@ -68,5 +68,5 @@ def run_application(
 def _import(module: str) -> None:
     """What goes wrong is said by whoever imports it because he needs it."""
     with suppress(Exception):
-        spare_pandas()
+        block_pandas_import()
         importlib.import_module(module)

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from tidemark import failpoints
 from tidemark.formats import layout
-from tidemark.formats.upkeep_plan import Kind, UpkeepPlan, UpkeepResult, Upkept
+from tidemark.formats.upkeep_plan import Kind, TableUpkeep, UpkeepPlan, UpkeepResult
 from tidemark.names import TableName, spark_identifier
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable
@@ -69,7 +69,7 @@ class FileSizes:
 def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
     """Do the plan's step for each table, `plan.threads` at a time; an error of one table is said of that table."""
 
-    def one(table: str) -> list[Upkept]:
+    def one(table: str) -> list[TableUpkeep]:
         session = table_session(spark, pool=table, lake=plan.lake)
         activate(session)
         for key, value in {**OPTIMIZE, **LISTING}.items():
@@ -100,7 +100,7 @@ def keep_positions(spark: SparkSession, plan: UpkeepPlan) -> None:
         log.warning("_positions was not compacted (%s):\n%s", condition_of(failed), told(failed))
 
 
-def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) -> Upkept | None:
+def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) -> TableUpkeep | None:
     name = TableName.parse(table)
     folder = layout.history_table if kind == "history" else layout.current_table
     path = f"{plan.lake}/{folder(plan.pipeline, name)}"
@@ -115,10 +115,10 @@ def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) ->
             left = f"it failed with {condition_of(failed)}"
             log.error("%s of %s failed, from the outermost place to the innermost:\n%s", kind, table, told(failed))
         files = 0 if pinned is None else pinned.files
-        return Upkept(table, kind, files, files, left=left)
+        return TableUpkeep(table, kind, files, files, left=left)
 
 
-def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pinned: PinnedTable) -> Upkept:
+def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pinned: PinnedTable) -> TableUpkeep:
     shape = look(session, pinned, kind)
     due = shape.small >= MANY_SMALL[kind] or shape.deleted_share > DELETED_SHARE
     if plan.step == "look":
@@ -132,7 +132,7 @@ def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pi
     after = delta_tables.pin(session, pinned.path)
     if compacted:
         log.info("%s of %s: %d files became %d", kind, table, shape.files, after.files)
-    return Upkept(
+    return TableUpkeep(
         table, kind, shape.files, after.files, compacted, due and not compacted, bytes=after.bytes, rows=shape.rows
     )
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from tidemark import failpoints
 from tidemark.errors import HistoryBehindCurrent, MergeContested, TableNotInLake, TidemarkError
 from tidemark.formats import layout
-from tidemark.formats.replay_plan import Replayed, ReplayPlan, ReplayResult
+from tidemark.formats.replay_plan import ReplayedTable, ReplayPlan, ReplayResult
 from tidemark.lake import as_of_query, moments
 from tidemark.lake.as_of_query import Truncated
 from tidemark.lake.delta_schemas import TableShape, columns_of, shape_with
@@ -50,7 +50,7 @@ HISTORY: Final = "tidemark_history"
 def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
     """Do the plan's step for its tables, `plan.threads` at a time; an error of one table is that table's."""
 
-    def one(table: str) -> Replayed:
+    def one(table: str) -> ReplayedTable:
         session = table_session(spark, pool=table, lake=plan.lake)
         try:
             if plan.step == "rebuild":
@@ -61,7 +61,7 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
             error = failed if isinstance(failed, TidemarkError) else as_error(failed, table, plan.lake)
             if not isinstance(failed, TidemarkError):
                 log.error("%s failed, from the outermost place to the innermost:\n%s", table, told(failed))
-            return Replayed(table, error=error.record())
+            return ReplayedTable(table, error=error.record())
 
     pasts: dict[str, Past] | None = None
     if plan.step == "as_of":
@@ -71,12 +71,12 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
             together = lake.as_of(moments.parse(plan.moment), *ids.values())
             pasts = {table: together[exact] for table, exact in ids.items()}
         except TidemarkError as refused:  # of one moment there are all tables, or none
-            return ReplayResult(plan.plan, tuple(Replayed(table, error=refused.record()) for table in plan.keys))
+            return ReplayResult(plan.plan, tuple(ReplayedTable(table, error=refused.record()) for table in plan.keys))
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="replay") as pool:
         return ReplayResult(plan.plan, tuple(pool.map(one, plan.keys)))
 
 
-def _written(session: SparkSession, plan: ReplayPlan, one: Past) -> Replayed:
+def _written(session: SparkSession, plan: ReplayPlan, one: Past) -> ReplayedTable:
     table, position = one.look.table, one.position
     path = f"{plan.lake}/{layout.as_of_table(plan.pipeline, position.generation, position.lsn, table)}"
     frame = SparkEngine(session).frame(one.statement(HISTORY), {HISTORY: one.look.history}).drop("_op")
@@ -86,7 +86,7 @@ def _written(session: SparkSession, plan: ReplayPlan, one: Past) -> Replayed:
     writer.save(path)
     written = delta_tables.rows(session, delta_tables.pin(session, path)).count()
     log.info("%s as of %s: %d rows at %s", table, position, written, path)
-    return Replayed(str(table), path, str(position), written)
+    return ReplayedTable(str(table), path, str(position), written)
 
 
 class Rebuild:
@@ -100,7 +100,7 @@ class Rebuild:
         self.current_path = f"{plan.lake}/{layout.current_table(plan.pipeline, self.table)}"
         self.history_path = f"{plan.lake}/{layout.history_table(plan.pipeline, self.table)}"
 
-    def run(self) -> Replayed:
+    def run(self) -> ReplayedTable:
         for _ in range(MAX_ROUNDS):
             try:
                 return self._round()
@@ -110,7 +110,7 @@ class Rebuild:
                 log.warning("%s: another writer's commit came in between; reading again", self.table)
         raise MergeContested(table=self.table, rounds=MAX_ROUNDS)
 
-    def _round(self) -> Replayed:
+    def _round(self) -> ReplayedTable:
         """Current is pinned first: history moves first, so that it is not found behind."""
         current = delta_tables.pin(self.session, self.current_path)
         history = delta_tables.pin(self.session, self.history_path)
@@ -146,7 +146,7 @@ class Rebuild:
         )
         failpoints.reach("replay.after_commit")
         log.info("%s: current made anew from history as of %s, %d rows", self.table, position, written)
-        return Replayed(str(self.table), self.current_path, str(position), written)
+        return ReplayedTable(str(self.table), self.current_path, str(position), written)
 
     def _reached(self, pair: PinnedPair) -> dict[int, Lsn]:
         """History's position in each generation that has one. Raises HistoryBehindCurrent."""

@@ -43,10 +43,10 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
 
     Raises DagRunTriggerException to start one: the task ends with that, successfully.
     """
-    from tidemark.backfill.backfill_requests import wanted
+    from tidemark.backfill.backfill_requests import requested_tables
 
     takes_all = run.config.auto_backfill
-    needs = [one for one in wanted(run, quiet_s=QUIET_S) if takes_all or one.builds]
+    needs = [one for one in requested_tables(run, quiet_s=QUIET_S) if takes_all or one.builds]
     if not needs:
         return None
     conf = {} if takes_all else {"tables": [one.table for one in needs]}

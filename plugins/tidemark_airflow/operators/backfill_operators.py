@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperator, Context
 
 from tidemark.config import PipelineConfig
 from tidemark.run import Run
-from tidemark.staging.pandas_import import spare_pandas
+from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.wording import counted
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.forms import backfill_form
@@ -62,7 +62,7 @@ class ReadChunksOperator(BaseOperator):
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
-        spare_pandas()
+        block_pandas_import()
         from tidemark.backfill.exported_snapshot import read_exported
         from tidemark.backfill.ranges import read_chunks
 
@@ -83,17 +83,17 @@ class ReadChunksOperator(BaseOperator):
 
     def _say_how_far(self, run: Run) -> None:
         """What is filled, since no later task of a run that was marked failed says so."""
-        from tidemark.backfill.backfill_report import how_far
+        from tidemark.backfill.backfill_report import progress_lines
 
         progress = "the ledger did not say what is filled"
 
         def ask() -> None:
             nonlocal progress
             with suppress(Exception):
-                progress = "; ".join(how_far(run)) or "no backfill of the run is open"
+                progress = "; ".join(progress_lines(run)) or "no backfill of the run is open"
 
         # Nobody waits for this thread where the ledger does not answer.
-        asking = Thread(target=ask, name="how_far", daemon=True)
+        asking = Thread(target=ask, name="progress", daemon=True)
         asking.start()
         asking.join(TOLD_WITHIN_S)
         self.log.info("The reader ends; clearing read_chunks goes on there. %s", progress)

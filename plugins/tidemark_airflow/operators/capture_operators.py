@@ -27,7 +27,7 @@ from tidemark.findings import listed
 from tidemark.formats.layout import plan_file, result_file
 from tidemark.run import Run
 from tidemark.spark_submit import spark_jars
-from tidemark.staging.pandas_import import spare_pandas
+from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.wording import counted, duration
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.connections import conninfo, salt, spark_connection, with_lake
@@ -121,7 +121,7 @@ class DrainOperator(BaseOperator):
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
-        spare_pandas()
+        block_pandas_import()
         from tidemark.capture.drain import drain
 
         drained = drain(run_of(self.config, context, salted=True), run_s=self.run_s, wait_s=slot_wait_s(self.config))

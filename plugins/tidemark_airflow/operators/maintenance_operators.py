@@ -54,7 +54,7 @@ class CompactOperator(ApplicationOperator):
         from tidemark.maintenance import compaction_runs as upkeep
 
         run = run_of(self.config, context)
-        plan = upkeep.plan_look(run)
+        plan = upkeep.plan_inspection(run)
         if plan is None:
             return {"tables": 0}
         results = [self.result_of(run, plan, self.config.merge.timeout_s, context)]

@@ -82,10 +82,10 @@ def test_a_lost_ledger_is_built_again_with_few_manifests_in_memory(
         monkeypatch.setattr(module, name, watched)
 
     watch(batches, "register")
-    watch(plans, "record_found")
+    watch(plans, "record_from_lake")
     capture.settle()
     assert attempts(capture) == names
-    assert most.keys() == {"register", "record_found"}
+    assert most.keys() == {"register", "record_from_lake"}
     assert max(most.values()) <= 2 * READERS
 
 

@@ -23,7 +23,7 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.merge_result import PlanResult, TableResult
-from tidemark.formats.upkeep_plan import UpkeepResult, Upkept
+from tidemark.formats.upkeep_plan import TableUpkeep, UpkeepResult
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import positions
@@ -57,7 +57,7 @@ WRITERS: dict[str, Callable[[Pipeline], object]] = {
     "reader": lambda shop: shop.read(),
     "merge": lambda shop: make_plan(shop.task("merge")),
     "retire": lambda shop: retire(shop.task("retire")),
-    "compact": lambda shop: compaction_runs.plan_look(shop.task("compact")),
+    "compact": lambda shop: compaction_runs.plan_inspection(shop.task("compact")),
     "compact current": lambda shop: planned(compaction_runs.plan_current(shop.task("compact"), [ITEM])),
     "replay": lambda shop: planned(leased_replay(shop.task("replay"), ReplayRequest("rebuild", (ITEM,)))),
     "ledger rebuild": lambda shop: rebuild(shop.task("rebuild")),
@@ -165,7 +165,7 @@ def test_a_maintenance_that_lost_its_lake_on_the_way_parks_nothing(shop: Pipelin
     """Between its look and its end the volume was unmounted, so that no table was seen."""
     with open_ledger(shop.ledger, shop.config.pipeline) as book:
         positions.rise(book, 1, {ITEM: (shop.staged_lsn(), shop.staged_lsn())})
-    seen = (Upkept(ITEM, kind, files_before=1, files_after=1, bytes=10, rows=1) for kind in ("current", "history"))
+    seen = (TableUpkeep(ITEM, kind, files_before=1, files_after=1, bytes=10, rows=1) for kind in ("current", "history"))
     compaction_runs.note(shop.task("compact"), [UpkeepResult("seen", tuple(seen))])
     there = shop.config
     unmounted(shop)

@@ -170,7 +170,7 @@ def test_what_was_merged_since_has_a_shape_though_its_batches_are_forgotten(shop
     with shop.ledger_connection() as book:
         positions.rise(book, 1, {ITEM: (shop.staged_lsn(), shop.staged_lsn())})
         book.execute("DELETE FROM tidemark.batch_tables")
-        assert joins.bare(book) == {OTHER}
+        assert joins.restarted(book) == {OTHER}
 
 
 @pytest.mark.thorough
@@ -183,5 +183,5 @@ def test_the_mark_says_what_was_done_last(shop: Pipeline) -> None:
     with shop.ledger_connection() as book:
         tables.park(book, ITEM, BROKEN)
         assert joins.pass_over(book, ITEM)
-        assert joins.bare(book) == {OTHER}
+        assert joins.restarted(book) == {OTHER}
     assert shop.table_row(ITEM).backfill_kind == tables.GAP

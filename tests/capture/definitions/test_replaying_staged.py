@@ -8,7 +8,7 @@ import pytest
 
 from tests.capture.definitions.test_reshaping import TYPE, Items
 from tests.support.pipeline import Pipeline
-from tidemark.backfill.backfill_requests import wanted
+from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.capture import drain as drain_module
 from tidemark.capture.merge_planning import make_plan
 from tidemark.errors import ReplayRefused
@@ -119,7 +119,7 @@ def test_what_the_catalogue_alone_shows_at_its_beginning_marks_it(items: Items) 
 
 def test_nobody_starts_a_backfill_of_what_a_merge_builds(items: Items) -> None:
     replay(items)
-    assert wanted(items.task()) == []
+    assert requested_tables(items.task()) == []
     with items.ledger_connection() as book:
         health = look(book, items.config)
     (concern,) = [concern for concern in health.of("warning") if concern.table == "public.item~2"]

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from tests.support.pipeline import Pipeline
-from tidemark.backfill.backfill_requests import wanted
+from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.capture import drain as drain_module
 from tidemark.capture import level_tables
 from tidemark.capture.definitions.marks import passed_over_marks
@@ -441,14 +441,14 @@ def test_the_capture_starts_the_backfill_of_what_it_builds(items: Items) -> None
     items.insert()
     items.drain()
     items.sound()
-    (one,) = wanted(items.task())
+    (one,) = requested_tables(items.task())
     assert (one.table, one.builds) == ("public.item~2", True)
     with items.ledger_connection() as book:
         health = look(book, items.config)
     (concern,) = [concern for concern in health.of("warning") if concern.table == "public.item~2"]
     assert "_capture starts its backfill" in concern.line
     items.evolve("freeze")
-    assert not wanted(items.task())[0].builds
+    assert not requested_tables(items.task())[0].builds
 
 
 @pytest.mark.thorough
@@ -610,7 +610,7 @@ def test_what_was_passed_over_before_is_brought_by_the_backfill_of_its_shape(
     items.insert()
     items.drain()
     items.sound()
-    (one,) = wanted(items.task())
+    (one,) = requested_tables(items.task())
     assert (one.table, one.builds) == ("public.item~2", True)
 
 
@@ -624,7 +624,7 @@ def test_a_renamed_table_is_built_as_its_own_rule_says(items: Items) -> None:
     items.with_tables(TableRule("public.item", evolve="ask"), TableRule("public.thing", evolve="follow"))
     items.sound()
     items.drain()
-    (one,) = wanted(items.task())
+    (one,) = requested_tables(items.task())
     with items.ledger_connection() as book:
         health = look(book, items.config)
     (concern,) = [concern for concern in health.of("warning") if concern.table == "public.item~2"]
@@ -632,7 +632,7 @@ def test_a_renamed_table_is_built_as_its_own_rule_says(items: Items) -> None:
     items.with_tables(TableRule("public.item", evolve="follow"), TableRule("public.thing", evolve="ask"))
     with items.ledger_connection() as book:
         health = look(book, items.config)
-    assert not wanted(items.task())[0].builds
+    assert not requested_tables(items.task())[0].builds
     assert [concern.kind for concern in health.of("red") if concern.table == "public.item~2"] == ["needs a backfill"]
 
 

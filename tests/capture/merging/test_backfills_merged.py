@@ -14,8 +14,8 @@ from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, r
 from tests.support.hand_merged import HandMerged
 from tests.support.manifests import manifest_of, schema_of
 from tests.support.pipeline import pipeline_config
-from tidemark.backfill.backfill_report import how_far, report
-from tidemark.backfill.backfill_requests import RequestedTable, wanted
+from tidemark.backfill.backfill_report import progress_lines, report
+from tidemark.backfill.backfill_requests import RequestedTable, requested_tables
 from tidemark.capture.merge_planning import ingest
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats.error_record import ErrorRecord
@@ -316,7 +316,7 @@ def test_lost_keys_are_wanted_until_a_backfill_that_sweeps_them_is_applied(
     """One that removes nothing leaves what the source lost; and if keys moved meanwhile, it may stand elsewhere."""
     world.join()
     tables.mark_lost(world.book, "s.a", "lost", [["1"], ["2"]])
-    (one,) = wanted(world.task())
+    (one,) = requested_tables(world.task())
     assert (one.mode, one.keys) == ("keys", (("1",), ("2",)))
     chunk = world.read(open_backfill(world.book, "s.a", "b1", Range(keys=one.keys), mode="keys", sweeps=sweeps))
     if meanwhile:
@@ -324,24 +324,24 @@ def test_lost_keys_are_wanted_until_a_backfill_that_sweeps_them_is_applied(
     world.claim(chunk, sweeps=(structs.replace(SWEEP, chunks=1, keys=one.keys),) if sweeps else ())
     world.merge()
     assert world.backfill().state == "applied"
-    assert [w.mode for w in wanted(world.task())] == (["chunks"] if meanwhile else ["keys"] * is_wanted)
+    assert [w.mode for w in requested_tables(world.task())] == (["chunks"] if meanwhile else ["keys"] * is_wanted)
 
 
 def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: HandMerged) -> None:
-    assert world.wanted() == []
+    assert world.requested_tables() == []
     world.mark()
-    assert world.wanted() == [RequestedTable("s.a", "chunks", (), "rows from before")]
+    assert world.requested_tables() == [RequestedTable("s.a", "chunks", (), "rows from before")]
     backfill = open_backfill(world.book, "s.a")
     with leases.hold(world.ledger, "shop", leases.of_range("b1", 1), "read/1"):
-        assert world.wanted() == []
-    (goes_on,) = world.wanted()
+        assert world.requested_tables() == []
+    (goes_on,) = world.requested_tables()
     assert "b1 is not finished, and nobody reads it" in goes_on.reason
-    assert wanted(world.task(), quiet_s=600) == []
+    assert requested_tables(world.task(), quiet_s=600) == []
     chunk = world.read(backfill)
-    assert world.wanted() == []
+    assert world.requested_tables() == []
     world.claim(chunk, sweeps=(SWEEP,))
     world.merge()
-    assert world.wanted() == []
+    assert world.requested_tables() == []
 
 
 def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: HandMerged) -> None:
@@ -349,21 +349,21 @@ def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: HandMerged)
         world.mark(table=table)
     tables.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
     joins.leave(world.book, "s.b")
-    assert [w.table for w in world.wanted()] == ["s.c"]
+    assert [w.table for w in world.requested_tables()] == ["s.c"]
 
 
 def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(world: HandMerged) -> None:
     joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2", "x"),)))
-    (wish,) = world.wanted()
+    (wish,) = world.requested_tables()
     assert (wish.mode, wish.keys) == ("keys", (("2", "x"),))
     assert "x" not in repr(wish).replace("unchanged", "").replace("whose", "")
     many = tuple((str(n),) for n in range(MAX_HOLE_KEYS))
     tables.succeeded(world.book, {"s.a": Holes({"body": 2 * MAX_HOLE_KEYS}, many)})
-    assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
+    assert [(w.mode, w.keys) for w in world.requested_tables()] == [("chunks", ())]
     tables.succeeded(world.book, {"s.a": Holes({"body": 1}, ())})
-    assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
+    assert [(w.mode, w.keys) for w in world.requested_tables()] == [("chunks", ())]
 
 
 def test_a_table_with_history_only_is_read_once(world: HandMerged) -> None:
@@ -375,9 +375,9 @@ def test_a_table_with_history_only_is_read_once(world: HandMerged) -> None:
     world.mark(tables.GAP)
     world.merge()
     assert world.row().life.needs_backfill
-    assert world.wanted() == []
+    assert world.requested_tables() == []
     tables.keep_fingerprints(world.book, {"s.a": structs.replace(looked, identity="full")})
-    assert [w.table for w in world.wanted()] == ["s.a"]
+    assert [w.table for w in world.requested_tables()] == ["s.a"]
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
@@ -486,7 +486,7 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: HandMerged) ->
     assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")
     world.merge()
     assert world.row().life.needs_backfill
-    assert [w.table for w in world.wanted()] == ["s.a"]
+    assert [w.table for w in world.requested_tables()] == ["s.a"]
     with pytest.raises(BackfillClosed, match="left the pipeline file"):
         report(world.task(run_id="backfill1"))
 
@@ -495,11 +495,11 @@ def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(backfill, upper=("10",)))
     assert record(world.ledger, chunk_of(backfill, "2-1", lower=("10",), upper=("secret",)), done=False)
-    (line,) = how_far(world.task(run_id="backfill1"))
+    (line,) = progress_lines(world.task(run_id="backfill1"))
     assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunk claimed" in line
     assert line.endswith("; filled of 2 ranges: range 1 as a whole")
     assert "secret" not in line
-    assert how_far(world.task(run_id="another")) == []
+    assert progress_lines(world.task(run_id="another")) == []
 
 
 def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: HandMerged) -> None:

@@ -14,7 +14,7 @@ from tidemark.capture.merge_planning import leased_plan
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, ReplayRefused
 from tidemark.formats import layout
-from tidemark.formats.replay_plan import Replayed, ReplayPlan, ReplayResult
+from tidemark.formats.replay_plan import ReplayedTable, ReplayPlan, ReplayResult
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease, hold, of_table
 from tidemark.ledger.staged import batches
@@ -82,7 +82,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is(
 
 def test_a_result_is_taken_once_and_leaves_no_files(run: Run) -> None:
     with leased_replay(run, ReplayRequest("rebuild", ("s.a",))) as plan:
-        result = ReplayResult(plan.plan, (Replayed("s.a", "path", "0/64 of generation 1", 3),))
+        result = ReplayResult(plan.plan, (ReplayedTable("s.a", "path", "0/64 of generation 1", 3),))
         path = f"{layout.replay_folder('shop', plan.plan)}/result.json"
         Store(run.config.lake).write_atomic(path, result.to_json().encode())
     assert take_result(run, plan) == result

@@ -369,7 +369,7 @@ def test_a_view_in_the_place_of_a_table_that_joins_is_not_read(shop: Shop) -> No
         "CREATE VIEW shop.seen AS SELECT shop.call() AS id",
     )
     with psycopg.connect(shop.source, autocommit=True) as connection:
-        looked = publication.seen_empty(
+        looked = publication.is_empty_after_horizon(
             connection, TableName("shop", "seen"), 0, partitioned=False, lock_timeout_s=1, statement_timeout_s=10
         )
     assert looked is None

@@ -54,7 +54,7 @@ from tidemark.formats.merge_result import PlanResult
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.target.delta import delta_tables
-from tidemark.unexpected_errors import quotes_nothing
+from tidemark.unexpected_errors import hides_foreign_texts
 
 pytestmark = pytest.mark.thorough
 
@@ -87,7 +87,7 @@ def test_the_same_task_run_again_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr("tidemark.capture.merge_planning.failpoints.reach", break_off)
         with told(UnexpectedError, "The task is retried") as unexpected:
-            quotes_nothing()(shop.merge)()
+            hides_foreign_texts()(shop.merge)()
         assert "a secret" not in str(unexpected.value)
     shop.merge()
     shop.confirm()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.backfill.planning import meant_by, readable
+from tidemark.backfill.planning import matching_tables, readable
 from tidemark.names import TableName
 from tidemark.observe import health
 
@@ -14,18 +14,18 @@ NAMES = {str(name): name for name in [TableName("shop", table) for table in ("or
 
 @pytest.mark.parametrize("table", NAMES)
 def test_a_table_is_meant_by_its_id_and_by_its_name_as_it_is_shown(table: str) -> None:
-    assert meant_by(table, NAMES) == [table]
-    assert meant_by(health.readable(table), NAMES) == [table]
-    assert meant_by(readable(NAMES[table]), NAMES) == [table]
+    assert matching_tables(table, NAMES) == [table]
+    assert matching_tables(health.readable(table), NAMES) == [table]
+    assert matching_tables(readable(NAMES[table]), NAMES) == [table]
 
 
 def test_a_pattern_means_all_that_it_matches_and_nonsense_none() -> None:
-    assert meant_by("shop.*", NAMES) == list(NAMES)
-    assert meant_by("shop.[ol]*", NAMES) == ["shop.orders", "shop.lines1", "shop.lines%5B1%5D"]
-    assert [meant_by(text, NAMES) for text in ("shop", "shop.none", 'shop."', "")] == [[], [], [], []]
+    assert matching_tables("shop.*", NAMES) == list(NAMES)
+    assert matching_tables("shop.[ol]*", NAMES) == ["shop.orders", "shop.lines1", "shop.lines%5B1%5D"]
+    assert [matching_tables(text, NAMES) for text in ("shop", "shop.none", 'shop."', "")] == [[], [], [], []]
 
 
 def test_of_tables_that_swapped_their_names_the_one_that_has_it_and_the_one_that_had_it_are_meant() -> None:
     swapped = {"shop.a": TableName("shop", "b"), "shop.b": TableName("shop", "a"), "shop.c~2": TableName("shop", "c")}
-    assert meant_by("shop.a", swapped) == ["shop.a", "shop.b"]
-    assert meant_by("shop.c~2", swapped) == meant_by("shop.c", swapped) == ["shop.c~2"]
+    assert matching_tables("shop.a", swapped) == ["shop.a", "shop.b"]
+    assert matching_tables("shop.c~2", swapped) == matching_tables("shop.c", swapped) == ["shop.c~2"]

@@ -18,9 +18,9 @@ from tidemark.formats.json_file import JsonFile
 from tidemark.formats.manifest import Claim, KeyPart, StagedFile, Sweep, TableMark
 from tidemark.formats.merge_plan import Base, Level
 from tidemark.formats.merge_result import ChunkResult, Holes, PlanResult, TableResult
-from tidemark.formats.replay_plan import Replayed, ReplayPlan, ReplayResult
+from tidemark.formats.replay_plan import ReplayedTable, ReplayPlan, ReplayResult
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult, Upkept
+from tidemark.formats.upkeep_plan import TableUpkeep, UpkeepPlan, UpkeepResult
 from tidemark.lsn import Lsn
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Column
@@ -78,9 +78,9 @@ WHOLE: list[JsonFile] = [
     ),
     RetiredFile("shop", 1, Lsn(100), 700, ("shop.a",)),
     UpkeepPlan("p1", "shop", "/lake", "look", ("shop.a",), 2, 7, True),
-    UpkeepResult("p1", (Upkept("shop.a", "history", 3, 1, True, bytes=2**40),)),
+    UpkeepResult("p1", (TableUpkeep("shop.a", "history", 3, 1, True, bytes=2**40),)),
     ReplayPlan("p1", "shop", "/lake", "as_of", {"shop.a": ("id",)}, 1, "0/64", 2),
-    ReplayResult("p1", (Replayed("shop.a", "as_of/x", "0/64", 3), Replayed("shop.b", error=ERROR))),
+    ReplayResult("p1", (ReplayedTable("shop.a", "as_of/x", "0/64", 3), ReplayedTable("shop.b", error=ERROR))),
 ]
 BY_NAME = pytest.mark.parametrize("whole", WHOLE, ids=lambda whole: type(whole).__name__)
 

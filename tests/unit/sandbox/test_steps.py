@@ -22,7 +22,7 @@ folder = Path(sys.argv[1])
 def until(name):
     wait = Wait(60, every_s=0.02)
     while not (folder / name).exists():
-        assert wait.goes_on(lambda: name)
+        assert wait.pause(lambda: name)
 try:
     (folder / "began").touch()
     until("never")
@@ -66,4 +66,4 @@ def test_a_command_that_is_ended_cleans_up_behind_itself(told: signal.Signals, t
 def _until(file: Path) -> None:
     wait = Wait(30, every_s=0.02)
     while not file.exists():
-        assert wait.goes_on(lambda: file.name)
+        assert wait.pause(lambda: file.name)

@@ -84,8 +84,8 @@ def test_a_column_that_the_catalogue_calls_dropped_is_followed() -> None:
     narrow = replace(SCHEMA, version=2, columns=(ID,))
     assert verdicts(list(compare_schemas(SCHEMA, narrow, {"note"}))) == [FOLLOWED]
     assert verdicts(list(compare_schemas(SCHEMA, narrow, {"more"}))) == [PARK]
-    keyless = [replace(schema, key=(), identity="full") for schema in (SCHEMA, narrow)]
-    assert verdicts(list(compare_schemas(*keyless, {"note"}))) == [FOLLOWED]
+    before, after = (replace(schema, key=(), identity="full") for schema in (SCHEMA, narrow))
+    assert verdicts(list(compare_schemas(before, after, {"note"}))) == [FOLLOWED]
 
 
 @pytest.mark.parametrize(

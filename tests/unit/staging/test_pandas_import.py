@@ -25,7 +25,7 @@ USE = "import sys, pyarrow; pyarrow.array([1]); print('pandas' in sys.modules)"
 
 @pytest.mark.parametrize(
     ("before", "imported"),
-    [("", True), ("from tidemark.staging.pandas_import import spare_pandas; spare_pandas()", False)],
+    [("", True), ("from tidemark.staging.pandas_import import block_pandas_import; block_pandas_import()", False)],
     ids=["as pyarrow has it", "spared"],
 )
 def test_pyarrow_imports_pandas_unless_it_is_kept_from_it(before: str, imported: bool) -> None:
@@ -34,7 +34,7 @@ def test_pyarrow_imports_pandas_unless_it_is_kept_from_it(before: str, imported:
 
 def test_pandas_can_be_imported_afterwards() -> None:
     output = _says(
-        "from tidemark.staging.pandas_import import spare_pandas; spare_pandas()\n"
+        "from tidemark.staging.pandas_import import block_pandas_import; block_pandas_import()\n"
         "import pandas; print(pandas.Series([1]).sum())"
     )
     assert output == "1"

@@ -25,7 +25,7 @@ from tidemark.findings import listed
 from tidemark.ledger import owned_objects
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
-from tidemark.ledger.owned_objects import Belonging, Kind
+from tidemark.ledger.owned_objects import Kind, OwnedObject
 from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
 from tidemark.source.catalogue import publication
@@ -37,11 +37,11 @@ from tidemark.staging import staged_folders
 from tidemark.storage.store import Store
 
 
-def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> Belonging:
+def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject:
     """The slot or publication of this name, as the ledger would know it."""
     row = source.execute("SELECT system_identifier::text, current_database()::text FROM pg_control_system()").fetchone()
     assert row is not None
-    return Belonging(kind, row[0], row[1], name)
+    return OwnedObject(kind, row[0], row[1], name)
 
 
 def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store) -> bool:

@@ -58,8 +58,8 @@ def look_into_staging(ledger: Ledger, store: Store) -> StagedFolders:
     """Whatever a drain may have to know of staging, by one listing. Needs the lease `slot`."""
     generation = generations.current(ledger)
     if generation is None:
-        return staged_folders.look(store, ledger.pipeline, None, Lsn(0))
-    return staged_folders.look(
+        return staged_folders.read(store, ledger.pipeline, None, Lsn(0))
+    return staged_folders.read(
         store, ledger.pipeline, generation.number, generation.confirmed_lsn or generation.start_lsn
     )
 
@@ -95,7 +95,7 @@ def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_s
 
 def what_goes_on(store: Store, pipeline: str, generation: Generation) -> str | None:
     """What staging has that the ledger lacks, and the next drain registers with all that it claims; None if nothing."""
-    folders = staged_folders.look(store, pipeline, generation.number, generation.staged_lsn)
+    folders = staged_folders.read(store, pipeline, generation.number, generation.staged_lsn)
     newest = max(folders.numbers, default=generation.number)
     if newest > generation.number:
         return f"it ends with generation {generation.number}, the lake with {newest}"
@@ -111,7 +111,7 @@ def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: i
     retired = read_retired(store, lease.pipeline, number)
     if retired is None:
         return
-    if restored_retirement.learn(ledger, lease, retired, lambda paths: is_gone(store, paths), was_behind=was_behind):
+    if restored_retirement.apply(ledger, lease, retired, lambda paths: is_gone(store, paths), was_behind=was_behind):
         log.warning(
             "The ledger is older than the last clean-up of staging: up to %s generation %d counts as applied, and open "
             "backfills begin anew",
@@ -167,7 +167,7 @@ def _register_chain(
             registered.append(batch)
         for plan in read_ahead(lambda name: _plan_with_result(store, lease.pipeline, name), unknown.names):
             if plan is not None:
-                plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
+                plans.record_from_lake(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
     # The last one first: what is left after a death in between begins with the one that is refused again.
     for batch in reversed(chain[len(registered) :]):
         store.delete(batch.folder)

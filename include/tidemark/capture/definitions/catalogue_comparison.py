@@ -97,7 +97,7 @@ class Looking:
         }
         self._captured = {table for table, row in rows.items() if row.life.is_captured}
         self._are_partitions: dict[int, bool] = {}
-        self._bare = joins.bare(ledger)
+        self._bare = joins.restarted(ledger)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
         self._guarding = Guarding(GuardBook(config, ledger, server), source, named)
         installed = definition_trigger.look(source, config) or InstalledTrigger(None)
@@ -277,7 +277,7 @@ class Looking:
 
     def _is_bare(self, table: str) -> bool:
         # Asked again: a batch of this drain may have claimed chunks.
-        return table in self._bare and table in joins.bare(self._ledger)
+        return table in self._bare and table in joins.restarted(self._ledger)
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import Move, ShapeUnsettled
 from tidemark.findings import Finding, listed
 from tidemark.ledger.captured import guarded_columns as ledger_guards
-from tidemark.ledger.captured.guarded_columns import Guarded
+from tidemark.ledger.captured.guarded_columns import GuardedColumns
 from tidemark.ledger.connection import Ledger
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
@@ -31,7 +31,7 @@ from tidemark.schema import guards
 from tidemark.schema.guards import Guard, Guards, Hidden, Rows
 from tidemark.source.catalogue import column_names
 from tidemark.source.catalogue.catalog import CapturedTable
-from tidemark.source.catalogue.column_names import ColumnLook
+from tidemark.source.catalogue.column_names import ColumnNames
 from tidemark.source.catalogue.publication import Matching
 from tidemark.source.wal.slot import Server
 
@@ -51,7 +51,7 @@ class GuardBook:
     ledger: Ledger
     server: Server
 
-    def stored(self) -> dict[int, Guarded]:
+    def stored(self) -> dict[int, GuardedColumns]:
         return ledger_guards.all_of(self.ledger, self.server.system_identifier)
 
     def bind(self, oid: int, table: TableName, rows: Rows, before: Guards) -> dict[int, Guard]:
@@ -65,11 +65,11 @@ class GuardBook:
     def add(self, oid: int, table: TableName, guards_added: dict[int, Guard]) -> dict[int, Guard]:
         return self._change(oid, table, lambda now: {**guards_added, **now})
 
-    def keep_look(self, oid: int, table: TableName, look: ColumnLook, bound: Guards) -> None:
+    def keep_columns(self, oid: int, table: TableName, look: ColumnNames, bound: Guards) -> None:
         _, rows = look.tables[oid]
-        guarded = Guarded(str(table), self.server.timeline, look.snapshot, rows, dict(bound))
+        guarded = GuardedColumns(str(table), self.server.timeline, look.snapshot, rows, dict(bound))
         self._change(oid, table, dict)
-        ledger_guards.keep_look(self.ledger, self.server.system_identifier, oid, guarded)
+        ledger_guards.keep_columns(self.ledger, self.server.system_identifier, oid, guarded)
 
     def _change(self, oid: int, table: TableName, how: Callable[[Guards], dict[int, Guard]]) -> dict[int, Guard]:
         return ledger_guards.change(
@@ -106,7 +106,7 @@ def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...]
 
 
 def guard_findings(
-    config: PipelineConfig, stored: Mapping[int, Guarded], now: ColumnLook
+    config: PipelineConfig, stored: Mapping[int, GuardedColumns], now: ColumnNames
 ) -> tuple[set[tuple[TableName, str]], list[Finding]]:
     """What preflight says of columns that are guarded by another name: the entries that are followed so, and a finding
     for each table. Nothing is written."""
@@ -140,10 +140,10 @@ def look_first(book: GuardBook, source: psycopg.Connection[Any], matched: Matchi
     seen."""
     stored = book.stored()
     new = [t.relation.oid for t in matched.tables if guards.guards(t.rule) and t.relation.oid not in stored]
-    now = column_names.look(source, new)
+    now = column_names.read(source, new)
     for oid, (table, rows) in now.tables.items():
         book.bind(oid, table, rows, {})
-        book.keep_look(oid, table, now, {})
+        book.keep_columns(oid, table, now, {})
 
 
 class Guarding:
@@ -155,7 +155,7 @@ class Guarding:
         # The guards first: whoever made them had looked before this look.
         self._stored = book.stored()
         named = {oid for oid, table in captured.items() if (r := book.config.rule(table)) and guards.guards(r)}
-        self._first = column_names.look(source, named | set(self._stored))
+        self._first = column_names.read(source, named | set(self._stored))
         self._latest = self._first
         self._known: dict[int, dict[int, Guard]] = {oid: row.guards for oid, row in self._stored.items()}
         for oid, (table, rows) in self._first.tables.items():
@@ -202,12 +202,12 @@ class Guarding:
             return (stored.rows if stored is not None and is_before else None), first
         return (None if first is None else first[1]), self._look_after(oid, xid).tables.get(oid)
 
-    def _look_after(self, oid: int, xid: int) -> ColumnLook:
+    def _look_after(self, oid: int, xid: int) -> ColumnNames:
         """A look that has seen the transaction. It is in the stream, so it is committed; visible it is as soon as no
         synchronous standby keeps it waiting."""
         ends_at = time.monotonic() + VISIBLE_WITHIN_S
         while oid not in self._latest.tables or not self._latest.snapshot.sees(xid):
-            self._latest = column_names.look(self._source, {oid, *self._first.tables, *self._known})
+            self._latest = column_names.read(self._source, {oid, *self._first.tables, *self._known})
             if self._latest.snapshot.sees(xid):
                 break
             if time.monotonic() >= ends_at:
@@ -219,4 +219,4 @@ class Guarding:
         """Everything that the first look saw is staged: that look is older than all that is not staged."""
         for oid, (table, _) in self._first.tables.items():
             loaded = self._stored[oid].guards if oid in self._stored else {}
-            self._book.keep_look(oid, table, self._first, loaded)
+            self._book.keep_columns(oid, table, self._first, loaded)

@@ -17,7 +17,7 @@ from typing import Final
 from tidemark.config import PipelineConfig
 from tidemark.errors import DefinitionFrozen, DefinitionUndecided, TidemarkError
 from tidemark.ledger.captured import definition_changes, relation_ids, schema_versions, tables
-from tidemark.ledger.captured.definition_changes import Decision, Shown
+from tidemark.ledger.captured.definition_changes import Decision, DefinitionEvidence
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import batches
 from tidemark.ledger.staged.batches import TouchedTable
@@ -81,7 +81,9 @@ def _is_stopped(ledger: Ledger, table: str, touches: Sequence[TouchedTable], mod
     error = stop(table=table, difference=reason)
     with ledger.transaction():
         at = touches[0]
-        definition_changes.add(ledger, table, Shown(at.generation, at.start_lsn, base, coming[-1]), decided, reason)
+        definition_changes.add(
+            ledger, table, DefinitionEvidence(at.generation, at.start_lsn, base, coming[-1]), decided, reason
+        )
         tables.park(ledger, table, error.record())
     log.warning("%s", error)
     return True

@@ -33,7 +33,7 @@ def probe(store: Store, config: PipelineConfig) -> None:
 def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
     """What an object store does with objects where the tables lie. Raises LakeUnfit, LakeRefused or LakeUnreachable."""
     name = f"_preflight-{uuid4().hex}"  # a rule may be of one folder alone
-    seen = store.look([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
+    seen = store.check_bucket([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
     for rule, target in (seen.expires or {}).items():
         yield Finding(
             "error",
@@ -109,14 +109,14 @@ _BESIDES_ON_S3: Final = (
 def _remedy(scheme: str) -> str:
     if scheme in commit_safety.FILES:
         return "Tidemark brings a log store of its own"
-    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta takes {commit_safety.of({}, scheme)} by itself"
+    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta takes {commit_safety.log_store({}, scheme)} by itself"
 
 
 def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
     """Whether Delta's log store for this scheme can put if absent; without it two drivers
     would overwrite each other (R5). `of_this_machine` is what spark-defaults.conf says."""
     scheme = urlsplit(config.lake).scheme
-    unfenced = commit_safety.unfenced({**of_this_machine, **config.spark_conf}, scheme)
+    unfenced = commit_safety.unfenced_setting({**of_this_machine, **config.spark_conf}, scheme)
     if unfenced is not None:
         where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
         removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"

@@ -146,7 +146,7 @@ class _PreflightRun:
     def leave_out_said_notes(self) -> None:
         notes = {str(finding) for finding in self.findings if finding.severity == "note"}
         with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
-            new = ledger_notes.not_said_yet(ledger, notes)
+            new = ledger_notes.new_notes(ledger, notes)
         self.findings = [finding for finding in self.findings if finding.severity != "note" or str(finding) in new]
 
     @property
@@ -165,7 +165,7 @@ class _PreflightRun:
 
     def ledger_schema(self) -> None:
         with connect(self.about.ledger) as connection:
-            wanted = migrations.look(connection)
+            wanted = migrations.pending(connection)
         # A look leaves a ledger in use as it is: migrated, it refuses every task of the older version.
         if wanted.is_needed and wanted.before is not None and not self.act:
             self.note("ledger", f"Would bring the ledger's schema from {wanted.origin} to version {wanted.after}")
@@ -255,7 +255,7 @@ class _PreflightRun:
     def guarded(self, source: psycopg.Connection[Any], ledger: Ledger) -> Collection[tuple[TableName, str]]:
         """The masked and left-out columns that are followed under another name, each said."""
         stored = GuardBook(self.config, ledger, read_server(source)).stored()
-        followed, findings = guard_findings(self.config, stored, column_names.look(source, stored))
+        followed, findings = guard_findings(self.config, stored, column_names.read(source, stored))
         self.findings += findings
         return followed
 
@@ -314,7 +314,7 @@ class _PreflightRun:
         """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
         source, ledger, pipeline = survey.source, survey.ledger, self.config.pipeline
         look_again_at_marked(survey, selected)
-        same_file = pipeline_files.holds(ledger, self.config.digest)
+        same_file = pipeline_files.is_in_force(ledger, self.config.digest)
         by_hand = self.adopt_slot or self.staging_is_lost
         if slot is not None and same_file and not (by_hand or _pending(survey, selected, published)):
             return

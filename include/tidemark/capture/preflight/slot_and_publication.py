@@ -31,7 +31,7 @@ from tidemark.source.catalogue.publication import Matching
 from tidemark.source.catalogue.publication_findings import PublicationWork, publication_work
 from tidemark.source.wal.slot import PLUGIN, read_slot
 from tidemark.source.wal.slot_server import at_slot, logging_snapshots
-from tidemark.wait_log import saying
+from tidemark.wait_log import logged_wait
 from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
     # The wait is one for the transactions' locks, so the lock timeout would end it first.
     source.execute("SELECT set_config('lock_timeout', '0', false)")
     try:
-        with saying(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
+        with logged_wait(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
             make(config.slot, PLUGIN)
     except psycopg.errors.QueryCanceled as waited:
         blockers = listed(publication.transactions_in_flight(source)) or "they have ended by now"

@@ -71,7 +71,7 @@ def begun_in_stream(survey: Survey, matched: Matching, published: Publication | 
     prints = catalog.fingerprint(
         survey.source, survey.config.publication, [t for t in looked_at if t.relation_oid in pairs]
     )
-    made = catalog.made_as_they_are(survey.source, pairs)
+    made = catalog.never_renamed(survey.source, pairs)
     begun = set()
     for oid, (table, row) in pairs.items():
         now = prints.get(str(table.table))
@@ -181,7 +181,7 @@ def look_again_at_marked(survey: Survey, matched: Matching) -> None:
         table = tables.get(row.table)
         if table is None or row.join_horizon is None or not row.life.may_be_seen_empty:
             continue
-        if looks.seen_empty(table, row.join_horizon) is True and joins.seen_empty(
+        if looks.seen_empty(table, row.join_horizon) is True and joins.clear_existing_rows(
             survey.ledger, row.table, make_durable(survey.source)
         ):
             survey.note("tables", f"{table.table} was seen empty: it needs no backfill")
@@ -198,9 +198,9 @@ def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float
     while publication.snapshot_xmin(source) < horizon:
         blockers = publication.transactions_in_flight(source) or ["they have just ended"]
         reason = f"transactions that are older than the capture: {listed(blockers)}"
-        if not wait.goes_on(lambda reason=reason: reason):  # type: ignore[misc]
+        if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
             return blockers
-    wait.is_over()
+    wait.log_end()
     return []
 
 
@@ -215,13 +215,13 @@ class _Looks:
         self._left_s = float(LOOKS_S)
 
     def seen_empty(self, table: SourceTable, horizon: int) -> bool | None:
-        """As `publication.seen_empty`; None too where the look was refused: locked, slow, hidden by a policy, gone, or
-        no time is left for it."""
+        """As `publication.is_empty_after_horizon`; None too if the table is locked, slow, hidden by a policy or gone,
+        or if no time is left."""
         if self._left_s <= 0:
             return None
         began = time.monotonic()
         try:
-            return publication.seen_empty(
+            return publication.is_empty_after_horizon(
                 self._source,
                 table.table,
                 horizon,

@@ -3,9 +3,9 @@
     a batch is registered   each version of a table that its changes bring, and each mark ──► followed | marked | parked
                             each shape that begins beside another (`ledger.captured.successors`)      ──► rebuilt
     a merge is planned      a table that may not follow by itself (`evolve_decisions`)    ──► frozen | asked
-    a person goes on        un-parks it                                                   ──► accepted
+    a person un-parks it                                                        ──► accepted
 
-For people, and of `accepted` for the next plan: that version, and those before it, are followed.
+People read these rows. The next plan reads `accepted`: it follows that version and the earlier ones.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DefinitionChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DefinitionEvidence:
     """The batch that showed a change, and both definitions, None where the catalogue alone had it."""
 
     generation: int
@@ -70,11 +70,13 @@ def of_batch(ledger: Ledger, manifest: BatchManifest, new: Iterable[TableSchema]
         mark = None if table in told else marks.get(table)
         told.add(table)
         reason = _reason(before[-1], schema) if mark is None else mark.message
-        shown = Shown(manifest.generation, manifest.start_lsn, before[-1], schema)
+        shown = DefinitionEvidence(manifest.generation, manifest.start_lsn, before[-1], schema)
         add(ledger, table, shown, _decided(mark), reason)
     for table, mark in marks.items():
         if table not in told:
-            add(ledger, table, Shown(manifest.generation, manifest.start_lsn), _decided(mark), mark.message)
+            add(
+                ledger, table, DefinitionEvidence(manifest.generation, manifest.start_lsn), _decided(mark), mark.message
+            )
 
 
 def _decided(mark: TableMark | None) -> Decision:
@@ -89,7 +91,7 @@ def _reason(before: TableSchema, after: TableSchema) -> str:
     return "; ".join(reasons) or "nothing that is seen in the target"
 
 
-def add(ledger: Ledger, table: str, shown: Shown, decided: Decision, reason: str) -> None:
+def add(ledger: Ledger, table: str, shown: DefinitionEvidence, decided: Decision, reason: str) -> None:
     """Record a decision that nobody in person took."""
     ledger.execute(
         """

@@ -1,8 +1,7 @@
 """Stores the guards of columns by relation and attnum (`schema.guards`), and the column names of the last comparison.
 
-Guards are written by everybody who looks at the source's columns, readers of a backfill too, each change inside a
-transaction that has the row locked: none takes away what another one found. The look is moved on by a drain alone, when
-it has staged everything that the last look did not see.
+The drain and the readers of a backfill write guards, each in a transaction that locks the row, so no guard is lost.
+Only a drain replaces the stored column names, after it staged every change that they did not include.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tidemark.schema.guards import Guard, Guards, Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class GuardedColumns:
     """`snapshot` is None if `rows` are no look from before."""
 
     table: str
@@ -29,7 +28,7 @@ class Guarded:
     guards: dict[int, Guard]
 
 
-def all_of(ledger: Ledger, system_identifier: str) -> dict[int, Guarded]:
+def all_of(ledger: Ledger, system_identifier: str) -> dict[int, GuardedColumns]:
     """Relation OID -> its guards, of every relation that ever had any."""
     rows = ledger.execute(
         'SELECT relation_oid, "table", timeline, snapshot, rows, guards FROM tidemark.guards '
@@ -85,11 +84,11 @@ def carry(ledger: Ledger, before: str, after: str, timeline: int) -> None:
     )
 
 
-def keep_look(
+def keep_columns(
     ledger: Ledger,
     system_identifier: str,
     relation_oid: int,
-    look: Guarded,
+    look: GuardedColumns,
 ) -> None:
     """From now on `look` is the one from before. Of its guards those whose column it no longer has are let go."""
     gone = [str(attnum) for attnum in look.guards if attnum not in look.rows]
@@ -111,8 +110,10 @@ def keep_look(
     )
 
 
-def _guarded(table: str, timeline: int, snapshot: str | None, rows: dict[str, Any], guards: dict[str, Any]) -> Guarded:
-    return Guarded(
+def _guarded(
+    table: str, timeline: int, snapshot: str | None, rows: dict[str, Any], guards: dict[str, Any]
+) -> GuardedColumns:
+    return GuardedColumns(
         table,
         timeline,
         None if snapshot is None else Snapshot.parse(snapshot),

@@ -1,13 +1,13 @@
 """Records when a table joined the stream (`join_horizon`), and whether older rows are missing (the mark
 `existing_rows`).
 
-Which states lead to which stands in `schema.table_life`, machine `capture`.
+`schema.table_life`, machine `capture`, has the transitions.
 
-A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
-no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
-below which everything must have ended before a snapshot counts; NULL means that the join was not yet judged, so that a
-crash between two steps is caught up by the next preflight. A table that leaves takes its open backfill along: what was
-read of it before is no base for a stream that has a gap behind it.
+A table joins at the first preflight of the open generation that reads it in the publication. Rows from before the join
+are not in the stream. The table needs a backfill, unless a snapshot that includes all such rows is empty.
+`join_horizon` is the xid below which every transaction must have ended before a snapshot counts. NULL means that the
+join is not judged; after a crash, the next preflight judges it. If a table leaves, its open backfill is closed, because
+its chunks are no base for a stream with a gap.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def forget(ledger: Ledger, table: str) -> None:
         )
 
 
-def begin_anew(ledger: Ledger, table: str) -> bool:
+def restart(ledger: Ledger, table: str) -> bool:
     """Un-park a table whose Delta tables are gone: what is staged of it by now is never merged, and a backfill brings
     the rows. False if it is not parked.
 
@@ -99,7 +99,7 @@ def begin_anew(ledger: Ledger, table: str) -> bool:
     """
     reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
     with ledger.transaction():
-        if not _go_on_behind(ledger, table, "its table was begun anew"):
+        if not _skip_staged(ledger, table, "its table was begun anew"):
             return False
         ledger.execute(
             "UPDATE tidemark.tables SET holes = '{}', hole_keys = '[]' WHERE pipeline = %s AND \"table\" = %s",
@@ -111,7 +111,7 @@ def begin_anew(ledger: Ledger, table: str) -> bool:
     return True
 
 
-def bare(ledger: Ledger) -> set[str]:
+def restarted(ledger: Ledger) -> set[str]:
     """The tables that begin anew, and of which nothing was staged or merged since: their Delta tables will be made in
     whatever shape comes first."""
     rows = ledger.execute(
@@ -131,11 +131,11 @@ def bare(ledger: Ledger) -> set[str]:
 
 
 def pass_over(ledger: Ledger, table: str) -> bool:
-    """Un-park a table of which something staged is lost. As `begin_anew`, but its Delta tables stay, and what they have
+    """Un-park a table of which something staged is lost. As `restart`, but its Delta tables stay, and what they have
     is as good as it was: a backfill brings what was passed over. False if it is not parked."""
     reason = "what was staged of it could not be read, and was passed over"
     with ledger.transaction():
-        if not _go_on_behind(ledger, table, reason):
+        if not _skip_staged(ledger, table, reason):
             return False
         tables.mark_needs_backfill(ledger, table, tables.GAP, reason)
         row = tables.one(ledger, table)
@@ -145,7 +145,7 @@ def pass_over(ledger: Ledger, table: str) -> bool:
     return True
 
 
-def _go_on_behind(ledger: Ledger, table: str, why: str) -> bool:
+def _skip_staged(ledger: Ledger, table: str, why: str) -> bool:
     """Un-park it, and let all that is staged of it by now count as applied. False if it is not parked."""
     tables.lock(ledger, [table])
     if not tables.unpark(ledger, table):
@@ -156,11 +156,11 @@ def _go_on_behind(ledger: Ledger, table: str, why: str) -> bool:
             (ledger.pipeline, table),
         )
     backfills.close_of(ledger, table, why)
-    positions.begin_anew(ledger, table)
+    positions.skip_staged(ledger, table)
     return True
 
 
-def lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
+def lost_joins(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
     """The tables whose join was judged on an earlier timeline than this one, by what lies above the point where that
     one was left; their rows are locked."""
     rows = ledger.execute(
@@ -186,7 +186,7 @@ def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
         backfills.close_of(ledger, table, reason)
 
 
-def seen_empty(ledger: Ledger, table: str, seen_at: WalPoint) -> bool:
+def clear_existing_rows(ledger: Ledger, table: str, seen_at: WalPoint) -> bool:
     """Take the mark EXISTING_ROWS away, and no other. True if it was there. If WAL from before `seen_at` is lost, the
     rows that were gone may be back: the join then stands on this look."""
     with ledger.transaction():

@@ -1,9 +1,9 @@
 """Lists the pairs of Delta tables that another pair has replaced, until maintenance removes them.
 
     nothing waits ──note──► put aside ──begin_removal──► in part ──removed──► gone
-    captured again: none of this holds any more
+    captured again: the row is deleted
 
-A table without a successor is not put aside: what it had may be all that is left of it, and is its owner's.
+A table without a successor is not put aside: its Delta tables may be the only copy of its rows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Assigns each relation of the source its table id: OID -> id, present name, and whether the relation exists.
 
-An id is a name and a place (`names.TableName`). The first relation of a name has that name alone for its id; another
-one that has the name later, since the first was dropped or renamed, gets the next place, and with it Delta tables,
-positions and schema versions of its own. A relation keeps its id whatever it is called later. On another server, which
-gives out OIDs of its own, a relation takes over the id of what was called so on the one before.
+An id is a name and a place (`names.TableName`). The first relation with a name has only the name as its id. If it is
+dropped or renamed, the next relation with this name gets the next place, and so its own Delta tables, positions and
+schema versions. A relation keeps its id after a rename. Another server has other OIDs; there, a relation takes over the
+id of the relation with the same name on the server before.
 
-Rows are made by whoever sees a relation first, drain or preflight, and by every batch that is registered, whose
-manifest says which relation its files are of. They are never deleted.
+Preflight or the drain adds a row for a new relation. So does the registration of a batch, from the relations in its
+manifest. Rows are never deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemark.schema.table import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRelation:
+class RelationRecord:
     """`table` is its id, `name` what the source called it last. `born` is the transaction that made it, by the 32 bits
     that the catalogue has of it, None where nobody looked: an OID may be given out again. `gone_lsn` is the position
     below which all of it lies, None while it is there."""
@@ -37,7 +37,7 @@ class KnownRelation:
         return None not in (self.born, born) and self.born != born
 
 
-def all_of(ledger: Ledger, system_identifier: str) -> dict[int, KnownRelation]:
+def all_of(ledger: Ledger, system_identifier: str) -> dict[int, RelationRecord]:
     """By OID, those of one server."""
     rows = ledger.execute(
         'SELECT relation_oid, "table", name, born, gone_lsn FROM tidemark.relations '
@@ -45,7 +45,7 @@ def all_of(ledger: Ledger, system_identifier: str) -> dict[int, KnownRelation]:
         (ledger.pipeline, system_identifier),
     )
     return {
-        oid: KnownRelation(oid, TableName.parse(table), TableName.parse(name), born, gone)
+        oid: RelationRecord(oid, TableName.parse(table), TableName.parse(name), born, gone)
         for oid, table, name, born, gone in rows
     }
 
@@ -61,16 +61,16 @@ def names(ledger: Ledger) -> dict[str, TableName]:
 
 
 def name_of(ledger: Ledger, table: str) -> TableName:
-    return called(names(ledger), table)
+    return name_in(names(ledger), table)
 
 
-def called(known: Mapping[str, TableName], table: str) -> TableName:
+def name_in(known: Mapping[str, TableName], table: str) -> TableName:
     """Of the `names`, that of one table; of a table of which no relation was seen, the one in its id."""
     return known.get(table, TableName.parse(table).at_source)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _TableId:
     """An id that the ledger has, with the servers on which a relation is kept as it, and what is there called last."""
 
     table: TableName
@@ -78,7 +78,7 @@ class _Known:
     there: frozenset[TableName]
 
 
-def _known(ledger: Ledger) -> list[_Known]:
+def _table_ids(ledger: Ledger) -> list[_TableId]:
     """Every id that anything of the pipeline stands under, those that are chosen and not used yet included."""
     rows = ledger.execute(
         """
@@ -96,7 +96,7 @@ def _known(ledger: Ledger) -> list[_Known]:
         {"pipeline": ledger.pipeline},
     )
     return [
-        _Known(TableName.parse(table), frozenset(systems), frozenset(map(TableName.parse, names)))
+        _TableId(TableName.parse(table), frozenset(systems), frozenset(map(TableName.parse, names)))
         for table, systems, names in rows
     ]
 
@@ -107,7 +107,7 @@ def choose(
     """The id of a relation that nobody knows yet. `in_lake` are the places of that name in the lake: a ledger that was
     lost, or restored from an older copy, may not know them all, and which relation their tables are of nobody can say
     who does not know them."""
-    known = _known(ledger)
+    known = _table_ids(ledger)
     left = [one.table for one in known if called in one.there and system_identifier not in one.systems]
     if left:
         return max(left)
@@ -120,7 +120,7 @@ def choose(
 
 def next_place(ledger: Ledger, name: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
     """The next place of the name, which neither ledger nor lake has."""
-    places = [one.table.place for one in _known(ledger) if one.table.at_source == name]
+    places = [one.table.place for one in _table_ids(ledger) if one.table.at_source == name]
     return TableName(name.schema, name.name, 1 + max([1, *places, *in_lake()]))
 
 
@@ -137,7 +137,7 @@ def assign(
     called: TableName,
     born: int | None,
     in_lake: Callable[[], Iterable[int]],
-) -> KnownRelation:
+) -> RelationRecord:
     """The relation, which gets an id here if it has none, or if its OID was that of another one."""
     with ledger.transaction():
         lock(ledger)
@@ -155,7 +155,7 @@ def assign(
             """,
             (ledger.pipeline, system_identifier, oid, str(table), str(called), born),
         )
-    return KnownRelation(oid, table, called, born, None)
+    return RelationRecord(oid, table, called, born, None)
 
 
 def note(

@@ -4,15 +4,13 @@
     ─────────────────────────┼────────────────────────────┼───────────────►  staged
     taken over from history  base                         begun_lsn
 
-Everything up to the `base` counts as applied to it (`positions.begun_lsn`), and the merge that begins it takes the rows
-over. The rows of the batches behind are copied to its id: from then on it is a table as any other, with batches that
-wait, and plans, evidence, retirement and the slot's position need to know nothing of it. A manifest says that it begins
-there, so a ledger that is brought back from manifests copies what they hold.
+Everything up to the `base` counts as applied to the new table (`positions.begun_lsn`); its first merge copies these
+rows from the live history. The ledger's rows of later batches are copied to its id. From then on it is an ordinary
+table with unapplied batches. The manifest records the replay, so a rebuilt ledger copies the same rows.
 
-The base lies behind every batch that cannot be applied by itself: one that is retired, that was passed over, that
-claims chunks which were merged (their evidence may be gone), that follows another definition than the newest, and the
-first that follows that one. So what is applied once more is changes of one definition, in order, upon the state that
-they met. What was read to be compared alone is left out.
+The base is the end of the last batch that cannot be applied by itself: it is retired, was passed over, claims merged
+chunks (their evidence may be removed), follows an older definition, or is the first one of the newest definition. All
+later batches follow one definition and are applied in order. Chunks of a verify are left out.
 """
 
 from __future__ import annotations
@@ -120,7 +118,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> L
         """,
         values,
     )
-    positions.begin_at(ledger, manifest.generation, table, base)
+    positions.start_at(ledger, manifest.generation, table, base)
     row = tables.one(ledger, before)
     if row is not None and row.life.needs_backfill:
         kind, reason = row.backfill_kind or tables.GAP, row.backfill_reason or ""

@@ -1,7 +1,7 @@
 """Numbers the definitions of a table, from the drain (in the stream) and from readers of a backfill (in the catalogue).
 
-A version is `streamed` once a registered batch holds files of it. The drain compares what the stream brings with the
-last streamed one, never with what a reader saw: a column that only the catalogue has yet was not dropped.
+A version is `streamed` once a registered batch holds files of it. The drain compares the stream's definition with the
+last streamed version, never with a reader's: a column that so far only the catalogue has was not dropped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Records which id of a relation replaces another one, after another shape or a replay, and which id readers use.
 
-    a drain meets it      an id is chosen ─► `reserve`
-    its batch registers   the relation is kept as the new id from here on; the one before leaves ─► `begin`
-    all rows are in it    a plan says so in `_positions` ─► `name`; its result says that it did ─► `place`
-                          and what it took the place of is put aside (`ledger.captured.put_aside`)
+    the drain reads it    an id is chosen ─► `reserve`
+    its batch registers   the relation has the new id from here on; the old id leaves ─► `begin`
+    all rows are in it    a plan writes its name into `_positions` ─► `name`; the result confirms it ─► `place`
+                          and the replaced table is put aside (`ledger.captured.put_aside`)
 
-A shape that is followed by another one before it was whole is given up: the next one is built beside the same table
-that it was. A replay has the shape of the one before; what it is built of says `ledger.captured.replays`.
+An incomplete shape is given up if another one follows; the next one is built beside the same live table. A replay has
+the shape of the live table; `ledger.captured.replays` has its base.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from tidemark.formats.manifest import BatchManifest, TableMark
 from tidemark.ledger.captured import definition_changes, joins, relation_ids, replays, tables
-from tidemark.ledger.captured.definition_changes import Shown
+from tidemark.ledger.captured.definition_changes import DefinitionEvidence
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.reading import backfills
@@ -149,7 +149,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
             continue
         versions = tables.versions_of(ledger, [before, table])
         older, newer = versions.get(before, []), versions.get(table, [])
-        shown = Shown(
+        shown = DefinitionEvidence(
             manifest.generation, manifest.start_lsn, older[-1] if older else None, newer[0] if newer else None
         )
         definition_changes.add(ledger, table, shown, "rebuilt", marks[table].message)

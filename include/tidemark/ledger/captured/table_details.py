@@ -1,6 +1,6 @@
 """Reads the details of one table that are not in its line of the overview.
 
-Values that did not fit are counted in what is still staged: what was retired took its counts with it.
+Values that did not fit are counted in present staging only: removed staging has no counts.
 """
 
 from __future__ import annotations

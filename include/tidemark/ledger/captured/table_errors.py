@@ -2,10 +2,9 @@
 
     no error ──keep──► barred (not captured, or it leaves) or not (captured all the same) ──keep──► no error
 
-A table that is barred and not captured is passed over: the drain stages nothing of it, and so its WAL is let go. It is
-on record that it was not captured (no row in `tables`, or `captured` false there), so that joining, when its error is
-gone, asks for a backfill unless the table is empty. What is barred here and still captured is staged: preflight lets it
-leave under the lease `slot`, and no drain runs beside that.
+The drain skips a barred table that is not captured, so the slot retains no WAL for it. It has no row in `tables`, or
+`captured` is false there. When its error is gone it joins, and needs a backfill unless it is empty. A barred table that
+is still captured is staged until preflight lets it leave under the lease `slot`, which no drain holds at that time.
 """
 
 from __future__ import annotations

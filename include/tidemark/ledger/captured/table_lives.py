@@ -1,6 +1,6 @@
 """Applies every change of a table's state with `step`, which refuses what `schema.table_life` does not allow.
 
-The rows are locked when the states are read, so nobody changes them between the question and the write.
+`step` locks the rows when it reads the states, so they cannot change before the write.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Stores each captured table's states, marks, error, schema versions and fingerprint.
 
-The states and what leads from one to another stand in `schema.table_life`; every function here that changes one is a
-`table_lives.step`. A state never holds back what is staged: parked and deferred tables count as staged in R3's minimum
-(`positions.confirmable`). Reasons and errors hold no row's value. No function here takes a lease: the callers that
-write do so inside a transaction that is fenced (registering a batch by its lease, ingesting a result by the plan's
-row), or they are an operator's (`unpark`).
+`schema.table_life` has the states and transitions; every function here that changes a state is a `table_lives.step`.
+Parked and deferred tables count as staged in R3's minimum (`applied_positions.confirmable`), so they do not hold the
+slot back. Reasons and errors contain no row's value. No function here takes a lease: callers write inside a fenced
+transaction (a batch by its lease, a result by its plan's row), or on a person's command (`unpark`).
 """
 
 from __future__ import annotations

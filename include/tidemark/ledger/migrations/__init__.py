@@ -1,9 +1,8 @@
 """Applies the numbered SQL files of this folder to the ledger's schema `tidemark`, each once and in order.
 
-The table `migrations` holds the numbers that were applied. A file that was released never changes; a change of the
-schema is a new file. Code works on the version that it brings along and on no other: an older ledger is brought up to
-date first (by `tidemark migrate`, or by preflight where the ledger's role may), a newer one is refused. So is one from
-before 0.1.0, whose table of migrations has another name.
+The table `migrations` has the applied numbers. A released file never changes; a change of the schema is a new file. The
+code works only on its own version of the schema. `tidemark migrate`, or preflight if the ledger's role may, upgrades an
+older ledger. A newer ledger is refused, and so is one from before 0.1.0, whose table of migrations has another name.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def migrate(conninfo: str) -> Migration:
     for a lock or for longer than the database allows.
     """
     with connect(conninfo) as connection:
-        wanted = look(connection)
+        wanted = pending(connection)
         if not wanted.is_needed:
             return wanted
         try:
@@ -87,7 +86,7 @@ def _apply(connection: psycopg.Connection[Any]) -> Migration:
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (f"{_STATEMENT_TIMEOUT_S}s",))
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        migration = look(connection)
+        migration = pending(connection)
         if migration.before is None:
             # Only if it is not there: an owner may have made the schema for a role that can make none.
             if not _exists(connection, "to_regnamespace('tidemark')"):
@@ -103,7 +102,7 @@ def _apply(connection: psycopg.Connection[Any]) -> Migration:
         return migration
 
 
-def look(connection: psycopg.Connection[Any]) -> Migration:
+def pending(connection: psycopg.Connection[Any]) -> Migration:
     """What `migrate` would do. Raises LedgerIsNewer and LedgerBeforeReleases."""
     newest = max((number for number, _ in _scripts()), default=0)
     applied = version(connection)
@@ -114,7 +113,7 @@ def look(connection: psycopg.Connection[Any]) -> Migration:
 
 def require(connection: psycopg.Connection[Any]) -> None:
     """Raise LedgerNotReady, LedgerIsNewer or LedgerBeforeReleases unless the schema is at the version of this code."""
-    needed = look(connection)
+    needed = pending(connection)
     if needed.is_needed:
         state = "missing" if needed.before is None else f"at version {needed.before}"
         raise LedgerNotReady(state=state, expected=needed.after)

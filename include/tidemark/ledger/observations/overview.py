@@ -1,7 +1,7 @@
 """Reads the ledger's rows of one pipeline as records, at one moment, for `tidemark status`, assets and the page.
 
-Nothing here asks the source: `confirmed_lsn` is what the last confirmation read back, and lag is
-counted against what is staged.
+Nothing here reads the source: `confirmed_lsn` is the value at the last confirmation, and lag is relative to the staged
+LSN.
 """
 
 from __future__ import annotations

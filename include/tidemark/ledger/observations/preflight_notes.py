@@ -1,6 +1,6 @@
 """Stores the notes of the last preflight, so that a run logs only new ones.
 
-Errors and warnings are told in every run, since somebody must act; a note is what somebody should know once.
+Every run logs errors and warnings, because a person must act. A note is logged once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from tidemark.ledger.connection import Ledger
 
 
-def not_said_yet(ledger: Ledger, notes: Iterable[str]) -> set[str]:
+def new_notes(ledger: Ledger, notes: Iterable[str]) -> set[str]:
     """Those of `notes` that the last call did not have; the next call is held against these. What is gone meanwhile is
     forgotten, and said when it comes again. Writes nothing if nothing changed: an idle run leaves no WAL."""
     now = set(notes)

@@ -1,7 +1,7 @@
 """Reads the figures of runs as points of a plot, and computes present rates from them.
 
-Of many runs those of one stretch of time are one point (`runs.stretches`), so a peak of a minute is seen in the plot of
-90 days too, and no plot has more than POINTS.
+The runs of one period become one point (`runs.stretches`), so a plot has at most POINTS points, and a plot of 90 days
+still shows a peak of one minute.
 """
 
 from __future__ import annotations

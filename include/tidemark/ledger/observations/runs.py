@@ -1,7 +1,7 @@
 """Stores one row per run: the times of its stages, and the pipeline's figures at its end.
 
-Nothing is decided by them. A stage writes its own time when it ends, the capture's last task the figures; a run that
-was killed has what its stages wrote. They are kept for KEPT_DAYS.
+No decision uses these rows. Each stage writes its time at its end; the capture's last task writes the figures. A killed
+run has the times of its completed stages. Rows are kept for KEPT_DAYS.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stores the alerts that were sent and have not ended: one row per kind and subject.
 
-Whoever tells does it in the transaction in which the row is written or removed. One that dies between the telling and
-its commit tells again: nothing is left out, and something may be told twice. Of two that tell at the same time the
-second waits for the first one's row, and then finds it told.
+The sender sends inside the transaction that writes or deletes the row. If it dies before the commit, the next run sends
+again, so an alert may be sent twice but is never lost. A second sender waits for the first one's row, and then skips
+the alert.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark.ledger.connection import Ledger
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentAlert:
     """`line` is what was said of it."""
 
     kind: str
@@ -24,13 +24,13 @@ class Told:
     told_at: datetime
 
 
-def all_of(ledger: Ledger) -> list[Told]:
+def all_of(ledger: Ledger) -> list[SentAlert]:
     """Everything that was told and is not over."""
     rows = ledger.execute(
         "SELECT kind, subject, line, told_at FROM tidemark.alerts WHERE pipeline = %s ORDER BY told_at, kind, subject",
         (ledger.pipeline,),
     ).fetchall()
-    return [Told(*row) for row in rows]
+    return [SentAlert(*row) for row in rows]
 
 
 def begin(ledger: Ledger, kind: str, lines: dict[str, str]) -> list[str]:
@@ -48,11 +48,11 @@ def begin(ledger: Ledger, kind: str, lines: dict[str, str]) -> list[str]:
     return sorted(subject for (subject,) in rows)
 
 
-def end(ledger: Ledger, kind: str, subjects: Collection[str]) -> list[Told]:
+def end(ledger: Ledger, kind: str, subjects: Collection[str]) -> list[SentAlert]:
     """Claim the telling that these are over; what was said of them. Call it, and tell, in one transaction."""
     rows = ledger.execute(
         "DELETE FROM tidemark.alerts WHERE pipeline = %s AND kind = %s AND subject = ANY(%s) "
         "RETURNING kind, subject, line, told_at",
         (ledger.pipeline, kind, sorted(subjects)),
     ).fetchall()
-    return sorted((Told(*row) for row in rows), key=lambda told: told.subject)
+    return sorted((SentAlert(*row) for row in rows), key=lambda told: told.subject)

@@ -1,6 +1,6 @@
 """Stores the sizes of each table's Delta tables, as of the last maintenance: one row per table and kind.
 
-Nobody asks a Delta table for its size to show a page: a lake of a thousand tables would be read for it.
+The page reads sizes only here, because reading them from a thousand Delta tables would be slow.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from tidemark.formats.upkeep_plan import Kind, Upkept
+from tidemark.formats.upkeep_plan import Kind, TableUpkeep
 from tidemark.ledger.connection import Ledger
 
 
@@ -24,7 +24,7 @@ class DeltaTable:
     seen_at: datetime
 
 
-def keep(ledger: Ledger, seen: Iterable[Upkept]) -> None:
+def keep(ledger: Ledger, seen: Iterable[TableUpkeep]) -> None:
     """Keep what a maintenance saw last of each of these; what it could not look at stays as it was."""
     rows = [one for one in seen if one.bytes is not None]
     ledger.execute(

@@ -1,13 +1,13 @@
 """Stores the backfill of each table and how it ended: rows of `backfills`.
 
     create ──► open ──the batch of its last claim is applied──► applied
-                 └──another one takes its place, nobody reads it, its table leaves or cannot be read,
+                 └──replaced, idle, its table leaves or cannot be read,
                         a new generation opens──► closed, with the reason
 
-A backfill is one table's, and a table has one open backfill at most, and one open verify (`proofs`) beside it: that is
-a backfill whose chunks are compared. What was read of it stands in `chunks`. Its row is
-the lock of everything below it: recording, claiming and rejecting chunks and ending the backfill lock it first, so that
-whether it is open, and all of it read and claimed, is decided by one transaction at a time.
+A backfill belongs to one table. A table has at most one open backfill, and one open verify (`proofs`), which is a
+backfill whose chunks are compared. `chunks` has what was read. The row is the lock for everything below it: recording,
+claiming and rejecting chunks and ending the backfill lock it first, so one transaction at a time decides whether the
+backfill is open and complete.
 """
 
 from __future__ import annotations
@@ -445,7 +445,9 @@ def complete(
     in_doubt = None if row is None else row.columns_in_doubt
     brings_columns = backfill.reads_all_rows and backfill.purpose == "fill" and in_doubt is not None
     brings_columns &= set(in_doubt or ()) <= set(backfill.columns or ())
-    brings_columns = brings_columns and not _may_have_moved(ledger, backfill, last) and _all_are_told(ledger, backfill)
+    brings_columns = (
+        brings_columns and not _may_have_moved(ledger, backfill, last) and _all_results_recorded(ledger, backfill)
+    )
     is_newer = row is not None and row.marks == backfill.marks
     if is_newer and (brings_all or brings_lost or brings_columns):
         tables.clear_needs_backfill(ledger, table)
@@ -482,7 +484,7 @@ def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
     return row is not None
 
 
-def _all_are_told(ledger: Ledger, backfill: Backfill) -> bool:
+def _all_results_recorded(ledger: Ledger, backfill: Backfill) -> bool:
     """Whether it is known what became of every chunk: that of a driver which died behind its commit nobody can tell."""
     row = ledger.execute(
         "SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL AND result IS NULL",

@@ -1,14 +1,14 @@
 """Stores the ranges of a backfill with their cursors, and the chunks that were read of them.
 
     recorded ──its high watermark is in a batch that is registered──► claimed ──that batch is merged──► with a result
-        └──its table is another one now──► rejected, and its rows are a new range
+        └──its table was replaced──► rejected, and its rows are a new range
 
 A chunk is recorded by a compare-and-set on its range's cursor, after its files are durable and before its high
-watermark: of two readers of one range exactly one counts, and a watermark whose chunk is unknown is a dead attempt's.
-Whether everything is read and claimed, and so the sweep is due, is decided under the lock of the backfill's row, which
-`record`, `claim` and `reject` take first. The drain asks earlier, when it writes the manifest. What it found then still
-holds when it registers: with every range done nothing can be recorded, since only the drain itself opens another one;
-and what is recorded after it asked has its watermark behind the batch, so the batch that claims it is asked anew.
+watermark: of two readers of one range exactly one counts, and a watermark without a chunk belongs to a dead attempt.
+`record`, `claim` and `reject` lock the backfill's row, and under this lock it is decided whether everything is read and
+claimed, and so whether the sweep is due. The drain decides it earlier, when it writes the manifest. The decision still
+holds at registration: once every range is done, only the drain can open another one; and a chunk recorded later has its
+watermark after the batch.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
                                                   └──a chunk of it differs───────► differing, until it is proven
 
 A part is `(lower, upper]` of the key's order, the parts of a table cover it, and a table without key has one. A verify
-(`backfills`, of purpose `verify` or `repair`) reads some of them. What it says of a table it says of all its parts
-together: proven is what was compared as a whole, and found equal or repaired. `verified_through` of a table is the
-oldest of its parts' proofs.
+(`backfills`, of purpose `verify` or `repair`) reads some of them. Its outcome applies to all parts that it read: they
+are proven if all their rows were compared and are equal or repaired. A table's `verified_through` is its oldest part's
+proof.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Applies retired.json to a ledger that was restored from before a clean-up of staging (R4, R7).
 
-`retirement.mark` wrote the file before anything was deleted. A copy of the ledger from before still counts on what is
-gone: its positions lie below, and its open backfills rest on it.
+`retirement.mark` wrote the file before anything was deleted. An older copy of the ledger still refers to the deleted
+files: by lower positions and by open backfills.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.lsn import Lsn
 RESTORED: Final = "the ledger was restored from before staging was cleaned up, and with it what this backfill rests on"
 
 
-def knows(ledger: Ledger, file: RetiredFile) -> bool:
+def is_applied(ledger: Ledger, file: RetiredFile) -> bool:
     """Whether the ledger has what retired.json says, as far as it goes itself. A copy from between two clean-ups may
     know where they end, and not that a table let go of what it kept below."""
     row = ledger.execute(
@@ -42,7 +42,7 @@ def knows(ledger: Ledger, file: RetiredFile) -> bool:
     return row is not None and bool(row[0])
 
 
-def learn(
+def apply(
     ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[list[str]], bool], *, was_behind: bool = False
 ) -> bool:
     """Take over what retired.json says and the ledger, which was restored from before, does not know. False if it
@@ -61,14 +61,14 @@ def learn(
         ).fetchone()
         if row is None:
             return False
-        is_known = knows(ledger, file)
+        is_known = is_applied(ledger, file)
         if is_known and not was_behind:
             return False
         up_to = min(file.up_to, row[0])
-        gone = _gone(ledger, file, up_to, is_gone)
+        gone = _removed_batches(ledger, file, up_to, is_gone)
         if is_known and not gone:
             return False
-        _learn_rows(ledger, file, up_to, gone)
+        _apply_rows(ledger, file, up_to, gone)
         ledger.execute(
             """
             UPDATE tidemark.generations
@@ -83,7 +83,9 @@ def learn(
     return True
 
 
-def _gone(ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable[[list[str]], bool]) -> list[tuple[str, Lsn]]:
+def _removed_batches(
+    ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable[[list[str]], bool]
+) -> list[tuple[str, Lsn]]:
     """Table and end of the batches whose files are gone, of the tables that keep some."""
     below = ledger.execute(
         """
@@ -100,7 +102,7 @@ def _gone(ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable[[list
     ]
 
 
-def _learn_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, gone: Sequence[tuple[str, Lsn]]) -> None:
+def _apply_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, gone: Sequence[tuple[str, Lsn]]) -> None:
     values: dict[str, Any] = {
         "pipeline": ledger.pipeline,
         "generation": file.generation,

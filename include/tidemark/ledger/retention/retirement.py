@@ -8,15 +8,15 @@ A batch is retired table by table, and only within the longest prefix of its gen
 - is applied to every table it touches, unless that is parked or paused,
 - has no transaction that a snapshot taken from now on may not see (its ids lie below `xmin`).
 
-Within it a table keeps for itself what it may still need: what is not applied to it (it is parked or paused), and the
-evidence of its open backfill, of its chunks that are claimed and not applied, and of sweeps that are not done: changes
-that their snapshots may not have seen, and the batches that claimed the other chunks of a sweep.
+Within this prefix, a table keeps the batches that are not applied to it (if it is parked or paused). It also keeps the
+evidence of its open backfill, of its claimed chunks that are not applied, and of unfinished sweeps: changes that their
+snapshots may not include, and the batches that claimed the other chunks of a sweep.
 
-Why nothing that is retired is read again. A plan names what is unapplied, and as evidence batches with a transaction
-that a claim or sweep of the plan did not see, or with chunks of a swept backfill. Unapplied claims and sweeps are known
-here. What is claimed later comes from a backfill that is open now, whose snapshot is older than those of its chunks, or
-from one that is opened later: `backfills.create` and `mark` exclude each other by the pipeline's row, and `create`
-refuses a snapshot whose xmin is not above `retired_xid`. One whose xmin is above it has seen every transaction below.
+Retired batches are never read again. A plan contains unapplied batches, and as evidence batches with a transaction that
+a claim or sweep of the plan did not see, or with chunks of a swept backfill. Unapplied claims and sweeps are in the
+ledger now. A later claim comes from a backfill that is open now, whose snapshot is older than those of its chunks, or
+from a later backfill: `backfills.create` and `mark` exclude each other by the pipeline's row, and `create` refuses a
+snapshot whose xmin is not above `retired_xid`. A snapshot above it includes every transaction below.
 
 The newest retired row of each table and generation stays, and the newest with files: `batches.previous_end` and
 `schema_versions.merged` read them.
@@ -34,7 +34,7 @@ from psycopg.types.json import Jsonb
 from tidemark.formats.retired_file import RetiredFile
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
-from tidemark.ledger.staged.snapshot_evidence import Unseen
+from tidemark.ledger.staged.snapshot_evidence import NeededEvidence
 from tidemark.lsn import Lsn
 
 # Of batch_tables, that one transaction retires: some 100,000 in five seconds.
@@ -122,7 +122,7 @@ def _mark_some(
         whole, held_by = _prefix(ledger, generation, cutoff, confirmed, xmin)
         up_to = min(whole, _end_of_some(ledger, generation) or whole)
         pins = _pins(ledger, generation)
-        retired = [_retire(ledger, generation, up_to, None, sorted(pins), Unseen())]
+        retired = [_retire(ledger, generation, up_to, None, sorted(pins), NeededEvidence())]
         retired += [_retire(ledger, generation, up_to, table, [], pin) for table, pin in sorted(pins.items())]
         ledger.execute(
             """
@@ -215,9 +215,9 @@ def _prefix(
     return max(before, end), cause
 
 
-def _pins(ledger: Ledger, generation: int) -> dict[str, Unseen]:
+def _pins(ledger: Ledger, generation: int) -> dict[str, NeededEvidence]:
     """What a table keeps though it is applied."""
-    pins: dict[str, Unseen] = {}
+    pins: dict[str, NeededEvidence] = {}
     opened = ledger.execute(
         """
         SELECT "table", backfill, mode, snapshot, snapshot_lsn FROM tidemark.backfills
@@ -226,12 +226,12 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, Unseen]:
         (ledger.pipeline, generation),
     )
     for table, backfill, mode, snapshot, snapshot_lsn in opened:
-        pin = pins.setdefault(table, Unseen())
-        pin.by_snapshot(snapshot)
+        pin = pins.setdefault(table, NeededEvidence())
+        pin.add_snapshot(snapshot)
         pin.swept.add(backfill)
         if mode == "exported_snapshot":
             # The slot whose snapshot is exported is made later, so its consistent point lies above.
-            pin.by_point(Lsn(0) if snapshot_lsn is None else snapshot_lsn)
+            pin.add_point(Lsn(0) if snapshot_lsn is None else snapshot_lsn)
     unapplied = ledger.execute(
         """
         SELECT "table", claims, sweeps FROM tidemark.unapplied
@@ -240,20 +240,20 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, Unseen]:
         (ledger.pipeline, generation),
     )
     for table, claims, sweeps in unapplied:
-        pin = pins.setdefault(table, Unseen())
+        pin = pins.setdefault(table, NeededEvidence())
         for claim in claims:
             if claim["consistent_point"] is None:
-                pin.by_snapshot(claim["snapshot"])
+                pin.add_snapshot(claim["snapshot"])
             else:
-                pin.by_point(Lsn.parse(claim["consistent_point"]))
+                pin.add_point(Lsn.parse(claim["consistent_point"]))
         for sweep in sweeps:
-            pin.by_snapshot(sweep["snapshot"])
+            pin.add_snapshot(sweep["snapshot"])
             pin.swept.add(sweep["backfill"])
     return pins
 
 
 def _retire(
-    ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: Unseen
+    ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: NeededEvidence
 ) -> tuple[int, int, int | None]:
     """Rows, bytes and the highest transaction id of what is retired of `table`, or of all but `other_tables`."""
     row = ledger.execute(

@@ -1,7 +1,7 @@
 """Computes how far each table is applied in the open generation, and how far the slot may be confirmed (R3).
 
-A batch makes no commit on a table it does not touch: a table therefore counts as applied up to just before its next
-untreated batch, which is that batch's `start_lsn`, and up to staged where it has none.
+A batch makes no commit on a table that it does not touch. So a table counts as applied up to the `start_lsn` of its
+next unapplied batch, or up to staged if it has none.
 """
 
 from __future__ import annotations

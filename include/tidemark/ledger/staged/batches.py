@@ -4,10 +4,10 @@ A batch whose start is not the end of the one before it is refused, so of two dr
 hole nor an overlap can exist. Rows are never changed. Schema versions, fingerprints and marks of the manifest are
 written in the same transaction: a table's state is never older than what is staged for it.
 
-So are its claims. They were looked up before the manifest was written, and are verified here under the locks of the
-backfills' rows: every chunk is free, every backfill open, nothing of a backfill that is swept is unread or unclaimed.
-A manifest that is registered again says itself what it claims. Rows are locked in one order everywhere: the
-generation, the tables by id, the backfills by id, and below them ranges and chunks.
+So are its claims. They are verified here under the locks of the backfills' rows: every chunk is free, every backfill is
+open, and a swept backfill is completely read and claimed. A manifest that is registered again contains its claims. Rows
+are locked in one order everywhere: the generation, the tables by id, the backfills by id, and below them ranges and
+chunks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.reading.chunks import ChunkId
 from tidemark.ledger.staged import generations
-from tidemark.ledger.staged.snapshot_evidence import Unseen
+from tidemark.ledger.staged.snapshot_evidence import NeededEvidence
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
@@ -393,7 +393,7 @@ def last_committed_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> datetime
     return None if row is None else row[0]
 
 
-def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: Unseen) -> list[TouchedTable]:
+def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: NeededEvidence) -> list[TouchedTable]:
     """The table's batches that end at or below `before` and matter to chunks above it (R7), in order."""
     # Each question has an index of its own; OR between them would read every batch of the table.
     return _touched(

@@ -1,9 +1,8 @@
 """Stores the generations of a pipeline's slot: rows of `generations`; the one with the highest number is open.
 
-A generation is opened by `capture.continuity.generation`, which judges the slot; here it is only written down.
-`staged_lsn` is the end of its chain of batches and moves by `batches.register` alone (R4). Opening one marks the
-pipeline's tables as needing a backfill where changes may lie between it and the one before, in the same transaction,
-together with the error to be raised once.
+`capture.continuity.generation` judges the slot and opens generations; this module only stores them. `staged_lsn` is the
+end of the chain of batches, and only `batches.register` moves it (R4). If changes may be missing before a new
+generation, the same transaction marks the pipeline's tables as needing a backfill and records the error to raise once.
 """
 
 from __future__ import annotations
@@ -165,13 +164,13 @@ def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
     for table, keys in sorted((opening.tables or {}).items()):
         rows = "any of its rows" if keys is None else counted(len(keys), "row")
         tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
-    for table in joins.lost(ledger, opening.timeline, opening.start_lsn):
+    for table in joins.lost_joins(ledger, opening.timeline, opening.start_lsn):
         joins.judge_anew(ledger, table, opening.reason)
         tables.mark_lost(ledger, table, opening.reason, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedPromotion:
     """What a promotion took away: the tables whose join is judged anew, the backfills that begin anew, and how many
     chunks are read again."""
 
@@ -182,7 +181,7 @@ class Followed:
 
 def follow(
     ledger: Ledger, lease: Lease, generation: int, *, left_lsn: Lsn, snapshot: str, seen_at: WalPoint
-) -> Followed:
+) -> FollowedPromotion:
     """Go on, on the timeline of `seen_at`, which left the generation's own at `left_lsn`. Needs the lease `slot`.
 
     What was kept of the part that was lost is evidence of nothing (R7): its transactions are in no history, and their
@@ -198,12 +197,12 @@ def follow(
             "UPDATE tidemark.generations SET timeline = %s, history = NULL WHERE pipeline = %s AND number = %s",
             (seen_at.timeline, lease.pipeline, generation),
         )
-        rejoining = joins.lost(ledger, seen_at.timeline, left_lsn)
+        rejoining = joins.lost_joins(ledger, seen_at.timeline, left_lsn)
         for table in rejoining:
             joins.judge_anew(ledger, table, "the promotion of a standby lost when it was captured")
         rejected = chunks.reject_lost(ledger, seen_at.timeline, left_lsn)
         begun = backfills.follow(ledger, left_lsn, snapshot, seen_at)
-    return Followed(tuple(rejoining), tuple(begun), rejected)
+    return FollowedPromotion(tuple(rejoining), tuple(begun), rejected)
 
 
 def take_error(ledger: Ledger, lease: Lease) -> TidemarkError | None:

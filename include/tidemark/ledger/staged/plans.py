@@ -1,8 +1,8 @@
 """Stores plans, and ingests the results of Spark applications.
 
-A plan's row exists before its Spark application starts; the application knows nothing of it (R10). Whoever comes next
-(this task, or the one of the next run) ingests every result that lies beside an open plan. `ingest` is a
-compare-and-set on the plan's row, so of two tasks that find one result exactly one counts it.
+A plan's row exists before its Spark application starts; the application has no access to it (R10). This task, or that
+of the next run, ingests every result beside an open plan. `ingest` is a compare-and-set on the plan's row, so of two
+tasks exactly one counts a result.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def record(ledger: Ledger, lease: Lease, plan: MergePlan, *, run_id: str, path: 
         _insert(ledger, plan, run_id=run_id, holder=lease.holder, path=path)
 
 
-def record_found(ledger: Ledger, lease: Lease, plan: MergePlan, *, path: str) -> None:
+def record_from_lake(ledger: Ledger, lease: Lease, plan: MergePlan, *, path: str) -> None:
     """Write the row of a plan that lies in the lake but not in the ledger, which was restored from an older copy: its
     result is then ingested like any other. Needs the lease `slot`, as registering a batch again does."""
     with ledger.transaction():

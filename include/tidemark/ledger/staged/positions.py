@@ -1,7 +1,7 @@
 """Stores the applied position of each table, as Delta's commits returned it: rows of `positions`.
 
-Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old
-result that is ingested late changes nothing.
+Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so a late result
+changes nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def rise(ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None
     return {table: Rise(before, after) for table, before, after in rows}
 
 
-def begin_anew(ledger: Ledger, table: str) -> None:
+def skip_staged(ledger: Ledger, table: str) -> None:
     """Everything of the table that is staged, in every generation, counts as applied, though no Delta table has it."""
     ledger.execute(
         """
@@ -87,7 +87,7 @@ def begin_anew(ledger: Ledger, table: str) -> None:
     )
 
 
-def begin_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
+def start_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
     """Everything of the table below, and in older generations, counts as applied: it is taken over from another one. A
     table that is further on already stays there."""
     ledger.execute(

@@ -1,10 +1,10 @@
 """Reads the source's catalogue: captured tables, types, and a fingerprint per table (R11).
 
-The catalogue says what holds now; the stream may be older. So a table's columns come from the stream's RELATION
+The catalogue has the present state; the stream may be older. So a table's columns come from the stream's RELATION
 message, and the catalogue adds what the message lacks: the types behind the OIDs, the order of the key's columns, the
 primary key under FULL. Everything here is a SELECT on catalogue tables (R9). Source: PostgreSQL documentation, 53
-"System Catalogs", 54.18 "pg_publication_tables". Nothing here locks a table: whoever may create one could keep the
-pipeline waiting by holding it.
+"System Catalogs", 54.18 "pg_publication_tables". Nothing here locks a table: a user could otherwise delay the pipeline
+by holding a lock.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CurrentNames:
     """What relations are called now, and the transactions that made them, by OID; those that are not there are left
     out. All that ever happened to what is gone lies below `lsn`."""
 
@@ -144,7 +144,7 @@ class Called:
     lsn: Lsn
 
 
-def called_now(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Called:
+def current_names(conn: psycopg.Connection[Any], oids: Iterable[int]) -> CurrentNames:
     names = {
         oid: (TableName(schema, name), born)
         for oid, schema, name, born in conn.execute(
@@ -161,7 +161,7 @@ def called_now(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Called:
         "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
     ).fetchone()
     assert row is not None
-    return Called(names, Lsn.parse(row[0]))
+    return CurrentNames(names, Lsn.parse(row[0]))
 
 
 def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int]:
@@ -173,7 +173,7 @@ def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int
     return {found for (found,) in rows}
 
 
-def made_as_they_are(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
+def never_renamed(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
     """Of these relations those that were called as they are now since they were created, with the 64-bit id of the
     transaction, or of its part, that created them. CREATE TABLE writes the row type in one command with the columns,
     a rename writes it anew."""

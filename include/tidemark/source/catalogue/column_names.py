@@ -1,9 +1,9 @@
 """Reads the column names of relations, with the snapshot of the moment.
 
-A transaction that the snapshot saw is in the look with all that it altered, and so is everything that was altered
-before it: nobody alters a table's columns beside another transaction that writes to it (ACCESS EXCLUSIVE). One that it
-did not see is not in it, nor anything later. An LSN would say less: a commit reaches the stream before it is visible.
-Source: PostgreSQL documentation, 53.7 "pg_attribute", 9.28.5 "pg_current_snapshot".
+The names include every alteration by transactions that the snapshot includes, and by earlier ones: ALTER TABLE excludes
+other writers of the table (ACCESS EXCLUSIVE). They include no later alteration. An LSN would be less exact, because a
+commit reaches the stream before it is visible. Source: PostgreSQL documentation, 53.7 "pg_attribute", 9.28.5
+"pg_current_snapshot".
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tidemark.schema.guards import Rows
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnLook:
+class ColumnNames:
     """`tables` maps a relation's OID to its name and columns; what was dropped is not in it."""
 
     snapshot: Snapshot
     tables: dict[int, tuple[TableName, Rows]]
 
 
-def look(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnLook:
+def read(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
     """One snapshot for all of it. The connection must be in autocommit mode and outside of a transaction."""
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        return look_within(conn, oids)
+        return read_within(conn, oids)
 
 
-def look_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnLook:
+def read_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
     """The same inside the caller's REPEATABLE READ transaction."""
     row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
@@ -49,7 +49,7 @@ def look_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnLoo
         (list(oids),),
     ):
         tables.setdefault(oid, (TableName(schema, table), {}))[1][attnum] = (name, xmin)
-    return ColumnLook(Snapshot.parse(row[0]), dict(tables))
+    return ColumnNames(Snapshot.parse(row[0]), dict(tables))
 
 
 def renamed_since(conn: psycopg.Connection[Any], oid: int) -> bool:

@@ -1,7 +1,7 @@
 """Quotes names for SQL that people read, only if PostgreSQL requires it, as `quote_ident` does.
 
-What runs is composed with psycopg's `sql.Identifier`, which always quotes; this is for statements that a person reads
-and copies. Source: PostgreSQL documentation, 4.1.1 "Identifiers and Key Words", Appendix C.
+Statements that run are composed with psycopg's `sql.Identifier`, which always quotes. This module is for statements
+that a person reads and copies. Source: PostgreSQL documentation, 4.1.1 "Identifiers and Key Words", Appendix C.
 """
 
 from __future__ import annotations

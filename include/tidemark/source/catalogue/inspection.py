@@ -1,9 +1,9 @@
 """Judges server, role, tables and slot of the source: facts -> findings, one pure function each.
 
 `read_server_facts` is one statement; tables come from `source.catalogue.publication`, the slot from `source.wal.slot`;
-what concerns the publication stands in `source.catalogue.publication_findings`. Every finding says what is so, with the
-facts, and what to do, with the SQL. Nothing here changes anything: R9. Source: PostgreSQL documentation, 47.2 "Logical
-Decoding Concepts", 29.12 "Configuration Settings" (of logical replication).
+`source.catalogue.publication_findings` judges the publication. Every finding has the facts, and the SQL of its remedy.
+Nothing here changes the source (R9). Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12
+"Configuration Settings" (of logical replication).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads and changes the publication, and matches the file's tables with the source's -> `SourceTable`, `Publication`.
+"""Reads and changes the publication, matches its tables with the file's, and reads the facts of a table's join.
 
     tables of the file ──► matching() ──► which relations, with what identity
                                 │
@@ -521,7 +521,7 @@ def current_snapshot(connection: psycopg.Connection[Any]) -> str:
     return str(row[0])
 
 
-def seen_empty(
+def is_empty_after_horizon(
     connection: psycopg.Connection[Any],
     table: TableName,
     horizon: int,

@@ -1,9 +1,9 @@
 """Compares the publication with the tables of the file -> the changes to make, and findings. Pure.
 
-What preflight would do is a `PublicationWork`; where it may not, because the file says `manage_publication: false` or
-rights are missing, the same work becomes the SQL of a finding. A table is added only if that does not make
-PostgreSQL refuse the application's own UPDATE and DELETE, or if the file names it without a pattern (R9). Source:
-PostgreSQL documentation, "CREATE PUBLICATION", 29.1.1 "Replica Identity".
+The changes are a `PublicationWork`. If preflight may not make them (`manage_publication: false`, or a missing right),
+they become the SQL of a finding. A table is added only if that does not make PostgreSQL refuse the application's own
+UPDATE and DELETE, or if the file names it without a pattern (R9). Source: PostgreSQL documentation, "CREATE
+PUBLICATION", 29.1.1 "Replica Identity".
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def keys_query(table: TableToRead, keys: Sequence[Key]) -> sql.Composed:
     )
 
 
-def whole_query(table: TableToRead) -> sql.Composed:
+def all_rows_query(table: TableToRead) -> sql.Composed:
     """All rows, in any order."""
     return sql.SQL("SELECT {} FROM {}{}").format(copied_columns(table), table.relation, _where(table.conditions))
 

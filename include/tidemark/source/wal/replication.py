@@ -1,20 +1,19 @@
 """Streams a replication slot: raw XLogData messages in stream order, over psycopg's libpq layer.
 
-Grammar of what travels inside CopyData once START_REPLICATION runs (PostgreSQL documentation, 54.4 "Streaming
-Replication Protocol"); all integers are big-endian:
+Grammar of the messages inside CopyData after START_REPLICATION (PostgreSQL documentation, 54.4 "Streaming Replication
+Protocol"); all integers are big-endian:
 
     server  XLogData   'w' int64 start LSN, int64 end LSN, int64 clock, message     (header: 25 bytes)
             Keepalive  'k' int64 end LSN, int64 clock, int8 reply requested
     client  Status     'r' int64 written, int64 flushed, int64 applied, int64 clock, int8 reply requested
 
-What is confirmed is decided by the ledger and by nobody else (R3): every status reply carries the
-position that the ledger had confirmed when the stream was opened, whatever was received since. So the
-slot never moves while a drain runs.
+Only the ledger decides what is confirmed (R3): every status reply carries the position that was confirmed when the
+stream was opened. So the slot never moves while a drain runs.
 
 The walsender sends every message by itself, and a client that wakes for each of them halves its speed. While messages
-flow, SO_RCVLOWAT lets the kernel wake the reader only for a large piece; as soon as nothing came for a moment the
-limit is 1 again, so that the tail of the stream is never held back. A thread answers the server while the caller
-decodes or writes: the server ends a connection that has been silent for `wal_sender_timeout`.
+flow, SO_RCVLOWAT lets the kernel wake the reader only for a large piece; after a moment without messages the limit is 1
+again, so that the end of the stream is not delayed. A thread answers the server while the caller decodes or writes: the
+server ends a connection that has been silent for `wal_sender_timeout`.
 """
 
 from __future__ import annotations

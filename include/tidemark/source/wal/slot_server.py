@@ -3,13 +3,12 @@
     session at the primary ──► everything that is written (publication, heartbeats, watermarks), catalogue and chunks
              └── beside ─────► the slot: made, read, confirmed; and the stream
 
-A standby from PostgreSQL 16 on decodes the WAL that it replays, so the source's primary is spared that. It lags, and
-that is no matter: what ends a run is its heartbeat, which comes once it is replayed. What would be one: a standby that
-received WAL which the primary's history does not have (R8). So its timeline is looked at before its stream counts
-(`generation.still_continues`). The connection names both servers and prefers a standby
-(`target_session_attrs`); which is which, each is asked. The standby that was
-promoted has the slot still, and is the primary: then there is one session for both. Source: PostgreSQL documentation,
-47.2.3 "Replication Slots", 34.1.1.3 "Specifying Multiple Hosts".
+A standby from PostgreSQL 16 on decodes the WAL that it replays, so the source's primary is spared that. Its lag does no
+harm: a run ends at its heartbeat, which arrives after its replay. A standby with WAL outside the primary's history
+would do harm (R8), so its timeline is checked before its stream counts (`generation.still_continues`). The connection
+names both servers and prefers a standby (`target_session_attrs`); each server reports its role. A promoted standby
+still has the slot and is the primary; then one session serves both. Source: PostgreSQL documentation, 47.2.3
+"Replication Slots", 34.1.1.3 "Specifying Multiple Hosts".
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
        └─────in use by a backend of our own name──► wait a moment, end it ──► take()
 
 A slot is active for a moment after its client closed. The caller holds the lease `slot`, so a backend that carries the
-pipeline's own name belongs to a dead attempt. It is ended only after the lease was looked at again: whoever lost it is
-the dead attempt itself. Another's backend is never ended.
+pipeline's own name belongs to a dead attempt. It is ended only after another check of the lease, since an attempt
+without the lease is the dead one itself. A foreign backend is never ended.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def take_when_free(
                 at_slot(connection, slot).execute(ends, (user.pid, TERMINATE_TIMEOUT_MS))
                 ended.add(user.pid)
                 continue  # the slot may be free now, however long that took
-            if not wait.goes_on(partial(in_words, slot, user)):
+            if not wait.pause(partial(in_words, slot, user)):
                 pid, application = ("unknown", "unknown") if user is None else (user.pid, user.application_name)
                 raise SlotBusy(slot=slot, pid=pid, application=application) from refused
         else:
-            wait.is_over()
+            wait.log_end()
             return result

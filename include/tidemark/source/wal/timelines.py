@@ -1,10 +1,9 @@
 """Reads the history of a server's WAL: its timelines and where each began -> `History`.
 
-Every promotion and every recovery to a moment begins a timeline, whose number is the next one that the server knows
-of. So two servers may both be on timeline 2 and have left timeline 1 at different places: equal numbers prove nothing,
-equal histories do. Two histories have all WAL in common below the LSN at which the first of them left the other
-(`parted_at`), and nothing above it. Source: PostgreSQL documentation, 26.3.6 "Timelines", 54.4 "Streaming Replication
-Protocol", TIMELINE_HISTORY.
+Every promotion and every recovery to a moment begins a timeline, whose number is the next one that the server knows of.
+So two servers may both be on timeline 2 and have left timeline 1 at different places: compare histories, not numbers.
+Two histories have all WAL in common below the LSN at which the first of them left the other (`parted_at`), and nothing
+above it. Source: PostgreSQL documentation, 26.3.6 "Timelines", 54.4 "Streaming Replication Protocol", TIMELINE_HISTORY.
 """
 
 from __future__ import annotations

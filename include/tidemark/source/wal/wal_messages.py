@@ -1,14 +1,13 @@
 """Writes Tidemark's messages into the WAL (watermarks around a chunk's SELECT, heartbeats) and recognises them (R7).
 
-Any login may call `pg_logical_emit_message`, whatever it may do otherwise: what arrives with our prefix is somebody's
-word, no more. So a message of another prefix or form is told by its first bytes, before it is copied (`is_foreign`),
-and what is left is read field by field (`formats.watermark`) and proves nothing by itself: a heartbeat counts only in
-the very transaction that wrote it, a watermark only for a chunk that the ledger has, and only if it was committed
-after that chunk's snapshot was taken.
+Any login may call `pg_logical_emit_message`, so Tidemark's prefix proves nothing. A message of another prefix or form
+is recognised by its first bytes, before it is copied (`is_foreign`). Other messages are read field by field
+(`formats.watermark`): a heartbeat counts only in the transaction that wrote it, a watermark only for a chunk that the
+ledger has, and only if it was committed after that chunk's snapshot was taken.
 
-All of ours are transactional, each call is a transaction of its own, and it is committed locally: with a synchronous
-standby away it would hang for ever, and `statement_timeout` does not end that wait. Source: PostgreSQL documentation,
-9.28.6 "Replication Management Functions", pg_logical_emit_message.
+Tidemark's messages are transactional. Each call is a separate transaction with a local commit: without its synchronous
+standby, the server would otherwise wait forever, and `statement_timeout` does not end that wait. Source: PostgreSQL
+documentation, 9.28.6 "Replication Management Functions", pg_logical_emit_message.
 """
 
 from __future__ import annotations

@@ -139,10 +139,10 @@ def require_fence(session: SparkSession, lake: str) -> None:
     spark-defaults.conf may say what Delta's documentation says of one driver. Raises LogStoreUnfenced, and where the
     log store is ours and its jar, or that of this release, was not given, LogStoreMissing."""
     settings = _given(session.sparkContext)
-    setting = commit_safety.unfenced(settings, urlsplit(lake).scheme)
+    setting = commit_safety.unfenced_setting(settings, urlsplit(lake).scheme)
     if setting is not None:
         raise LogStoreUnfenced(setting=setting, value=settings[setting])
-    own = commit_safety.own(settings, lake)
+    own = commit_safety.own_log_store(settings, lake)
     if own is not None and isinstance(java_class(session, own), JavaPackage):
         raise LogStoreMissing(name=own)
 
@@ -156,7 +156,7 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    of_log = LOG_SETTINGS if commit_safety.own(_given(spark.sparkContext), lake) else {}
+    of_log = LOG_SETTINGS if commit_safety.own_log_store(_given(spark.sparkContext), lake) else {}
     _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **of_log})
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
@@ -216,7 +216,7 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
     true."""
     scheme = urlsplit(uri).scheme
     if scheme in commit_safety.FENCING:
-        _put(spark, uri, text, commit_safety.of(dict(spark.sparkContext.getConf().getAll()), scheme))
+        _put(spark, uri, text, commit_safety.log_store(dict(spark.sparkContext.getConf().getAll()), scheme))
         return
     path = java_class(spark, "org.apache.hadoop.fs.Path")
     final = path(uri)

@@ -1,0 +1,96 @@
+"""Checks the first lines of modules, and the names of modules and functions, for riddles."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.unit.test_architecture import LIBRARY, LIBRARY_MODULES
+
+# The verbs that a module's first line may start with. A new verb is added here, a noun is not.
+VERBS = {
+    *("Answers", "Applies", "Assigns", "Begins", "Builds", "Captures", "Changes", "Checks", "Chooses", "Collects"),
+    *("Commits", "Compares", "Computes", "Continues", "Converts", "Counts", "Decides", "Decodes", "Defines", "Deletes"),
+    *("Derives", "Describes", "Finds", "Follows", "Formats", "Gives", "Grants", "Holds", "Implements", "Joins"),
+    *("Judges", "Keeps", "Lists", "Loads", "Logs", "Makes", "Masks", "Matches", "Merges", "Names", "Numbers", "Opens"),
+    *("Orders", "Parses", "Plans", "Prevents", "Prints", "Quotes", "Reads", "Rebuilds", "Recognises", "Records"),
+    *("Registers", "Removes", "Renders", "Replaces", "Reports", "Runs", "Selects", "Sends", "Sets", "Shows", "Starts"),
+    *("Stores", "Streams", "Submits", "Tests", "Turns", "Waits", "Watches", "Writes"),
+}
+
+# Words that start a riddle, in `X -> Y` too.
+RIDDLES = {
+    *("What", "Which", "Where", "When", "How", "Who", "Whatever", "Whether", "As", "Around", "Everything", "Nothing"),
+    *("Somebody", "Those", "These", "This", "It"),
+}
+
+# Rooms whose first lines do not follow the rule yet.
+UNRULED = ("capture", "command_line", "config", "lake", "observe", "schema", "spark_submit", "target")
+
+# Names that hide their object. `looking.py`: at what?
+HIDING = {
+    *("advanced", "asking", "begun", "belongings", "beside", "crumbs", "examining", "followed", "found", "gone"),
+    *("known", "levelling", "looking", "making", "relearning", "retiring", "said", "seen", "spreading", "survey"),
+    *("taking_over", "telling", "told", "unseen", "wanted"),
+}
+
+# Verbs of seeing and saying. Code reads, compares, records, returns and logs.
+SAYING = re.compile(r"_?(look|looks|told|tell|says|said|asks|asked|knows|known|found|seen|unseen)(_.*)?")
+# Names that an interface outside of the library gives.
+OF_INTERFACES = {"tell"}
+ROOMS = ("backfill", "formats", "ledger", "maintenance", "pgoutput", "postgres", "staging", "storage")
+
+
+def first_line(module: str) -> str:
+    text = ast.get_docstring(ast.parse(LIBRARY_MODULES[module].read_text())) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def room(module: str) -> str:
+    path = LIBRARY_MODULES[module].relative_to(LIBRARY)
+    return path.parts[0] if len(path.parts) > 1 else ""
+
+
+def is_plain(line: str) -> bool:
+    """Whether it starts with a verb, or is `X -> Y` of two things."""
+    word = re.match(r"\w*", line)
+    start = word[0] if word else ""
+    return start in VERBS or (" -> " in line and start not in RIDDLES)
+
+
+@pytest.mark.parametrize("module", [name for name in LIBRARY_MODULES if room(name) not in UNRULED])
+def test_the_first_line_of_a_module_says_what_it_does(module: str) -> None:
+    assert is_plain(first_line(module)), first_line(module)
+
+
+@pytest.mark.parametrize(
+    ("line", "plain"),
+    [
+        ("Reads the slot.", True),
+        ("Manifest -> rows.", True),
+        ("What a snapshot saw: text -> `Snapshot`.", False),
+        ("The states of a table.", False),
+        ("", False),
+    ],
+)
+def test_the_rule_of_first_lines_tells_a_riddle(line: str, plain: bool) -> None:
+    assert is_plain(line) is plain
+
+
+def test_no_module_has_a_name_that_hides_its_object() -> None:
+    assert [name for name in LIBRARY_MODULES if name.rpartition(".")[2] in HIDING] == []
+
+
+def test_no_function_or_class_is_named_by_a_verb_of_seeing_or_saying() -> None:
+    definitions = {
+        f"{module}.{node.name}": node.name
+        for module, path in LIBRARY_MODULES.items()
+        if room(module) in ROOMS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    assert len(definitions) > 500, "the rule finds no definitions"
+    saying = [place for place, name in definitions.items() if SAYING.fullmatch(name.lower())]
+    assert [place for place in saying if place.rpartition(".")[2] not in OF_INTERFACES] == []
