@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from tidemark.observe.run_verdict import Examined
 
 GAUGES: Final = {
-    "health": "0 where every table is exact, 1 where it is a warning, 2 where it is red",
-    "lag_s": "how old the oldest change may be that is not in the Delta tables, in seconds",
+    "health": "0: every table is exact; 1: a warning; 2: red",
+    "lag_s": "largest possible age of a change that is not in the Delta tables, in seconds",
     "lag_bytes": "WAL between what is applied and the source",
     "wal_retained_bytes": "WAL that the source keeps for the slot",
-    "wal_limit_bytes": "where the source gives the slot up (max_slot_wal_keep_size); absent without a limit",
+    "wal_limit_bytes": "the source's limit of retained WAL (max_slot_wal_keep_size); absent without a limit",
     "staged_changes": "changes that the last run staged",
-    "unapplied_batches": "staged and not yet in every table that they touch",
+    "unapplied_batches": "staged batches that are not in every table that they touch",
     "unapplied_changes": "the changes in them",
     "tables": "tables of the pipeline",
-    "tables_exact": "those that are exact, or wait by choice",
-    "tables_parked": "those that are parked",
-    "tables_unfilled": "those that need a backfill, are being backfilled, or are built in another shape",
-    "tables_behind": "those that wait for their merge, or failed to",
+    "tables_exact": "tables that are exact or deferred",
+    "tables_parked": "parked tables",
+    "tables_unfilled": "tables that need a backfill, are being backfilled, or are built in another shape",
+    "tables_behind": "tables that wait for a merge, or whose merge failed",
 }
 _HEALTH: Final = {"ok": 0, "warning": 1, "red": 2}
 

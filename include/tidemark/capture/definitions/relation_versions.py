@@ -67,7 +67,8 @@ class RelationLookup:
     `rule` is that of its name, in the names of a message, or raises Withheld (`capture.definitions.column_guarding`).
     `another` has the relation kept as another table from here on, for the reason given, and says which; None where the
     one that it is shall be parked (`capture.definitions.successor_shapes`). `bare`: whether the table begins anew and
-    has no shape yet, so that any fits. `hidden` gives a table the rule of its name in the names of its columns."""
+    has no shape yet, so that any fits. `hidden` gives a table the rule of its name in the names of its columns. `told`
+    are the definitions that the event trigger wrote into the stream."""
 
     table: Callable[[int, TableName], TableName | None] = lambda _, called: called
     captured: Callable[[int], TableName | None] = lambda _: None
@@ -75,6 +76,7 @@ class RelationLookup:
     another: Callable[[int, TableName, str], TableName | None] = lambda _, called, reason: None
     bare: Callable[[str], bool] = lambda _: False
     hidden: Callable[[CapturedTable], CapturedTable] = lambda table: table
+    told: ToldDefinitions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +109,12 @@ class Schemas:
         ahead: Callable[[str], list[TableSchema]] = lambda _: [],
         merged: Callable[[str], TableSchema | None] = lambda _: None,
         kept: RelationLookup = RelationLookup(),
-        told: ToldDefinitions | None = None,
     ) -> None:
         """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
-        catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept, `told` what the
-        event trigger said."""
+        catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept."""
         self._kept = kept
-        self._told = told or ToldDefinitions()
+        self._told = kept.told or ToldDefinitions()
         self._looks = Looks({}, {}, 0)
         self._before: Mapping[str, Fingerprint] = {}
         self._older: dict[TableName, list[TableSchema]] = {}
