@@ -13,6 +13,7 @@ from tidemark.formats.manifest import Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.snapshot import Snapshot
 from tidemark.target.delta import hadoop_files
+from tidemark.target.driver.arrow_columns import field_of
 
 Keys = list[pa.ChunkedArray]
 
@@ -49,4 +50,4 @@ def _keys_of(rows: pa.Table, key: Sequence[str]) -> Iterator[Keys]:
     if "_old_key" in rows.column_names:
         before = rows["_old_key"].combine_chunks()
         before = before.filter(before.is_valid())
-        yield [pa.chunked_array([pc.struct_field(before, name)]) for name in key]
+        yield [pa.chunked_array([field_of(before, name)]) for name in key]

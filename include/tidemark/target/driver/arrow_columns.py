@@ -55,3 +55,8 @@ def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[i
         if pa.types.is_integer(column.type) and len(column) and not column.null_count:
             between = pc.min_max(column).as_py()
             yield name, (between["min"], between["max"])
+
+
+def field_of(structs: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
+    """The values of one field. By its place: Arrow takes a name that begins with a dot for a path."""
+    return pc.struct_field(structs, [structs.type.get_field_index(name)])

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_HOLES
-from tidemark.target.driver.arrow_columns import Key, keys_of
+from tidemark.target.driver.arrow_columns import Key, field_of, keys_of
 
 # Where a value that was not sent comes from: the number of a staged row that has it; ~n for the nth key of `base`;
 # None if it is known nowhere.
@@ -91,7 +91,7 @@ class WalkedChanges:
         staged = self.staged[name].combine_chunks()
         places: list[int | None] = self._of_new
         if name in self.key and any(self.old):
-            before = pc.struct_field(self.staged["_old_key"].combine_chunks(), name)
+            before = field_of(self.staged["_old_key"].combine_chunks(), name)
             behind = len(staged)
             staged = pa.concat_arrays([staged, before])
             places = [behind + row if old else row for row, old in zip(self.origin, self.old, strict=True)]
@@ -156,7 +156,7 @@ def walk_changes(staged: pa.Table, key: Sequence[str], columns: Sequence[str]) -
 
 def _keys_before(staged: pa.Table, key: Sequence[str]) -> list[Key | None]:
     before = staged["_old_key"].combine_chunks()
-    tuples = keys_of([pc.struct_field(before, name) for name in key])
+    tuples = keys_of([field_of(before, name) for name in key])
     return [
         key_before if valid else None for key_before, valid in zip(tuples, before.is_valid().to_pylist(), strict=True)
     ]

@@ -25,6 +25,7 @@ from tidemark.names import ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.driver import small_files
+from tidemark.target.driver.arrow_columns import field_of
 from tidemark.target.driver.change_reader import change_shape, in_order
 from tidemark.target.driver.change_walk import WalkedChanges, walk_changes
 from tidemark.target.driver.key_set import KeySet
@@ -148,7 +149,7 @@ def _walked(changes: pa.Table, key: Sequence[str], is_truncate: Mask) -> Mask | 
         moves = before.is_valid()
         pieces.append([changes[k].filter(moves) for k in key])
         before = before.filter(moves).combine_chunks()
-        pieces.append([pa.chunked_array([pc.struct_field(before, k)]) for k in key])
+        pieces.append([pa.chunked_array([field_of(before, k)]) for k in key])
     keys = KeySet([changes[k].type for k in key], pieces)
     if not len(keys):
         return None
@@ -159,12 +160,13 @@ def _newest(changes: pa.Table, key: Sequence[str], chosen: Mask, last_truncate: 
     """The numbers of each key's last change, of those chosen, above the last truncate."""
     chosen[: last_truncate + 1] = False
     numbers = np.flatnonzero(chosen)
-    keys = changes.select(list(key))
+    places = [str(place) for place in range(len(key))]  # a name that begins with a dot would be a path to Arrow
+    keys = changes.select(list(key)).rename_columns(places)
     if len(numbers) < changes.num_rows:
         keys = keys.take(pa.array(numbers))
-    numbered = keys.append_column("__tidemark_row", pa.array(numbers, pa.int64()))
-    newest = numbered.group_by(list(key)).aggregate([("__tidemark_row", "max")])
-    return newest["__tidemark_row_max"].combine_chunks().sort()
+    numbered = keys.append_column("row", pa.array(numbers, pa.int64()))
+    newest = numbered.group_by(places).aggregate([("row", "max")])
+    return newest["row_max"].combine_chunks().sort()
 
 
 def _counts(found: FoundRows, newest: NewestChanges) -> dict[str, int]:
