@@ -20,6 +20,7 @@ from tidemark.command_line import changing_commands
 from tidemark.config.airflow_connections import Connection, look_up
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.lsn import Lsn
 
 SHOP = """\
 source: {connection: shop_source}
@@ -123,14 +124,18 @@ def test_a_name_that_is_none_is_answered_with_those_there_are(tidemark: Type) ->
     assert (code, "did you mean shop?" in said) == (1, True)
 
 
+POSITIONS = ["confirmed", "applied", "staged", "source"]
+
+
 def test_positions_shows_how_far_all_four_are_apart(tidemark: Type, databases: tuple[str, str]) -> None:
     code, shown, _ = tidemark("positions", "shop")
     assert code == 1
-    assert [line.split()[0] for line in shown.splitlines()[1:5]] == ["confirmed", "applied", "staged", "source"]
+    assert [line.split()[0] for line in shown.splitlines()[1:5]] == POSITIONS
     assert "Not confirmed further for: billing.payments, shop.carts, stock.orders, stock.payments" in shown
     assert 'Slot "tidemark_shop" keeps' in shown
     at = json.loads(tidemark("positions", "shop", "--json")[1])["positions"]
-    assert at["confirmed_lsn"] < at["applied_lsn"] < at["staged_lsn"] < at["source_lsn"]
+    confirmed, applied, staged, source = (Lsn.parse(at[f"{name}_lsn"]) for name in POSITIONS)
+    assert confirmed < applied < staged < source
 
 
 def test_plan_shows_what_the_next_merge_takes_and_why_it_leaves_the_rest(tidemark: Type) -> None:

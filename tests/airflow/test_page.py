@@ -19,6 +19,7 @@ from tests.support import many_tables
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.lsn import Lsn
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 # A name that would be SQL or markup, were it ever taken for either.
@@ -225,7 +226,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_stands_in_no_other_sites_fram
 def test_status_details_and_figures_are_those_of_the_ledger(site: Site) -> None:
     shown = site.ask("/tidemark/api/pipelines/shop")[1]
     assert shown["rates"]["changes_min"] > 100
-    assert shown["positions"]["applied_lsn"] < shown["positions"]["staged_lsn"]
+    assert Lsn.parse(shown["positions"]["applied_lsn"]) < Lsn.parse(shown["positions"]["staged_lsn"])
     details = site.ask("/tidemark/api/pipelines/shop/table?table=shop.orders")[1]
     assert details["unfit"] == {"total": 9}
     assert details["versions"][0] == {"version": 2, "changed": ['column "currency" was added']}
