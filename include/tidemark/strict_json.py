@@ -99,6 +99,7 @@ def _finite(digits: str) -> float:
 def _text_of(value: Any) -> str:
     if isinstance(value, Lsn):
         return str(value)
+    # The error that msgspec asks its hook for.
     raise NotImplementedError(f"JSON has no {type(value).__name__}")
 
 

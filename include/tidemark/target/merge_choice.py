@@ -13,7 +13,7 @@ A merge of a table has up to three steps, and each of them has its ways:
     spark     Spark computes it; this way is open to every table
 
 A way may still give up while it reads, since some facts are known only then: it raises Declined, which is the reason
-against it. Every way but `spark` writes by Delta's internals, and needs a version of Delta whose internals are known.
+against it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,6 @@ class TableFacts:
     current_has_all_columns: bool = True
     writer_needed: bool = False
     current_writer_needed: bool = False
-    delta_internals_fit: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +273,6 @@ def _against_proof(facts: MergeFacts, chunks: ChunkFacts) -> Iterator[str]:
     yield from _against_shape(facts, chunks)
     if table.current_writer_needed:
         yield _WRITER
-    if not table.delta_internals_fit:
-        yield _INTERNALS
     if not table.current_has_all_columns:
         yield "current lacks a column of the source"
 
@@ -295,8 +292,6 @@ def _against_shape(facts: MergeFacts, chunks: ChunkFacts) -> Iterator[str]:
 
 
 def _against_writing(table: TableFacts) -> Iterator[str]:
-    if not table.delta_internals_fit:
-        yield _INTERNALS
     if table.writer_needed:
         yield _WRITER
 
@@ -305,5 +300,4 @@ def _too_many(changes: ChangeFacts) -> str:
     return f"{counted(changes.rows, 'change')} of {changes.bytes / MB:.1f} MiB are more than the driver folds"
 
 
-_INTERNALS: Final = "this version of Delta has other internals"
 _WRITER: Final = "history or current maps its columns, or has a feature that only Spark writes"

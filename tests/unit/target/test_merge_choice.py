@@ -58,7 +58,6 @@ OF_TABLE: list[tuple[dict[str, Any], str, list[tuple[str, str]]]] = [
     ({"key": "none"}, "no key", BY_THE_DRIVER),
     ({"key": "floating"}, "compares otherwise", BY_THE_DRIVER),
     ({"has_current": False}, "no current", BY_THE_DRIVER),
-    ({"delta_internals_fit": False}, "other internals", BY_THE_DRIVER),
     ({"writer_needed": True}, "only Spark writes", [("chunks", "files"), ("changes", "driver")]),
     ({"current_writer_needed": True}, "only Spark writes", [("chunks", "proof"), ("verify", "proof")]),
     ({"history_as_expected": False}, "other columns", [("chunks", "files")]),
