@@ -290,11 +290,9 @@ class SchemaDisagrees(BugError):
 class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
-        "Its changes stay in staging and the other tables go on. If a type, the key or the identity changed, write "
-        "`evolve: follow` for the table in the pipeline file: the next run goes on with it beside the old. If a column "
-        "was left out of the publication, or has a name that the target uses, put that right at the source: the table "
-        "goes on with its next change there, and is marked where changes came without the column. If columns are gone "
-        "or were renamed and the table has a key, unpark it and start a backfill of it; otherwise " + BEGIN_ANEW
+        "Its changes stay in staging and the other tables go on. If names of columns are alike, or the target's, "
+        "rename them at the source; if the key is left out, capture it. Write `evolve: follow` for the table in "
+        "the pipeline file: the next run builds it anew beside the old. To go on without what is staged, " + BEGIN_ANEW
     )
 
 

@@ -118,8 +118,8 @@ class Looking:
                 self._keep_as_another,
                 self._is_bare,
                 self._guarding.applied,
+                self.told,
             ),
-            self.told,
         )
         self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed, self.schemas.is_bare)
         self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
