@@ -15,6 +15,7 @@ from psycopg import sql
 
 from sandbox.services.postgres import PostgresServer, running
 from tests.support import servers
+from tidemark import failpoints
 from tidemark.config import TableRule
 
 if TYPE_CHECKING:
@@ -54,6 +55,18 @@ def postgres17(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresSer
     """For thorough tests alone: it is not in requirements.txt."""
     with running(tmp_path_factory.mktemp("postgres17"), 17, **QUIET, **PREPARES) as server:
         yield server
+
+
+def pytest_configure() -> None:
+    """No test leaves an error to Spark unseen, in whatever process it merges; see `fall_backs`."""
+    os.environ[failpoints.FALL_BACKS_FAIL] = "1"
+
+
+@pytest.fixture(autouse=True)
+def fall_backs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is marked `falls_back` may merge a table by Spark after the driver failed with an error."""
+    if request.node.get_closest_marker("falls_back"):
+        monkeypatch.delenv(failpoints.FALL_BACKS_FAIL)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is thorough

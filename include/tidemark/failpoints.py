@@ -7,6 +7,8 @@
     each:<folder>  SIGKILL at every name, once each: the first process at a name writes a file of that name and
                    dies; later ones continue. For processes that are not started one by one, as Airflow's tasks
 
+TIDEMARK_FALL_BACKS_FAIL, set to anything, has a merge raise an error that it would otherwise leave to Spark.
+
 `NAMES` and `OF_MAINTENANCE` list them in the order in which a run reaches them; tests/faults walks the lists.
 """
 
@@ -18,6 +20,7 @@ from typing import Final
 
 VARIABLE: Final = "TIDEMARK_FAILPOINT"
 EACH: Final = "each:"
+FALL_BACKS_FAIL: Final = "TIDEMARK_FALL_BACKS_FAIL"
 
 OF_A_BACKFILL: Final = (
     "plan.before_open",
@@ -76,6 +79,11 @@ def reach(name: str) -> None:
     elif chosen == f"{name}:stop":
         os.environ.pop(VARIABLE, None)  # once: what goes on later shall go on to its end
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fall_backs_fail() -> bool:
+    """Whether an error that a merge would leave to Spark is raised instead."""
+    return bool(os.environ.get(FALL_BACKS_FAIL))
 
 
 def _is_first(folder: str, name: str) -> bool:

@@ -14,8 +14,8 @@ import pytest
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import REPOSITORY, Environment
+from tests.support.merge_ways import leave_to_spark
 from tidemark import failpoints
-from tidemark.target.driver import row_merge
 
 STAGES = ("drain", "merge", "confirm")
 
@@ -41,7 +41,7 @@ def test_a_run_killed_here_is_finished_by_its_retry(
     """Few changes are folded by the driver, and all failpoints lie on that way; those of the merge on Spark's too."""
     if way == "spark":
         monkeypatch.setenv(stages.FOLD_VARIABLE, way)
-        monkeypatch.setattr(row_merge, "MAX_ROWS", -1)
+        leave_to_spark(monkeypatch)
     workload.change(shop)
     _run_until(shop, name)
     for stage in STAGES[STAGES.index(_stage(name)) :]:

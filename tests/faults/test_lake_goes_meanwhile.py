@@ -25,7 +25,7 @@ from tidemark.formats import layout
 from tidemark.maintenance import compaction_runs, replay_runs
 from tidemark.maintenance.replay_runs import ReplayRequest
 from tidemark.target import merge
-from tidemark.target.driver.row_merge import FewChanges
+from tidemark.target.driver.driver_merge import DriverMerge
 
 ITEM, NEW = "shop.item", "shop.new"
 _numbers = itertools.count(1)
@@ -125,7 +125,7 @@ def before_tables_are_read(shop: Environment, lake: Lake, monkeypatch: pytest.Mo
 
 def before_tables_are_made(shop: Environment, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The changes are in memory by then, and logs are open: they could be committed to nowhere."""
-    move_history, one_at_a_time = FewChanges.move_history, threading.Lock()
+    move_history, one_at_a_time = DriverMerge.move_history, threading.Lock()
 
     def gone(*changes: object) -> int:
         with one_at_a_time:
@@ -133,7 +133,7 @@ def before_tables_are_made(shop: Environment, lake: Lake, monkeypatch: pytest.Mo
                 lake.goes()
         return move_history(*changes)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(FewChanges, "move_history", gone)
+    monkeypatch.setattr(DriverMerge, "move_history", gone)
 
 
 def before_the_result_is_left(shop: Environment, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

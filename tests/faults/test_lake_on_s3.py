@@ -28,6 +28,7 @@ from tests.faults import workload
 from tests.faults.rows_from_before import old_tables
 from tests.support import judge, local_spark, stages
 from tests.support.capture import REPOSITORY, Environment
+from tests.support.merge_ways import leave_to_spark
 from tests.support.remedies import Told, ends_equal
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, by_lot, from_the, in_front_of, one_in
 from tests.support.s3_server import SECRET, S3Server, access, let_in, put_lake
@@ -44,7 +45,6 @@ from tidemark.target import merge
 from tidemark.target import table_compaction as upkeep_of_tables
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.session import table_session
-from tidemark.target.driver import row_merge
 from tidemark.target.merge_failures import as_refusal
 
 STAGES = ("drain", "merge", "confirm")
@@ -424,14 +424,14 @@ def test_a_first_load_puts_the_files_of_its_chunks_into_the_tables_and_is_proven
     shop: Environment, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole: list[int] = []
-    original = merge.whole_chunks
+    original = merge.first_load
 
     def spied(*given: Any) -> Any:
         loaded = original(*given)
-        whole.append(0 if loaded is None else loaded.rows)
+        whole.append(loaded.rows)
         return loaded
 
-    monkeypatch.setattr(merge, "whole_chunks", spied)
+    monkeypatch.setattr(merge, "first_load", spied)
     old = old_tables(shop)
     shop.begin_backfill(old.item, chunk_rows=5)
     proxy.fault = one_in(3)
@@ -461,7 +461,7 @@ def test_what_lies_in_a_bucket_is_compacted_retired_and_proven(
         workload.change(shop)
         shop.run()
     with monkeypatch.context() as many:
-        many.setattr(row_merge, "MAX_ROWS", -1)
+        leave_to_spark(many)
         for number in range(2):
             shop.execute(f"INSERT INTO shop.item SELECT i, 'many' FROM generate_series({90_000 + number}, 90_100, 2) i")
             shop.run()

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.manifests import manifest_of, plan_of
 from tidemark.errors import LeaseLost
-from tidemark.formats.merge_result import PlanResult
+from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.ledger import leases
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import plans
@@ -40,3 +42,24 @@ def test_an_abandoned_plan_is_not_looked_for_but_its_result_still_counts(
     plans.abandon(book, "p1")
     assert plans.not_ingested(book) == []
     assert plans.ingest(book, PlanResult(plan="p1", pipeline="shop", generation=1, tables=()))
+
+
+def test_how_a_table_was_merged_the_last_time_is_read_from_the_newest_result_that_says_so(
+    ledger: str, book: Book, generation: Generation
+) -> None:
+    """A plan whose table was level already took no way."""
+
+    def ingested(name: str, **fields: Any) -> None:
+        plan = plan_of(name, manifest_of(100, 200, "s.a", "s.b"))
+        with leases.hold(ledger, "shop", ["table:s.a", "table:s.b"], "merge/1") as lease:
+            plans.record(book, lease, plan, run_id="run1", path=f"shop/plans/{name}/plan.json")
+        tables = (TableResult("s.b", None, None), TableResult("s.a", Lsn(200), Lsn(200), **fields))
+        assert plans.ingest(book, PlanResult(plan=name, pipeline="shop", generation=1, tables=tables))
+
+    assert plans.last_way(book, "s.a") is None
+    ingested("p1", way={"changes": "driver"}, why={"changes": "3 changes"})
+    ingested("p2", way={"changes": "spark"}, why={"changes": "not driver: ..."}, fall_backs=("changes: driver: E",))
+    ingested("p3")
+    taken = plans.last_way(book, "s.a")
+    assert taken == plans.TakenWay("p2", {"changes": "spark"}, {"changes": "not driver: ..."}, ("changes: driver: E",))
+    assert plans.last_way(book, "s.b") is None

@@ -1,6 +1,6 @@
 """Decoder, visibility and fold, without PostgreSQL and Spark: thousands of seeds in a minute.
 
-    a source in thirty lines ──► pgoutput bytes ──► Decoder, in blocks cut anywhere ──┬── arrow_fold, batch by batch
+    a source in thirty lines ──► pgoutput bytes ──► Decoder, in blocks cut anywhere ──┬── change_walk, batch by batch
        (transactions that are committed                                               └── the rule of R7 over chunks
         and not visible, chunks, ids beyond the epoch, columns that swap names)
 
@@ -30,7 +30,7 @@ from tidemark.names import ROW_HOLES
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.table import TableSchema
-from tidemark.target.driver import arrow_fold
+from tidemark.target.driver.change_walk import walk_changes
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "100")))
@@ -170,19 +170,18 @@ def _message(change: Change) -> bytes:
 def folded(state: dict[Key, Row], staged: pa.Table) -> list[tuple[str, Row]]:
     """Change the state by a batch, as the driver does; what history gets."""
     in_order = staged.sort_by([("_commit_lsn", "ascending"), ("_ordinal", "ascending")])
-    fold = arrow_fold.fold_changes(in_order, ["id"], COLUMNS, moved=True)
-    bases = [state.get(key, {}) for key in fold.base]
-    base = {name: pa.array([row.get(name) for row in bases], pa.string()) for name in fold.unchanged()}
-    rows = fold.rows(base, [frozenset() if row else frozenset(COLUMNS) for row in bases])
-    assert not any(rows[ROW_HOLES].to_pylist())
-    keys, current = arrow_fold.current_of(fold, rows)
-    if "truncate" in fold.ops:
+    walk = walk_changes(in_order, ["id"], COLUMNS)
+    bases = [state.get(key, {}) for key in walk.base]
+    base = {name: pa.array([row.get(name) for row in bases], pa.string()) for name in walk.unchanged()}
+    rows = walk.rows(base, [frozenset() if row else frozenset(COLUMNS) for row in bases]).to_pylist()
+    assert not any(row[ROW_HOLES] for row in rows)
+    if "truncate" in walk.ops:
         state.clear()
-    for key in fold.newest:
+    for key, number in walk.newest.items():
         state.pop(key, None)
-    state.update(zip(keys, current.select(COLUMNS).to_pylist(), strict=True))
-    history = arrow_fold.history_of(rows, COLUMNS).to_pylist()
-    return [(row["_op"], {name: row[name] for name in COLUMNS}) for row in history]
+        if walk.ops[number] != "delete":
+            state[key] = {name: rows[number][name] for name in COLUMNS}
+    return [(row["_op"], {name: row[name] for name in COLUMNS}) for row in rows]
 
 
 def seen(seed: Seed, staged: pa.Table) -> dict[Key, Row]:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psycopg
+from psycopg.types.json import Jsonb
 
 from tests.support.manifests import schema_of
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.ledger.captured import joins, put_aside, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.migrations import migrate
@@ -90,8 +92,26 @@ def make(source: str, ledger: str, pipeline: str = "shop", count: int = 500) -> 
         tables.park(book, PARKED, NOT_FOLLOWED)
         tables.pause(book, PAUSED, "anna")
         _put_aside(book)
+        _merge(book)
         tables.mark_needs_backfill(book, UNFILLED, tables.EXISTING_ROWS, "it had rows before it was captured")
     return world
+
+
+def _merge(book: Ledger) -> None:
+    """The last merge of a table: by the driver, after an error at what it began with."""
+    why, way = {"changes": "50 changes in 1 batch", "chunks": "40 of their rows are new"}, {"changes": "driver"}
+    result = TableResult(PARKED, None, None, way={**way, "chunks": "files"}, why=why, fall_backs=("a footer: OSError",))
+    book.execute(
+        """
+        INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables, result, ingested_at)
+        VALUES (%s, 'p1', 1, 'r1', 'h1', 'plan.json', %s, %s, now())
+        """,
+        (
+            book.pipeline,
+            Jsonb({PARKED: "0/1"}),
+            Jsonb(json.loads(PlanResult("p1", book.pipeline, 1, (result,)).to_json())),
+        ),
+    )
 
 
 def _put_aside(book: Ledger) -> None:

@@ -168,9 +168,10 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
 def main(stage: str, path: str) -> None:
     block_pandas_import()
     if os.environ.get(FOLD_VARIABLE) == "spark":
-        from tidemark.target.driver import row_merge
+        from tidemark.target import merge_choice
 
-        row_merge.MAX_ROWS = -1  # type: ignore[misc]
+        for name in ("FEW", "MANY"):
+            setattr(merge_choice, name, replace(getattr(merge_choice, name), rows=-1))
     stage_input: StageInput = pickle.loads(Path(path).read_bytes())
     match stage:
         case "plan":

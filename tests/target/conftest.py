@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ from pyspark.sql import SparkSession
 from tests.support import azure_server, google_server, s3_server
 from tests.support.azure_server import Azure
 from tests.support.google_server import Google
+from tests.support.merge_ways import leave_to_spark
 from tests.support.s3_server import S3Server
 from tests.target.lake import Lake, LakeInABucket
 from tidemark.target import merge
-from tidemark.target.chunks import chunk_equality
-from tidemark.target.chunks.chunk_equality import EqualChunks
-from tidemark.target.driver import row_merge
+from tidemark.target.merge_choice import Step, Way
+from tidemark.target.merge_record import MergeRecord
 
 Proven = list[bool]
+Ways = list[tuple[str, str, Way]]
 
 
 @pytest.fixture
@@ -63,35 +65,48 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who folds few changes, as those of every test are: Spark, or, where a test asks for that too, the driver."""
     chosen = str(getattr(request, "param", "spark"))
     if chosen == "spark":
-        monkeypatch.setattr(row_merge, "MAX_ROWS", -1)
+        leave_to_spark(monkeypatch)
     return chosen
 
 
 @pytest.fixture
-def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
-    """Per table and merge with chunks that are compared, whether the driver proved them equal; Spark must say the same
-    of them."""
-    done: Proven = []
-    compare, prove = merge.TableMerge._compare, merge.equal_chunks
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    """Per merge of a table and step the way that it took."""
+    taken: Ways = []
+    took = MergeRecord.took
 
-    def spied(*given: Any, **named: Any) -> EqualChunks | None:
-        equal = prove(*given, **named)
-        if any(batch.claims for batch in given[3].batches):
-            done.append(equal is not None)
-        return equal
+    def spied(record: MergeRecord, step: Step, way: Way, why: str = "") -> None:
+        taken.append((record.table, step, way))
+        took(record, step, way, why)
+
+    monkeypatch.setattr(MergeRecord, "took", spied)
+    return taken
+
+
+@pytest.fixture
+def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
+    """Per merge with chunks whose files are not added as they are, whether the driver proved them equal; of those that
+    are only compared Spark must say the same."""
+    done: Proven = []
+    compare, took = merge.TableMerge._compare, MergeRecord.took
+
+    def spied(record: MergeRecord, step: Step, way: Way, why: str = "") -> None:
+        if step == "verify" or (step == "chunks" and way != Way.FILES):
+            done.append(way == Way.PROOF)
+        took(record, step, way, why)
 
     def both(own: merge.TableMerge, *given: Any, **named: Any) -> Any:
-        before = len(done)
         mine = compare(own, *given, **named)
-        if any(done[before:]):
-            own.session.conf.set(chunk_equality.SETTING, "false")
+        if own.record.way.get("verify") == Way.PROOF:
+            of_driver, ways = own.choice, dict(own.record.way)
+            own.choice = replace(of_driver, ways={**of_driver.ways, "verify": (Way.SPARK,)})
             sparks = compare(own, *given, **named)
-            own.session.conf.unset(chunk_equality.SETTING)
+            own.choice, own.record.way = of_driver, ways
             done.pop()
             assert mine == sparks
         return mine
 
-    monkeypatch.setattr(merge, "equal_chunks", spied)
+    monkeypatch.setattr(MergeRecord, "took", spied)
     monkeypatch.setattr(merge.TableMerge, "_compare", both)
     return done
 
@@ -100,13 +115,12 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
 def is_proven(proven: Proven, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """By table, whether the driver proved the chunks equal that were compared last."""
     done: dict[str, bool] = {}
-    prove = merge.equal_chunks
+    compare = merge.TableMerge._compare
 
-    def spied(*given: Any, **named: Any) -> EqualChunks | None:
-        equal = prove(*given, **named)
-        if any(batch.claims for batch in given[3].batches) and given[0].conf.get(chunk_equality.SETTING, "") != "false":
-            done[given[2][-1].table.name] = equal is not None
-        return equal
+    def spied(own: merge.TableMerge, *given: Any, **named: Any) -> Any:
+        compared = compare(own, *given, **named)
+        done[own.schema.table.name] = own.record.way.get("verify") == Way.PROOF
+        return compared
 
-    monkeypatch.setattr(merge, "equal_chunks", spied)
+    monkeypatch.setattr(merge.TableMerge, "_compare", spied)
     return done

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.merge_ways import leave_to_spark
+from tests.target.conftest import Ways
 from tests.target.lake import Lake, StagedTable, table_schema
 from tests.target.model import Change, Row
 from tidemark.schema.table import Column
-from tidemark.target import merge
-from tidemark.target.driver import row_merge, small_files
+from tidemark.target.driver import small_files
+from tidemark.target.merge_choice import Way
 
 KEY: dict[str, list[Any]] = {
     "a.b": ["", " ", "a", "a ", "A", "é", "e\u0301", "😀", "\u200b"],
@@ -93,7 +95,9 @@ def _as_texts(lake: Lake, table: StagedTable, what: str) -> list[str]:
 
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))])
-def test_turns_come_to_what_spark_alone_says(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_turns_come_to_what_spark_alone_says(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, ways: Ways, seed: int
+) -> None:
     monkeypatch.setattr(small_files, "MOST", 1)  # each merge of the driver writes anew what an earlier one wrote
     rng = random.Random(seed)
     schema = table_schema("t", TARGETS, tuple(sorted(KEY)))
@@ -101,15 +105,6 @@ def test_turns_come_to_what_spark_alone_says(lake: Lake, monkeypatch: pytest.Mon
     mine, sparks = lake.table(schema), spark.table(schema)
     keys = [{name: rng.choice(values) for name, values in KEY.items()} for _ in range(9)]
     keys += [{**keys[0], name: rng.choice(values)} for name, values in KEY.items()]
-    ways: list[bool] = []
-    original = merge.few_changes
-
-    def spied(*arguments: Any) -> Any:
-        few = original(*arguments)
-        ways.append(few is not None)
-        return few
-
-    monkeypatch.setattr(merge, "few_changes", spied)
     merged = 0
     expected_ways = []
     for step in range(4):
@@ -128,10 +123,10 @@ def test_turns_come_to_what_spark_alone_says(lake: Lake, monkeypatch: pytest.Mon
         expected_ways += [by_driver, False]
         with monkeypatch.context() as patched:
             if not by_driver:
-                patched.setattr(row_merge, "MAX_ROWS", -1)
+                leave_to_spark(patched)
             (one,) = lake.applied(mine.planned(merged))
         with monkeypatch.context() as patched:
-            patched.setattr(row_merge, "MAX_ROWS", -1)
+            leave_to_spark(patched)
             (two,) = spark.applied(sparks.planned(merged))
         merged = len(mine.batches)
         for what in ("history", "current"):
@@ -139,4 +134,4 @@ def test_turns_come_to_what_spark_alone_says(lake: Lake, monkeypatch: pytest.Mon
             assert (left == right) if what == "history" else (sorted(left) == sorted(right)), (what, step)
         assert {k: v for k, v in one.rows.items() if v} == {k: v for k, v in two.rows.items() if v}
         assert (one.holes and one.holes.columns) == (two.holes and two.holes.columns)
-    assert ways == expected_ways
+    assert [way == Way.DRIVER for _, _, way in ways] == expected_ways

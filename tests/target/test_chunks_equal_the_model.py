@@ -24,7 +24,8 @@ from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_result import TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.lsn import Lsn
-from tidemark.target import merge
+from tidemark.target import merge_choice
+from tidemark.target.chunks import first_load
 from tidemark.target.spark import spark_chunk_merge
 from tidemark.target.spark.spark_merge import Changes
 
@@ -236,7 +237,7 @@ def test_many_rows_are_joined_without_sending_them_to_the_driver(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few_changes: int
 ) -> None:
     """Whether the changes beside the chunks are few or many too: those may go to where the chunks' rows are."""
-    monkeypatch.setattr(merge, "FEW_ROWS", -1)
+    monkeypatch.setattr(merge_choice, "UNCOMPILED_ROWS", -1)
     monkeypatch.setattr(spark_chunk_merge, "FEW_CHANGES", few_changes)
     plans: list[str] = []
 
@@ -297,8 +298,8 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three files of current one is read for the chunk's keys, and searched by the MERGE."""
-    monkeypatch.setattr(merge, "FEW_ROWS", -1)
-    monkeypatch.setattr(merge, "whole_chunks", lambda *_: None)
+    monkeypatch.setattr(merge_choice, "UNCOMPILED_ROWS", -1)
+    monkeypatch.setattr(first_load, "MAX_FILES", -1)
     table = lake.table(table_schema("t", TEXTS))
     for number in range(3):
         table.stage([Change("insert", {"id": 10 * number + n, "n": 0, "body": "b", "note": "c"}) for n in range(4)])
@@ -334,7 +335,7 @@ def test_a_chunk_from_before_its_key_was_renamed_finds_its_rows(
 ) -> None:
     """Two chunks of one plan, of a table that holds their rows: in the file of the first, the key's name of by now is
     no column's, or that of another column, between whose values no key lies."""
-    monkeypatch.setattr(merge, "FEW_ROWS", -1)
+    monkeypatch.setattr(merge_choice, "UNCOMPILED_ROWS", -1)
     table = lake.table(numbered_schema("t"))
     rows = [{"id": key, "n": 1000 + key, "body": "b", "note": "c"} for key in range(1, 7)]
     table.stage([Change("insert", row) for row in rows])

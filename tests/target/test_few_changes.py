@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -16,14 +17,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support import delta_files
+from tests.support.merge_ways import leave_to_spark
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.target.model import Change, Key, Row, apply, random_changes
 from tests.target.test_values import delete, insert, move, update
 from tidemark.formats.merge_result import TableResult
 from tidemark.schema.table import TableSchema
-from tidemark.target import merge
+from tidemark.target import merge_choice
 from tidemark.target.delta import data_files
-from tidemark.target.driver import row_merge, small_files, target_rows
+from tidemark.target.driver import driver_fold, driver_merge, small_files, target_rows
+from tidemark.target.merge_choice import Step, Way
+from tidemark.target.merge_record import MergeRecord
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -33,14 +37,14 @@ pytestmark = driver
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Per table that was folded, whether the driver did it."""
     folds: list[bool] = []
-    original = merge.few_changes
+    took = MergeRecord.took
 
-    def spied(*arguments: Any) -> Any:
-        few = original(*arguments)
-        folds.append(few is not None)
-        return few
+    def spied(record: MergeRecord, step: Step, way: Way, why: str = "") -> None:
+        if step == "changes":
+            folds.append(way == Way.DRIVER)
+        took(record, step, way, why)
 
-    monkeypatch.setattr(merge, "few_changes", spied)
+    monkeypatch.setattr(MergeRecord, "took", spied)
     return folds
 
 
@@ -62,7 +66,7 @@ class BothWays:
         mine, sparks = self.tables
         (result,) = self.lake.applied(mine.planned(self.done))
         with self.patch.context() as patched:
-            patched.setattr(row_merge, "MAX_ROWS", -1)
+            leave_to_spark(patched)
             (other,) = self.spark.applied(sparks.planned(self.done))
         self.done = len(mine.batches)
         for step in ("history", "current"):
@@ -317,7 +321,7 @@ def test_more_keys_than_the_driver_should_read_are_left_to_spark(
     table = lake.table(table_schema("t", TEXTS))
     table.stage([insert(n) for n in range(50)])
     lake.applied(table.planned())
-    monkeypatch.setattr(row_merge, "MAX_KEY_BYTES", 10)
+    monkeypatch.setattr(driver_merge, "MAX_KEY_BYTES", 10)
     table.stage([update(90, n=1)])  # no file can have it, and none is read
     lake.applied(table.planned(1))
     table.stage([update(9, n=1)])
@@ -365,14 +369,14 @@ def test_small_files_of_large_rows_are_not_all_in_memory_at_once(
     monkeypatch.setattr(small_files, "MOST", 4)
     monkeypatch.setattr(small_files, "MAX_DECODED", 25_000, raising=False)
     gathered: list[int] = []
-    original = small_files.crumbs_of
+    original = small_files.gathered
 
-    def spied(*arguments: Any) -> small_files.Crumbs:
+    def spied(*arguments: Any) -> small_files.SmallFiles:
         of = original(*arguments)
         gathered.append(of.rows.nbytes)
         return of
 
-    monkeypatch.setattr(small_files, "crumbs_of", spied)
+    monkeypatch.setattr(small_files, "gathered", spied)
     table = lake.table(table_schema("t", TEXTS))
     for n in range(7):
         table.stage([insert(n, body=f"{n}" * 10_000)])
@@ -432,7 +436,7 @@ def test_values_that_would_fill_the_driver_are_filled_in_by_spark(
 ) -> None:
     both.stage([insert(1, body="x" * 1000), insert(2)])
     both.step()
-    monkeypatch.setattr(row_merge, "MAX_FILLED_BYTES", 10_000)
+    monkeypatch.setattr(driver_fold, "MAX_FILLED_BYTES", 10_000)
     both.stage([update(1, "body", n=n) for n in range(9)])
     both.step()
     both.stage([update(1, "body", n=n) for n in range(11)])
@@ -444,7 +448,7 @@ def test_changes_that_would_fill_the_driver_are_left_to_spark(
     both: BothWays, folded: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In many files, each of which has room."""
-    monkeypatch.setattr(row_merge, "MAX_BYTES", 20_000)
+    monkeypatch.setattr(merge_choice, "FEW", replace(merge_choice.FEW, decoded_bytes=20_000))
     for key in range(4):
         both.stage([insert(key, body=str(key) * 8000)])
     both.step()

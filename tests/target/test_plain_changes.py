@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.merge_ways import none_are_few
 from tests.target import test_few_changes
 from tests.target.lake import TEXTS, Lake, table_schema
 from tests.target.model import Change, Key, Row, apply, random_changes
@@ -15,26 +16,25 @@ from tests.target.test_few_changes import BothWays, driver
 from tests.target.test_values import delete, insert, move, update
 from tidemark.target import merge
 from tidemark.target.delta import delta_tables
-from tidemark.target.driver import columnar_merge, history_files, row_merge, target_rows
-from tidemark.target.driver.columnar_merge import PlainChanges
+from tidemark.target.driver import driver_fold, driver_memory, history_files, target_rows
+from tidemark.target.driver.driver_merge import DriverMerge
 
 pytestmark = driver
 
 
 @pytest.fixture(autouse=True)
 def as_columns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Per merge of a table that the driver folds, whether it was as columns."""
-    monkeypatch.setattr(row_merge, "PLAIN_FROM", 0)
+    """Per merge of a table that the driver folds, whether no change of it was walked."""
+    none_are_few(monkeypatch)
     done: list[bool] = []
-    original = merge.few_changes
+    original = merge.driver_merge
 
-    def spied(*arguments: Any) -> Any:
-        few = original(*arguments)
-        if few is not None:
-            done.append(isinstance(few, PlainChanges))
-        return few
+    def spied(*arguments: Any, **named: Any) -> DriverMerge:
+        merged = original(*arguments, **named)
+        done.append(merged.folded.newest.walk is None)
+        return merged
 
-    monkeypatch.setattr(merge, "few_changes", spied)
+    monkeypatch.setattr(merge, "driver_merge", spied)
     return done
 
 
@@ -70,13 +70,13 @@ def test_what_is_new_above_all_that_is_there_is_compared_with_nothing(
 ) -> None:
     both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
     looked: list[str] = []
-    keys = target_rows.TargetRows.keys
+    in_file = target_rows.TargetRows._in_file
 
-    def noted(target: Any, file: Any) -> Any:
+    def noted(target: Any, file: Any, sought: Any) -> Any:
         looked.append(file.path)
-        return keys(target, file)
+        return in_file(target, file, sought)
 
-    monkeypatch.setattr(target_rows.TargetRows, "keys", noted)
+    monkeypatch.setattr(target_rows.TargetRows, "_in_file", noted)
     both.stage([insert(n) for n in range(5)])
     both.step()
     both.stage([insert(n) for n in range(5, 9)], [update(6, n=1), delete(7), insert(7, n=2)])
@@ -99,7 +99,7 @@ def test_what_is_more_or_other_than_that_is_left_to_others(
     both.step()
     both.stage([update(1, "body"), move(2, 9)])
     both.step()
-    monkeypatch.setattr(columnar_merge, "MAX_MASKED", 2)
+    monkeypatch.setattr(driver_fold, "MAX_REPLACED", 2)
     both.stage([update(n, n=4) for n in (1, 3, 4)])
     both.step()
     assert as_columns == [True, False]
@@ -111,14 +111,14 @@ def test_changes_are_read_once_beside_the_tables_first_commits(
     """Whatever becomes of them, the memory is free in the end: they are folded; read too early, since the plan's rows
     turn out to be too many to replace; not what was staged."""
     done: list[str] = []
-    staged_of, create = columnar_merge.staged_of, delta_tables.create
+    read_newest, create = merge.read_newest, delta_tables.create
     is_reading, is_created = threading.Event(), threading.Event()
 
     def read(*arguments: Any) -> Any:
         is_reading.set()
         assert is_created.wait(60)
         done.append(threading.current_thread().name.partition("_")[0])
-        return staged_of(*arguments)
+        return read_newest(*arguments)
 
     def created(*arguments: Any) -> None:
         assert is_reading.wait(60) or as_columns
@@ -129,12 +129,12 @@ def test_changes_are_read_once_beside_the_tables_first_commits(
     both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
     both.stage([insert(n) for n in range(3)])
     with monkeypatch.context() as patched:
-        patched.setattr(columnar_merge, "staged_of", read)
+        patched.setattr(merge, "read_newest", read)
         patched.setattr(delta_tables, "create", created)
         both.step()
         assert sorted(done[:3]) == ["created", "created", "read ahead"]
         both.stage([update(1, n=5)])
-        patched.setattr(columnar_merge, "MAX_MASKED", 0)
+        patched.setattr(driver_fold, "MAX_REPLACED", 0)
         both.step()
     assert done.count("read ahead") == 2
     both.stage([update(2, n=5)])
@@ -145,8 +145,8 @@ def test_changes_are_read_once_beside_the_tables_first_commits(
     assert result.error is not None
     assert result.error.kind == "StagedFileDiffers"
     assert as_columns == [True]
-    assert columnar_merge._only_one.acquire(blocking=False)
-    columnar_merge._only_one.release()
+    assert driver_memory._ONE.acquire(blocking=False)
+    driver_memory._ONE.release()
 
 
 def test_only_one_table_at_a_time_has_the_drivers_memory(
@@ -154,19 +154,19 @@ def test_only_one_table_at_a_time_has_the_drivers_memory(
 ) -> None:
     """The others go through Spark; it is given back after a table, also after one that turned out to be too much."""
     both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
-    assert columnar_merge._only_one.acquire(blocking=False)
+    assert driver_memory._ONE.acquire(blocking=False)
     try:
         both.stage([insert(n) for n in range(3)])
         both.step()
     finally:
-        columnar_merge._only_one.release()
+        driver_memory._ONE.release()
     assert as_columns == []
     both.stage([update(1, n=5), delete(2)])
     both.step()
-    monkeypatch.setattr(columnar_merge, "MAX_MASKED", 0)
+    monkeypatch.setattr(driver_fold, "MAX_REPLACED", 0)
     both.stage([update(1, n=6)])
     both.step()
     monkeypatch.undo()
     assert as_columns == [True]
-    assert columnar_merge._only_one.acquire(blocking=False)
-    columnar_merge._only_one.release()
+    assert driver_memory._ONE.acquire(blocking=False)
+    driver_memory._ONE.release()

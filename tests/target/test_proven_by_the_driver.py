@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from tests.support.merge_ways import none_are_few
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.model import Change, Row
 from tests.target.verifying import SEEN, by_hand, counts, filled, planned, row, verify
 from tidemark.formats.manifest import KeyPart, Sweep
 from tidemark.lsn import Lsn
 from tidemark.target.chunks import chunk_equality
-from tidemark.target.driver import row_merge
 
 pytestmark = pytest.mark.usefixtures("proven")
 
@@ -131,7 +131,7 @@ def test_a_table_has_the_drivers_memory_for_its_changes_and_its_proof(
     lake: Lake, is_proven: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a table waits for those before it: which of them Spark compares is no matter of chance."""
-    monkeypatch.setattr(row_merge, "PLAIN_FROM", 2)
+    none_are_few(monkeypatch, 2)
     tables = [filled(lake, table_schema(f"t{n}", TEXTS), PLAIN) for n in range(4)]
     for table in tables:
         change = (table.next_lsn(), 50, [Change("update", row(key, n=9)) for key in range(1, 5)])

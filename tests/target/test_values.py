@@ -18,11 +18,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.merge_ways import leave_to_spark
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.target.model import Change, Key, Row, apply
 from tidemark.formats.merge_result import Holes, TableResult
 from tidemark.schema.table import TableSchema
-from tidemark.target.driver import row_merge
 from tidemark.target.spark import spark_merge as target_changes
 
 UTC = ZoneInfo("UTC")  # as Arrow gives it back
@@ -263,7 +263,7 @@ def merged(
     """All traps, by two plans of one lake; by Spark, and as far as the driver folds few changes, by the driver."""
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "spark":
-            patched.setattr(row_merge, "MAX_ROWS", -1)
+            leave_to_spark(patched)
         yield _merged(spark, tmp_path_factory)
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tests.support import delta_files
+from tests.support.merge_ways import leave_to_spark
 from tests.target.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.target.model import Change, Row
 from tests.target.source import KEYS, Source
@@ -31,11 +32,10 @@ from tidemark.formats.upkeep_plan import Step, UpkeepPlan
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.target import merge, table_compaction
-from tidemark.target.chunks import chunk_fold
-from tidemark.target.chunks import first_load as whole_chunks
-from tidemark.target.chunks.first_load import WholeChunks
+from tidemark.target.chunks import chunk_equality
+from tidemark.target.chunks import first_load as first_load_of
+from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import parquet_footer
-from tidemark.target.driver.columnar_merge import PlainChanges
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -47,14 +47,14 @@ Added = list[tuple[str, int | None]]
 def added(monkeypatch: pytest.MonkeyPatch) -> Added:
     """Per merge of a table how many rows of chunks were added as they are; None if all went through Spark."""
     done: Added = []
-    original = merge.whole_chunks
+    original = merge.TableMerge._chunks
 
-    def spied(*given: Any) -> Any:
-        whole = original(*given)
-        done.append((given[2][-1].table.name, None if whole is None else whole.rows))
-        return whole
+    def spied(own: merge.TableMerge, *given: Any) -> Any:
+        load, equal = original(own, *given)
+        done.append((own.schema.table.name, None if load is None else load.rows))
+        return load, equal
 
-    monkeypatch.setattr(merge, "whole_chunks", spied)
+    monkeypatch.setattr(merge.TableMerge, "_chunks", spied)
     return done
 
 
@@ -65,14 +65,15 @@ Folded = list[tuple[str, int | None]]
 def folded(monkeypatch: pytest.MonkeyPatch) -> Folded:
     """Per merge with rows of chunks that changes have too, how many of them the driver folded; None: Spark did."""
     done: Folded = []
-    original = chunk_fold.folded
+    original = merge.TableMerge._by_driver
 
-    def spied(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges | None:
-        changes = original(schemas, whole)
-        done.append((schemas[-1].table.name, None if changes is None else whole.masked))
+    def spied(own: merge.TableMerge, batches: Any, tables: Any, load: FirstLoad | None, ahead: Any) -> Any:
+        changes = original(own, batches, tables, load, ahead)
+        if load is not None and load.masked:
+            done.append((own.schema.table.name, None if changes is None else load.masked))
         return changes
 
-    monkeypatch.setattr(chunk_fold, "folded", spied)
+    monkeypatch.setattr(merge.TableMerge, "_by_driver", spied)
     return done
 
 
@@ -257,9 +258,9 @@ class BothWays:
             return
         mine = self.lake.applied(*[t.mine.planned(t.done) for t in twins])
         with self.patch.context() as patched:
-            patched.setattr(whole_chunks, "MAX_FILES", -1)
-            patched.setattr(merge, "few_changes", lambda *_: None)
-            patched.setattr(merge, "equal_chunks", lambda *_, **__: None)
+            patched.setattr(first_load_of, "MAX_FILES", -1)
+            patched.setattr(chunk_equality, "MAX_FILES", -1)
+            leave_to_spark(patched)
             sparks = self.spark.applied(*[t.sparks.planned(t.done) for t in twins])
         for twin, *results in zip(twins, mine, sparks, strict=True):
             twin.done = len(twin.mine.batches)
@@ -337,8 +338,7 @@ def test_of_rows_that_spark_folds_the_driver_sees_the_keys_alone(
 
     table = first_load(lake)
     monkeypatch.setattr(classic, "toArrow", spied)
-    monkeypatch.setattr(chunk_fold, "MAX_ROWS", -1)
-    monkeypatch.setattr(merge, "few_changes", lambda *_: None)
+    leave_to_spark(monkeypatch)
     lake.applied(table.planned())
     assert added == [("t", 5)]
     assert columns == [["id", "_op"]]
@@ -349,7 +349,7 @@ def test_rows_too_large_for_the_driver_go_through_spark(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
 ) -> None:
     table = first_load(lake)
-    monkeypatch.setattr(whole_chunks, "MAX_MASKED_BYTES", 10)
+    monkeypatch.setattr(first_load_of, "MAX_MASKED_BYTES", 10)
     lake.applied(table.planned())
     assert added == [("t", None)]
     check(lake, table)
@@ -361,7 +361,7 @@ def test_a_key_that_became_a_moment_is_the_day_that_it_was(
 ) -> None:
     """Changes of before and chunks of afterwards in one plan."""
     if by_spark:
-        monkeypatch.setattr(merge, "few_changes", lambda *_: None)
+        leave_to_spark(monkeypatch)
     days = [dt.datetime(2024, 1, day) for day in (1, 2, 3)]
     table = lake.table(table_schema("t", {**TEXTS, "id": "date"}))
     table.stage_committed([commit(table, 101, insert(days[0].date()), update(days[1].date(), n=5))])

@@ -208,6 +208,7 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         ("due by choice", row["due_at"] or ""),
         ("merged now by", row["held_by"] or ""),
         ("proven", _proven(row, now) + (f", through {row['verified_through']}" if row["verified_through"] else "")),
+        *_merged(more["merged"]),
         *((one["kind"], _size_of(one, now)) for one in delta),
         ("did not fit", ", ".join(f"{column} ({count})" for column, count in more["unfit"].items())),
         ("holes", ", ".join(f"{column} ({count})" for column, count in more["holes"].items())),
@@ -218,6 +219,14 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         *((f"version {version['version']}", "; ".join(version["changed"])) for version in more["versions"]),
     ]
     screen.table((row["name"], ""), [(name, value) for name, value in facts if value], severities=())
+
+
+def _merged(merged: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """How the table was merged the last time, step by step."""
+    if merged is None:
+        return []
+    steps = [(f"{one['step']} merged by", f"{one['way']}: {one['why']}") for one in merged["steps"]]
+    return [*steps, *(("left to Spark", each) for each in merged["fall_backs"])]
 
 
 def _change(change: dict[str, Any]) -> str:

@@ -72,6 +72,9 @@ class TableResult(JsonRecord, frozen=True):
     error: ErrorRecord | None = None
     history_version: int | None = None
     current_version: int | None = None
+    way: dict[str, str] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    fall_backs: tuple[str, ...] = ()
 
 
 class PlanResult(JsonFile, frozen=True):

@@ -15,6 +15,7 @@ from tidemark.ledger.captured.definition_changes import DefinitionChange
 from tidemark.ledger.captured.put_aside import PutAside
 from tidemark.ledger.captured.table_details import TableDetails
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.ledger.staged.plans import TakenWay
 from tidemark.lsn import Lsn
 from tidemark.observe.health import SEVERITIES, Concern, Health, readable
 from tidemark.observe.park_endings import ways_on
@@ -66,6 +67,7 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
         "ways": ways_on(config, row.table, row.error) if row.life.is_parked and row.error is not None else [],
         "holes": row.holes,
         "unfit": details.unfit,
+        "merged": _merged(details.merged),
         "definition_changes": [definition_change(change) for change in details.definition_changes],
         "versions": [{"version": version.number, "changed": list(version.changed)} for version in details.versions],
         "delta": [
@@ -73,6 +75,14 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
             for one in details.delta
         ],
     }
+
+
+def _merged(taken: TakenWay | None) -> dict[str, Any] | None:
+    """How the table was merged the last time: each step, the way that it took, and why."""
+    if taken is None:
+        return None
+    steps = [{"step": step, "way": way, "why": taken.why.get(step, "")} for step, way in taken.way.items()]
+    return {"plan": taken.plan, "steps": steps, "fall_backs": list(taken.fall_backs)}
 
 
 def definition_change(change: DefinitionChange) -> dict[str, Any]:

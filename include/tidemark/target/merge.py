@@ -1,4 +1,4 @@
-"""A plan -> history and current moved on to its end, table by table: `MergePlan` -> `PlanResult` (R5, R6).
+"""Applies a plan to its tables, history first and current after it: `MergePlan` -> `PlanResult` (R5, R6).
 
 Per table, from the positions that its two Delta tables carry, to the end of the plan:
 
@@ -32,6 +32,8 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import (
     HistoryBehindCurrent,
+    LakeFailed,
+    LakeRefused,
     MergeContested,
     MergeFailed,
     PositionBelowPlan,
@@ -49,25 +51,42 @@ from tidemark.target import catalogue_names, positions_table, replay_base
 from tidemark.target.chunks import chunk_fold
 from tidemark.target.chunks.chunk_equality import EqualChunks, equal_chunks
 from tidemark.target.chunks.chunk_rows import NextBatches
-from tidemark.target.chunks.first_load import WholeChunks, whole_chunks
+from tidemark.target.chunks.first_load import FirstLoad, first_load
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.delta.hadoop_files import exists
 from tidemark.target.delta.session import expect_any_rows, expect_few_rows, table_session
-from tidemark.target.driver.columnar_merge import PlainChanges
-from tidemark.target.driver.prefetch import ReadAhead
-from tidemark.target.driver.row_merge import FewChanges, few_changes, reading_ahead
+from tidemark.target.driver.change_reader import StagedTable
+from tidemark.target.driver.driver_fold import NewestChanges
+from tidemark.target.driver.driver_merge import DriverMerge, driver_merge, read_newest
+from tidemark.target.driver.prefetch import ReadAhead, reading_ahead
+from tidemark.target.merge_choice import (
+    MANY,
+    Declined,
+    MergeChoice,
+    MergeFacts,
+    Step,
+    Way,
+    against_folding_chunks,
+    choose,
+    is_small_for_spark,
+    limits_of,
+    reads_ahead,
+)
+from tidemark.target.merge_facts import change_facts, gather
 from tidemark.target.merge_failures import as_error, condition_of, may_pass, told
+from tidemark.target.merge_record import MergeRecord
 from tidemark.target.spark import comparison
 from tidemark.target.spark.comparison import Comparison
 from tidemark.target.spark.spark_chunk_merge import ChunkChanges
 from tidemark.target.spark.spark_merge import Changes
 from tidemark.target.spark.table_shape import TABLE_PROPERTIES, PlannedShape
-from tidemark.wording import duration
+from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
 
 AnyChunkChanges = TypeVar("AnyChunkChanges", bound=ChunkChanges)
+Attempted = TypeVar("Attempted")
 
 # How often a table's positions are read. Two readings see a plan through, three where current had to be brought
 # level; each of the others means that a rival committed, and so made progress itself.
@@ -76,10 +95,6 @@ MAX_ROUNDS: Final = 8
 # How often a table begins again where a connection to the lake, or its answer, broke off. Clients ask again by
 # themselves, but not in the middle of an answer; and on a local master Spark does no task twice.
 MAX_BROKEN: Final = 3
-
-# Up to both of these a table is merged without compiling its plans: staged rows, and bytes of current.
-FEW_ROWS: Final = 20_000
-FEW_BYTES: Final = 64 * 2**20
 
 
 def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
@@ -149,7 +164,9 @@ class TableMerge:
         self.without_holes: set[Lsn] = set()  # ends of batches that this driver applied and saw bring no hole
         self.chunks: tuple[ChunkResult, ...] = ()
         self.swept: dict[str, int] = {}
-        self.read_ahead: ReadAhead | None = None
+        self.record = MergeRecord(planned.table)
+        self.facts: MergeFacts
+        self.choice: MergeChoice
 
     def run(self) -> TableResult:
         """Move the table on; what goes wrong is in the result, with the positions that were reached."""
@@ -178,6 +195,9 @@ class TableMerge:
             error=None if error is None else error.record(),
             history_version=None if reached is None else reached.history.version,
             current_version=None if reached is None or reached.current is None else reached.current.version,
+            way=self.record.way,
+            why=self.record.why,
+            fall_backs=tuple(self.record.fall_backs),
         )
 
     def _told(self, reached: State, error: TidemarkError | None) -> Lsn | None:
@@ -281,36 +301,51 @@ class TableMerge:
         ahead = [b for b in lagging if b not in missing]
         batches = ahead or missing
         tables = PinnedPair(state.history, state.current)
-        with reading_ahead(self.session, self.plan.lake, self.schemas, batches, tables) as self.read_ahead:
-            self._move_by(batches, state, is_history_ahead=bool(ahead))
+        limits = limits_of(change_facts(self.schemas, batches))
+        is_many = limits is not None and limits.is_alone
+        if not is_many or not reads_ahead(gather(self.session, self.schemas, batches, (), tables)):
+            self._move_by(batches, state, None, is_history_ahead=bool(ahead))
+            return
+        table = self._staged
 
-    def _move_by(self, batches: list[PlannedBatch], state: State, *, is_history_ahead: bool) -> None:
+        def read() -> NewestChanges:
+            return read_newest(table, batches, MANY.decoded_bytes)
+
+        with reading_ahead(table.schema, batches, read) as read_ahead:
+            self._move_by(batches, state, read_ahead, is_history_ahead=bool(ahead))
+
+    def _move_by(
+        self, batches: list[PlannedBatch], state: State, read_ahead: ReadAhead | None, *, is_history_ahead: bool
+    ) -> None:
         shape = PlannedShape.settled(self.session, self.plan, self.planned, state.history)
         self.schema, self.schemas = shape.schema, shape.schemas
         current = state.current
         history = shape.of_history(state.history, current)
         if current is not None:
             current = shape.of_current(current, history)
-        whole = self._whole_chunks(batches, history, current)
-        equal = None if whole is not None else self._equal_chunks(batches, history, current)
-        few_rows = self._expect_rows(batches, whole, current)
+        tables = PinnedPair(history, current)
+        self.facts = gather(self.session, self.schemas, batches, self._evidence(batches), tables)
+        self.choice = choose(self.facts)
+        self.record.begin(self.choice)
+        load, equal = self._chunks(batches, tables)
+        few_rows = self._expect_rows(batches, load, current)
         merged = batches if equal is None else [b.of() for b in batches]
-        changes = self._changes(merged, history, current, whole, few_rows=few_rows)
+        changes = self._changes(merged, tables, load, read_ahead, few_rows=few_rows)
         try:
-            has_memory = isinstance(changes, PlainChanges) and changes.has_memory
-            compared, swept = self._compare(batches, history, current, few_rows=few_rows, has_memory=has_memory)
+            has_memory = isinstance(changes, DriverMerge) and changes.has_memory
+            compared, swept = self._compare(batches, tables, few_rows=few_rows, has_memory=has_memory)
             if isinstance(changes, Comparison) and not is_history_ahead:
                 self._keep_differences(changes)
             if not is_history_ahead:
                 appended = changes.move_history(history, self.history_id)
                 self._add("history", appended)
-                self._tell("history", changes.end, f"{appended} appended")
+                self._log_step("history", changes.end, f"{appended} appended")
             if current is not None:
                 outcomes = changes.move_current(self.current_id)
                 for outcome, count in outcomes.items():
                     self._add(outcome, count)
                 counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
-                self._tell("current", changes.end, counts or "no row changed")
+                self._log_step("current", changes.end, counts or "no row changed")
                 if not changes.new_holes:
                     self.without_holes |= {b.end_lsn for b in batches}
             results: tuple[ChunkResult, ...] = ()
@@ -318,47 +353,94 @@ class TableMerge:
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
                 results = changes.chunk_results()
                 self.swept |= changes.swept_rows()
-            elif isinstance(changes, PlainChanges):
+            elif isinstance(changes, DriverMerge):
                 results = changes.chunk_results
             if equal is not None:
                 results = equal.results
                 self.swept |= equal.swept
-            if whole is not None:
-                results = whole.results(results)
-                self.swept |= {sweep.backfill: 0 for sweep in whole.sweeps}
+            if load is not None:
+                results = load.results(results)
+                self.swept |= {sweep.backfill: 0 for sweep in load.sweeps}
             self.chunks += results
             self.chunks += compared
             self.swept |= swept
         finally:
             changes.release()
 
-    def _tell(self, step: str, end: Lsn, counts: str) -> None:
+    def _chunks(self, batches: list[PlannedBatch], tables: PinnedPair) -> tuple[FirstLoad | None, EqualChunks | None]:
+        """The chunks that are merged, if their files are added as they are, or if current has all of their rows: a
+        backfill of what is right, or its repetition. Neither where Spark is to merge them."""
+        merged = [b.of("fill", "repair") for b in batches]
+        if not any(b.claims or b.sweeps for b in merged):
+            return None, None
+        coming, current = self._coming(merged), tables.current
+
+        def add_files() -> FirstLoad:
+            assert current is not None
+            return first_load(self._staged, coming, current)
+
+        def prove() -> EqualChunks:
+            return equal_chunks(self._staged, coming, tables, self.facts)
+
+        load = self._attempt("chunks", Way.FILES, add_files)
+        if load is not None:
+            self.record.took("chunks", Way.FILES, f"{load.rows} of their rows are new")
+            return load, None
+        equal = self._attempt("chunks", Way.PROOF, prove)
+        if equal is not None:
+            self.record.took("chunks", Way.PROOF, "current has all of their rows")
+        else:
+            self.record.took("chunks", Way.SPARK)
+        return None, equal
+
+    def _attempt(self, step: Step, way: Way, attempt: Callable[[], Attempted]) -> Attempted | None:
+        """What a way makes of a step; None where it is not open to the table, or gives up. Nothing is written by then,
+        so after an error that nobody foresaw another way is as right; it is recorded, and an error of the lake, or of
+        the staged files, is raised, since no way can do without them."""
+        if not self.choice.is_open(step, way):
+            return None
+        try:
+            return attempt()
+        except Declined as reason:
+            self.record.declined(step, way, str(reason))
+        except TidemarkError:
+            raise
+        except Exception as failed:
+            self._fell_back(f"{step}: {way}", failed)
+        return None
+
+    def _fell_back(self, what: str, failed: Exception) -> None:
+        """Record that something was left to Spark because of an error. Raises the error where it is of the lake."""
+        if isinstance(as_error(failed, self.planned.table, self.plan.lake), LakeFailed | LakeRefused | StagedFileGone):
+            raise failed
+        self.record.fell_back(what, failed)
+
+    def _log_step(self, step: str, end: Lsn, counts: str) -> None:
         seconds = duration(time.monotonic() - self.begun)
         log.info("%s: %s to %s, %s; %s since it began", self.planned.table, step, end, counts, seconds)
 
     def _compare(
-        self,
-        batches: list[PlannedBatch],
-        history: PinnedTable,
-        current: PinnedTable | None,
-        *,
-        few_rows: bool,
-        has_memory: bool,
+        self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool, has_memory: bool
     ) -> tuple[tuple[ChunkResult, ...], dict[str, int]]:
-        """What became of the chunks that are only compared, nothing if that cannot be said: beside chunks that are
-        merged, which repair what these would find, and if it fails, which is no reason to keep the changes back."""
+        """What became of the chunks that are only compared; nothing beside chunks that are merged, which repair what
+        these would find, nor if the comparison fails, which is no reason to keep the changes back."""
         only_compared = [b.of("verify") for b in batches]
-        if current is None or not any(b.claims or b.sweeps for b in only_compared):
+        if tables.current is None or not any(b.claims or b.sweeps for b in only_compared):
             return (), {}
         if any(b.of("fill", "repair").claims for b in batches):
             log.info("%s: not compared, since chunks that are merged came with them", self.planned.table)
             return (), {}
         coming = self._coming(only_compared)
-        tables = PinnedPair(history, current)
-        equal = equal_chunks(self.session, self.plan.lake, self.schemas, coming, tables, has_memory=has_memory)
+
+        def prove() -> EqualChunks:
+            return equal_chunks(self._staged, coming, tables, self.facts, has_memory=has_memory)
+
+        equal = self._attempt("verify", Way.PROOF, prove)
         if equal is not None:
+            self.record.took("verify", Way.PROOF, "current has all of their rows")
             return equal.results, equal.swept
-        changes = self._with_chunks(Comparison, only_compared, history, current, few_rows=few_rows)
+        self.record.took("verify", Way.SPARK)
+        changes = self._with_chunks(Comparison, only_compared, tables, few_rows=few_rows)
         try:
             results, swept = changes.chunk_results(), changes.swept_rows()
             if any(swept.values()) or any(r.inserted or r.repaired for r in results):
@@ -366,6 +448,7 @@ class TableMerge:
         except Exception as failed:
             log.error("%s was not compared: %s", self.planned.table, self._as_error(failed))
             log.error("From the outermost place to the innermost:\n%s", told(failed))
+            self.record.not_compared(failed)
             return (), {}
         else:
             return results, swept
@@ -386,34 +469,24 @@ class TableMerge:
         if _is_below(table.position(application), changes.end):
             delta_tables.append(self.session, table, differing, application, changes.end)
 
-    def _whole_chunks(
-        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None
-    ) -> WholeChunks | None:
-        """The chunks that are merged, as far as their files can be added as they are."""
-        coming = self._coming([b.of("fill", "repair") for b in batches])
-        return whole_chunks(self.session, self.plan.lake, self.schemas, coming, PinnedPair(history, current))
-
-    def _equal_chunks(
-        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None
-    ) -> EqualChunks | None:
-        """The chunks that are merged, if current has all of it: a backfill of what is right, or its repetition."""
-        coming = self._coming([b.of("fill", "repair") for b in batches])
-        return equal_chunks(self.session, self.plan.lake, self.schemas, coming, PinnedPair(history, current))
+    @property
+    def _staged(self) -> StagedTable:
+        return StagedTable(self.session, self.plan.lake, self.schemas)
 
     def _coming(self, batches: list[PlannedBatch]) -> NextBatches:
         scratch = layout.rest_folder(self.plan.pipeline, self.plan.plan, self.schema.table)
         return NextBatches(batches, self._evidence(batches), self.plan.generation, scratch)
 
-    def _expect_rows(self, batches: list[PlannedBatch], whole: WholeChunks | None, current: PinnedTable | None) -> bool:
+    def _expect_rows(self, batches: list[PlannedBatch], load: FirstLoad | None, current: PinnedTable | None) -> bool:
         """Set the session up for as many rows as Spark will see; True if they are few."""
         there = 0 if current is None else current.bytes
         rows = self.planned.rows_read
-        if whole is not None:
+        if load is not None:
             of_evidence = sum(b.changes for b in self._evidence(batches))
             compared = sum(c.rows for b in batches for c in b.of("verify").claims)
-            rows = sum(b.changes for b in batches) + whole.masked + of_evidence + compared
-            there = sum(file.bytes for file in whole.others)
-        few_rows = rows <= FEW_ROWS and there is not None and there <= FEW_BYTES
+            rows = sum(b.changes for b in batches) + load.masked + of_evidence + compared
+            there = sum(file.bytes for file in load.others)
+        few_rows = is_small_for_spark(rows, there)
         expect_any_rows(self.session)  # another round may have expected others
         if few_rows:
             expect_few_rows(self.session)
@@ -426,57 +499,78 @@ class TableMerge:
     def _changes(
         self,
         batches: list[PlannedBatch],
-        history: PinnedTable,
-        current: PinnedTable | None,
-        whole: WholeChunks | None,
+        tables: PinnedPair,
+        load: FirstLoad | None,
+        read_ahead: ReadAhead | None,
         *,
         few_rows: bool,
-    ) -> Changes | FewChanges | PlainChanges:
+    ) -> Changes | DriverMerge:
         """The batches that come next, with what stands behind them in evidence or plan; without the chunks that are
         only compared."""
         batches = [b.of("fill", "repair") for b in batches]
-        if whole is not None and whole.masked:
-            folded = chunk_fold.folded(self.schemas, whole)
-            if folded is not None:
-                return folded
-        if whole is not None:
-            batches = whole.left()
-        tables = PinnedPair(history, current)
-        known = self.read_ahead if whole is None else whole
-        few = few_changes(self.session, self.plan.lake, self.schemas, batches, tables, known)
-        if few is not None:
-            return few
-        if self.read_ahead is not None:
-            self.read_ahead.let_go()
-        if not any(b.claims or b.sweeps for b in batches):
-            changes = Changes(self.session, self.plan.lake, self.schemas, batches, current, few_rows=few_rows)
-            changes.whole = whole
-            return changes
-        repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
-        kind = Comparison if repairs and current is not None else ChunkChanges
-        with_chunks = self._with_chunks(kind, batches, history, current, few_rows=few_rows)
-        with_chunks.whole = whole
-        return with_chunks
+        by_driver = self._by_driver(batches, tables, load, read_ahead)
+        if by_driver is not None:
+            why = f"{counted(self.facts.changes.rows, 'change')} in {counted(len(batches), 'batch')}"
+            self.record.took("changes", Way.DRIVER, why)
+            return by_driver
+        if read_ahead is not None:
+            read_ahead.let_go()
+        self.record.took("changes", Way.SPARK)
+        if load is not None:
+            batches = load.left()
+        changes: Changes
+        if any(b.claims or b.sweeps for b in batches):
+            repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
+            kind = Comparison if repairs and tables.current is not None else ChunkChanges
+            changes = self._with_chunks(kind, batches, tables, few_rows=few_rows)
+        else:
+            changes = Changes(self._staged, batches, tables.current, few_rows=few_rows, on_failure=self._fell_back)
+        changes.load = load
+        return changes
+
+    def _by_driver(
+        self,
+        batches: list[PlannedBatch],
+        tables: PinnedPair,
+        load: FirstLoad | None,
+        read_ahead: ReadAhead | None,
+    ) -> DriverMerge | None:
+        """The changes, and the rows of chunks that are not added as they are, folded by the driver; None if it is
+        Spark's to do."""
+        if load is not None and load.masked:
+            return self._attempt("changes", Way.DRIVER, lambda: self._folded_with(load))
+        if load is None and any(b.claims or b.sweeps for b in batches):
+            self.record.declined("changes", Way.DRIVER, "rows of chunks are merged with them")
+            return None
+
+        def fold() -> DriverMerge:
+            assert tables.current is not None
+            assert self.choice.limits is not None
+            limits = self.choice.limits
+            return driver_merge(self._staged, batches, tables.current, limits, self._fell_back, load or read_ahead)
+
+        return self._attempt("changes", Way.DRIVER, fold)
+
+    def _folded_with(self, load: FirstLoad) -> DriverMerge:
+        """Raises Declined."""
+        reason = against_folding_chunks(self.facts, load.masked)
+        limits = limits_of(self.facts.changes_read)
+        if reason is not None or limits is None:
+            raise Declined(reason or "the changes are many")
+        return chunk_fold.folded(load, limits, self._fell_back)
 
     def _with_chunks(
-        self,
-        kind: type[AnyChunkChanges],
-        batches: list[PlannedBatch],
-        history: PinnedTable,
-        current: PinnedTable | None,
-        *,
-        few_rows: bool,
+        self, kind: type[AnyChunkChanges], batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool
     ) -> AnyChunkChanges:
         return kind(
-            self.session,
-            self.plan.lake,
-            self.schemas,
+            self._staged,
             batches,
-            current,
-            history=history,
+            tables.current,
+            history=tables.history,
             evidence=self._evidence(batches),
             generation=self.plan.generation,
             few_rows=few_rows,
+            on_failure=self._fell_back,
         )
 
     def _may_have_new_holes(self, reached: State) -> bool:

@@ -21,7 +21,7 @@ def batch(number: int, *versions: int, unchanged: int = 0, bytes: int = LARGE) -
 
 
 def chosen(batches: Sequence[PlannedBatch]) -> AsStaged:
-    return as_staged(NO_SESSION, "/lake", batches, {SHAPE})
+    return as_staged(NO_SESSION, "/lake", batches, {SHAPE}, lambda *_: None)
 
 
 def test_files_that_follow_each_other_have_one_stretch_until_a_row_is_computed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidemark.target.driver.columnar_merge import in_order
+from tidemark.target.driver.change_reader import in_order
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from msgspec import structs
@@ -19,11 +19,10 @@ from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableName, TableSchema
-from tidemark.target.delta.delta_tables import PinnedPair
-from tidemark.target.driver import columnar_merge, row_merge
-from tidemark.target.driver.columnar_merge import StagedChanges
-from tidemark.target.driver.prefetch import ReadAhead
-from tidemark.target.driver.target_rows import TooMuch
+from tidemark.target.driver import driver_memory
+from tidemark.target.driver.driver_fold import NewestChanges
+from tidemark.target.driver.prefetch import ReadAhead, reading_ahead
+from tidemark.target.merge_choice import Declined
 
 COLUMNS = tuple(Column(name, "int", 23, -1, "int") for name in ("id", "n"))
 SCHEMA = TableSchema(TableName("public", "t"), 1, 16384, "default", ("id",), COLUMNS)
@@ -31,13 +30,13 @@ WIDER = structs.replace(SCHEMA, columns=(COLUMNS[0], structs.replace(COLUMNS[1],
 FILE = StagedFile("staged.parquet", 1, 10, "ab", 1)
 BATCHES = (PlannedBatch(Lsn(1), Lsn(9), (FILE,), 0, 0, 0),)
 OTHERS = (structs.replace(BATCHES[0], files=(structs.replace(FILE, sha256="cd"),)),)
-CHANGES = StagedChanges(SCHEMA, BATCHES, pa.table({"id": [1]}), None)  # type: ignore[arg-type]
+CHANGES = NewestChanges(pa.table({"id": [1]}), None, None, pa.array([0]), (), np.ones(1, np.bool_), truncated=False)
 
 
 @pytest.fixture
 def ahead() -> Iterator[ReadAhead]:
-    columnar_merge.reserve_memory()
-    read: Future[StagedChanges] = Future()
+    driver_memory.reserve()
+    read: Future[NewestChanges] = Future()
     read.set_result(CHANGES)
     ahead = ReadAhead(SCHEMA, BATCHES, read)
     yield ahead
@@ -46,20 +45,20 @@ def ahead() -> Iterator[ReadAhead]:
 
 def memory_is_free() -> bool:
     try:
-        columnar_merge.reserve_memory()
-    except TooMuch:
+        driver_memory.reserve()
+    except Declined:
         return False
-    columnar_merge.free_memory()
+    driver_memory.free()
     return True
 
 
 @pytest.fixture
 def memory() -> Iterator[None]:
     """The driver's, reserved for the test's table; free afterwards, whatever became of it."""
-    columnar_merge.reserve_memory()
+    driver_memory.reserve()
     yield
     if not memory_is_free():
-        columnar_merge.free_memory()
+        driver_memory.free()
 
 
 def test_the_memory_goes_with_the_changes_to_who_asks_for_these(ahead: ReadAhead) -> None:
@@ -70,12 +69,11 @@ def test_the_memory_goes_with_the_changes_to_who_asks_for_these(ahead: ReadAhead
     taken = ahead.take(version, batches)
     assert taken is not None
     assert taken.changes is CHANGES.changes
-    assert (taken.schema, taken.batches) == (version, batches)
     ahead.let_go()
     assert not memory_is_free()
     assert ahead.take(SCHEMA, BATCHES) is None
     assert not memory_is_free()
-    columnar_merge.free_memory()
+    driver_memory.free()
 
 
 @pytest.mark.parametrize(
@@ -92,8 +90,8 @@ def test_whoever_asks_for_others_reads_them_and_finds_the_memory_free(
 
 
 def test_what_reading_raised_is_raised_where_the_changes_are_asked_for() -> None:
-    columnar_merge.reserve_memory()
-    read: Future[StagedChanges] = Future()
+    driver_memory.reserve()
+    read: Future[NewestChanges] = Future()
     read.set_exception(StagedFileDiffers(path="staged.parquet", table="public.t"))
     ahead = ReadAhead(SCHEMA, BATCHES, read)
     with pytest.raises(StagedFileDiffers):
@@ -110,7 +108,7 @@ def test_what_reading_raised_is_raised_where_the_changes_are_asked_for() -> None
 )
 @pytest.mark.usefixtures("memory")
 def test_changes_that_nobody_has_a_use_for_any_more_take_no_memory(use: Callable[[ReadAhead], object]) -> None:
-    read: Future[StagedChanges] = Future()
+    read: Future[NewestChanges] = Future()
     read.set_result(replace(CHANGES, changes=pa.table({"id": [2]})))
     changes = weakref.ref(read.result().changes)
     ahead = ReadAhead(SCHEMA, BATCHES, read)
@@ -121,7 +119,7 @@ def test_changes_that_nobody_has_a_use_for_any_more_take_no_memory(use: Callable
 
 @pytest.mark.usefixtures("memory")
 def test_what_reading_raised_is_forgotten_too_with_all_that_was_read_until_then() -> None:
-    read: Future[StagedChanges] = Future()
+    read: Future[NewestChanges] = Future()
     failure = StagedFileDiffers(path="staged.parquet", table="public.t")
     read.set_exception(failure)
     raised = weakref.ref(failure)
@@ -135,20 +133,16 @@ def test_what_reading_raised_is_forgotten_too_with_all_that_was_read_until_then(
     assert memory_is_free()
 
 
-def test_neither_thread_nor_block_keeps_the_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_thread_nor_block_keeps_the_changes() -> None:
     read = []
     forgotten = threading.Event()
 
-    def staged_of(*_: object) -> StagedChanges:
-        staged = replace(CHANGES, changes=pa.table({"id": [2]}))
-        read.append(weakref.ref(staged.changes, lambda _: forgotten.set()))
-        return staged
+    def newest() -> NewestChanges:
+        changes = replace(CHANGES, changes=pa.table({"id": [2]}))
+        read.append(weakref.ref(changes.changes, lambda _: forgotten.set()))
+        return changes
 
-    monkeypatch.setattr(columnar_merge, "staged_of", staged_of)
-    for condition in ("_are_many", "_are_few"):
-        monkeypatch.setattr(row_merge, condition, lambda *_, **__: True)
-    tables = PinnedPair(None, SimpleNamespace(exists=False))  # type: ignore[arg-type]
-    with row_merge.reading_ahead(None, "lake", [SCHEMA], BATCHES, tables) as ahead:  # type: ignore[arg-type]
+    with reading_ahead(SCHEMA, BATCHES, newest) as ahead:
         assert ahead is not None
         ahead.let_go()
         assert forgotten.wait(60)  # the thread is told that it is over a moment before it is

@@ -15,9 +15,10 @@ from tidemark.formats.columns import row_schema, staged_schema
 from tidemark.names import ROW_HOLES, TableName
 from tidemark.schema.table import Column, TableSchema
 from tidemark.target.delta.data_files import DataFile
-from tidemark.target.driver import arrow_fold, target_rows
-from tidemark.target.driver.arrow_fold import Fold
-from tidemark.target.driver.target_rows import TargetRows, TooMuch
+from tidemark.target.driver import target_rows
+from tidemark.target.driver.change_walk import WalkedChanges, walk_changes
+from tidemark.target.driver.target_rows import TargetRows
+from tidemark.target.merge_choice import Declined
 
 SCHEMA = TableSchema(
     TableName("public", "docs"),
@@ -50,7 +51,7 @@ def target(tmp_path: Path) -> NewTarget:
             listed.append(DataFile(str(path), path.stat().st_size, rows.num_rows, {}, {}, 0, {}, None))
         types = {name: SHAPE.field(name).type for name in SHAPE.names}
         nothing: Any = None
-        return FilesOfAFolder(nothing, nothing, listed, SCHEMA.key, types, 2**30)
+        return FilesOfAFolder(nothing, nothing, listed, SCHEMA.key, types, 2**30, 100)
 
     return made
 
@@ -60,19 +61,22 @@ def stored(**columns: list[Any]) -> pa.Table:
     return pa.table({name: pa.array(values, row_schema(SCHEMA).field(name).type) for name, values in columns.items()})
 
 
-def updates_of_others(*keys: int) -> Fold:
+def updates_of_others(*keys: int) -> WalkedChanges:
     """Changes of these rows that did not send `doc`."""
     told = {"_commit_lsn": range(1, len(keys) + 1), "_op": ["update"] * len(keys), "id": keys}
     told["_unchanged"] = [["doc"]] * len(keys)
     nothing = [None] * len(keys)
     staged = pa.table([pa.array(list(told.get(f.name, nothing)), f.type) for f in SHAPE], schema=SHAPE)
-    return arrow_fold.fold_changes(staged, SCHEMA.key, ["id", "doc"], moved=False)
+    return walk_changes(staged, SCHEMA.key, ["id", "doc"])
 
 
-def filled(target: TargetRows, fold: Fold) -> list[str | None]:
-    target.find({*fold.newest, *fold.base})
-    values, lacking = target.values(fold)
-    docs: list[str | None] = fold.rows(values, lacking)["doc"].to_pylist()
+def values_of(target: TargetRows, walk: WalkedChanges) -> tuple[dict[str, pa.Array], list[frozenset[str]]]:
+    found = target.find(walk.keys(walk.base_rows))
+    return target.values(walk.unchanged(), found.first(range(len(walk.base))))
+
+
+def filled(target: TargetRows, walk: WalkedChanges) -> list[str | None]:
+    docs: list[str | None] = walk.rows(*values_of(target, walk))["doc"].to_pylist()
     return docs
 
 
@@ -84,11 +88,10 @@ def test_a_row_of_a_file_without_the_column_takes_no_other_rows_value(target: Ne
 
 
 def test_a_value_that_many_changes_lack_counts_for_each(target: NewTarget) -> None:
-    fold = updates_of_others(*[1] * 50, 2)
+    walk = updates_of_others(*[1] * 50, 2)
     rows = target(stored(id=[1, 2], doc=["x" * 1000, None], **{ROW_HOLES: [None, None]}))
-    rows.find(set(fold.base))
-    values, _ = rows.values(fold)
-    assert fold.bytes_filled(values) == 50_000
+    values, _ = values_of(rows, walk)
+    assert walk.bytes_filled(values) == 50_000
 
 
 def test_more_bytes_than_the_driver_has_room_for_are_not_read(
@@ -98,5 +101,5 @@ def test_more_bytes_than_the_driver_has_room_for_are_not_read(
     monkeypatch.setattr(target_rows, "MAX_BYTES", 20_000)
     files = [stored(id=[key], doc=["x" * 6000], **{ROW_HOLES: [None]}) for key in range(4)]
     assert filled(target(*files[:2]), updates_of_others(0, 1)) == ["x" * 6000] * 2
-    with pytest.raises(TooMuch):
+    with pytest.raises(Declined):
         filled(target(*files), updates_of_others(0, 1, 2, 3))

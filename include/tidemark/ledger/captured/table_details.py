@@ -13,7 +13,8 @@ from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import table_sizes
 from tidemark.ledger.observations.table_sizes import DeltaTable
-from tidemark.ledger.staged import batches, generations, positions
+from tidemark.ledger.staged import batches, generations, plans, positions
+from tidemark.ledger.staged.plans import TakenWay
 from tidemark.lsn import Lsn
 from tidemark.schema.evolution import compare_schemas, dropped_before
 from tidemark.schema.table import TableSchema
@@ -30,7 +31,7 @@ class Version:
 @dataclass(frozen=True, slots=True)
 class TableDetails:
     """`unfit` maps a column to its values that the target type could not hold; `versions` and
-    `definition_changes` stand newest first."""
+    `definition_changes` stand newest first; `merged` is how the table was merged the last time."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -39,6 +40,7 @@ class TableDetails:
     versions: tuple[Version, ...]
     delta: tuple[DeltaTable, ...]
     definition_changes: tuple[DefinitionChange, ...] = ()
+    merged: TakenWay | None = None
 
 
 def read(ledger: Ledger, table: str) -> TableDetails | None:
@@ -58,6 +60,7 @@ def read(ledger: Ledger, table: str) -> TableDetails | None:
             versions=_versions(tables.versions(ledger, table)),
             delta=table_sizes.all_of(ledger).get(table, ()),
             definition_changes=definition_changes.of_table(ledger, table),
+            merged=plans.last_way(ledger, table),
         )
 
 

@@ -164,6 +164,34 @@ def measured(ledger: Ledger, names: Collection[str], latest: int) -> dict[str, l
     return by_table
 
 
+@dataclass(frozen=True, slots=True)
+class TakenWay:
+    """How a table was merged the last time: by step of the merge, the way and why; and what was left to Spark after an
+    error, by the error's class."""
+
+    plan: str
+    way: dict[str, str]
+    why: dict[str, str]
+    fall_backs: tuple[str, ...]
+
+
+def last_way(ledger: Ledger, table: str, latest: int = 100) -> TakenWay | None:
+    """Of the latest plans that were ingested; None if none of them merged the table."""
+    row = ledger.execute(
+        """
+        SELECT p.plan, t.value -> 'way', t.value -> 'why', t.value -> 'fall_backs'
+          FROM (SELECT created_at, plan, result FROM tidemark.plans
+                 WHERE pipeline = %s AND ingested_at IS NOT NULL AND tables ? %s
+                 ORDER BY created_at DESC, plan DESC LIMIT %s) p
+         CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
+         WHERE t.value ->> 'table' = %s AND t.value -> 'way' <> '{}'
+         ORDER BY p.created_at DESC, p.plan DESC LIMIT 1
+        """,
+        (ledger.pipeline, table, latest, table),
+    ).fetchone()
+    return None if row is None else TakenWay(row[0], row[1], row[2] or {}, tuple(row[3] or ()))
+
+
 def abandon(ledger: Ledger, plan: str) -> None:
     """Stop looking for a result: every table of the plan is applied past it, or another plan covers it and a driver
     that still runs loses by its fence. Its positions, if it commits after all, are found by the next plan's driver."""

@@ -1,20 +1,19 @@
-"""Chunks that say nothing but what current has, proven by the driver: no plan of Spark's, nothing to write.
+"""Proves that current has all rows of some chunks, without a plan of Spark's and with nothing to write.
 
     chunk files ── keys ──► the rows of current with these keys ── column by column ─┬─► all equal: `EqualChunks`
-                                                                                     └─► None: Spark says what differs
+                                                                                     └─► Declined: Spark compares
 
 Every chunk of a verify is such a chunk while the lake is right, and of a backfill that is run again. A row whose key a
 change has as well is judged by `chunk_fold`; it may add nothing either. A sweep of such chunks removes nothing if every
-row of current that it looks at is in a chunk, or in a change that it spares.
+row of current in its range is in a chunk, or in a change that it spares.
 
-It is all or nothing: a single row that is missing, differs, lacks a value or is there twice, a text of a value that
-does not fit, anything that is not plain, and the whole goes the way of `Comparison`, which counts and names what
-differs. Columns are compared for as many rows at a time as fit in memory; no value becomes a Python object.
+It is all or nothing. If a single row is missing, differs, lacks a value or is there twice, or has a value that does not
+fit, `Comparison` computes the whole: it counts and names what differs. Columns are compared for as many rows at a time
+as fit in memory; no value becomes a Python object.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,8 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from tidemark.errors import TidemarkError
-from tidemark.formats.columns import chunk_schema, staged_schema
+from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import Claim, KeyPart, StagedFile, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
@@ -35,21 +33,18 @@ from tidemark.names import ROW_HOLES
 from tidemark.schema.postgres_types import STRING, target_of
 from tidemark.schema.table import TableSchema
 from tidemark.target.chunks import chunk_fold, chunk_keys
-from tidemark.target.chunks.chunk_rows import NextBatches, TouchedRows, are_read_as_they_are, have_key_under_its_names
+from tidemark.target.chunks.chunk_rows import NextBatches, TouchedRows
 from tidemark.target.delta import data_files, hadoop_files
-from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
-from tidemark.target.driver import arrow_fold, columnar_merge
+from tidemark.target.delta.delta_tables import PinnedPair
+from tidemark.target.driver import driver_memory
+from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.driver.target_rows import RowGroup, TargetRows, TooMuch, bytes_of
-
-log = logging.getLogger(__name__)
-
-SETTING: Final = "spark.tidemark.driverProvesEqual"  # false: Spark compares all rows
+from tidemark.target.driver.target_rows import RowGroup, TargetRows, bytes_of
+from tidemark.target.merge_choice import MAX_TOUCHED, Declined, MergeFacts, against_folding_chunks
 
 MAX_FILES: Final = 2_000  # of current, and of history where texts may lie in it
 MAX_KEYS: Final = 20_000_000  # of chunks, and of current
 MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
-MAX_TOUCHED: Final = 20_000  # rows of chunks whose keys changes have
 GROUP_ROWS: Final = 1_000_000  # of chunks, compared at a time
 # In memory: what lies in a file of megabytes may be gigabytes.
 GROUP_BYTES: Final = 256 * 2**20  # of these rows, unless a single chunk has more
@@ -71,56 +66,24 @@ class EqualChunks:
 
 
 def equal_chunks(
-    session: SparkSession,
-    lake: str,
-    schemas: Sequence[TableSchema],
+    table: StagedTable,
     coming: NextBatches,
     tables: PinnedPair,
+    facts: MergeFacts,
     *,
     has_memory: bool = False,
-) -> EqualChunks | None:
-    """The chunks and sweeps of `coming`, if nothing comes of them; None where that is not so, or not certain.
+) -> EqualChunks:
+    """The chunks and sweeps of `coming`, which change nothing; raises Declined where that is not so, or not certain.
     `has_memory`: the table has the driver's memory already, for its changes."""
     claims = [c for b in coming.batches for c in b.claims]
-    current = tables.current
-    if not claims or current is None or str(session.conf.get(SETTING, "true")).lower() == "false":
-        return None
-    if not _is_plain(schemas, claims, coming, current):
-        return None
-    proof = _Proof(session, lake, schemas, coming, claims, PinnedPair(tables.history, current))
+    proof = _Proof(table, coming, claims, tables, facts)
+    if has_memory:
+        return proof.proven()
+    driver_memory.reserve(WAIT_S)
     try:
-        if has_memory:
-            return proof.proven()
-        columnar_merge.reserve_memory(WAIT_S)
-        try:
-            return proof.proven()
-        finally:
-            columnar_merge.free_memory()
-    except TooMuch as why:
-        log.info("%s: Spark compares: %s", schemas[-1].table, why)
-        return None
-    except TidemarkError:
-        raise
-    except Exception as failed:  # nothing is written, so whatever it is, the other way is as right
-        log.warning("%s: Spark compares, %s", schemas[-1].table, type(failed).__name__)
-        return None
-
-
-def _is_plain(
-    schemas: Sequence[TableSchema], claims: Sequence[Claim], coming: NextBatches, current: PinnedTable
-) -> bool:
-    """Whether the chunks' files have the columns of current, under their names, and nothing but changes of single rows
-    lies beside them."""
-    schema = schemas[-1]
-    shape = staged_schema(schema)
-    if not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
-        return False
-    batches = [*coming.batches, *coming.evidence]
-    if any(b.truncates for b in batches) or not data_files.is_plain(current):
-        return False
-    if not are_read_as_they_are(schemas, claims) or not have_key_under_its_names(schemas, batches):
-        return False
-    return {c.name for c in schema.columns if c.name not in schema.dropped} <= {f.name for f in current.schema().fields}
+        return proof.proven()
+    finally:
+        driver_memory.free()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +127,7 @@ class _Current:
             pieces.append(columns if len(own) == group.rows else [column.take(pa.array(own)) for column in columns])
         self.keys = KeySet(types, pieces)
         if self.keys.has_doubles:
-            raise TooMuch("a key is there twice")
+            raise Declined("a key is there twice")
         self.rows: Rows = np.concatenate([np.empty(0, np.int64), *rows])  # per row its number in its row group
         self.ends: Rows = np.cumsum([len(own) for own in rows], dtype=np.int64)
 
@@ -181,14 +144,13 @@ class _Current:
 
 @dataclass(slots=True)
 class _Proof:
-    """Every step raises TooMuch where what it is about does not hold, or is not certain."""
+    """Every step raises Declined where what it is about does not hold, or is not certain."""
 
-    session: SparkSession
-    lake: str
-    schemas: Sequence[TableSchema]
+    table: StagedTable
     coming: NextBatches
     claims: Sequence[Claim]
     tables: PinnedPair
+    facts: MergeFacts
 
     def proven(self) -> EqualChunks:
         sweeps = [s for b in self.coming.batches for s in b.sweeps]
@@ -196,14 +158,17 @@ class _Proof:
         keys = [(claim, file, *self._keys(file)) for claim in self.claims for file in claim.files]
         pieces = [columns for _, _, _, columns in keys]
         if sum(len(columns[0]) for columns in pieces) > MAX_KEYS:
-            raise TooMuch("many rows")
-        there = self._there()
+            raise Declined("many rows")
+        assert self.tables.current is not None
+        target = TargetRows.pinned(
+            self.table, self.tables.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES
+        )
         bounds = self._bounds(pieces, sweeps)
-        files = [f for f in there.files if self._may_meet(f.low, f.high, bounds)]
-        groups = [g for f in files for g in there.groups(f) if self._may_meet(g.low, g.high, bounds)]
+        files = [f for f in target.files if self._may_meet(f.low, f.high, bounds)]
+        groups = [g for f in files for g in target.groups(f) if self._may_meet(g.low, g.high, bounds)]
         if sum(group.rows for group in groups) > MAX_KEYS:
-            raise TooMuch("current has many rows")
-        current = _Current(there, groups, self._types)
+            raise Declined("current has many rows")
+        current = _Current(target, groups, self._types)
         changed = KeySet(self._types, self._changed([*self.coming.batches, *self.coming.evidence]))
         chunks = [
             _ComparedFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
@@ -212,9 +177,9 @@ class _Proof:
             )
         ]
         if any((chunk.places[chunk.others] < 0).any() for chunk in chunks):
-            raise TooMuch("a row is missing")
+            raise Declined("a row is missing")
         self._require_no_texts()
-        touched = self._of_touched(chunks, there)
+        touched = self._of_touched(chunks, target)
         for sweep in sweeps:
             self._require_nothing_swept(sweep, current, chunks)
         for group in _groups(chunks):
@@ -225,8 +190,12 @@ class _Proof:
     # --- what there is --------------------------------------------------------------------------------------------
 
     @property
+    def session(self) -> SparkSession:
+        return self.table.session
+
+    @property
     def schema(self) -> TableSchema:
-        return self.schemas[-1]
+        return self.table.schema
 
     @property
     def _types(self) -> list[pa.DataType]:
@@ -237,30 +206,21 @@ class _Proof:
         backfills = {c.backfill for c in self.claims} | {s.backfill for s in sweeps}
         attempts = {(c.key_range, c.attempt) for c in self.claims}
         if len(backfills) > 1 or len(attempts) > len({key_range for key_range, _ in attempts}):
-            raise TooMuch("two chunks may have a key in common")
-
-    def _there(self) -> TargetRows:
-        assert self.tables.current is not None
-        files = data_files.data_files(self.session, self.tables.current)
-        if files is None or len(files) > MAX_FILES:
-            raise TooMuch("current has many files, or files that say too little of themselves")
-        shape = staged_schema(self.schema)
-        types = {name: shape.field(name).type for name in shape.names}
-        return TargetRows(self.session, self.tables.current, files, self.schema.key, types, left=MAX_KEY_BYTES)
+            raise Declined("two chunks may have a key in common")
 
     def _read(self, file: StagedFile, names: Sequence[str]) -> pa.Table:
-        with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
+        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
             return pq.ParquetFile(opened).read(columns=list(names))
 
     def _keys(self, file: StagedFile) -> tuple[pq.FileMetaData, list[pa.ChunkedArray]]:
-        with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
+        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
             parquet = pq.ParquetFile(opened)
             read = parquet.read(columns=list(self.schema.key))
         return parquet.metadata, [read[name] for name in self.schema.key]
 
     def _changed(self, batches: Sequence[PlannedBatch]) -> Iterator[list[pa.ChunkedArray]]:
         for batch in batches:
-            yield from chunk_keys.changed(self.session, self.lake, self.schema.key, batch)
+            yield from chunk_keys.changed(self.session, self.table.lake, self.schema.key, batch)
 
     def _bounds(
         self, keys: Sequence[Sequence[pa.ChunkedArray]], sweeps: Sequence[Sweep]
@@ -286,10 +246,10 @@ class _Proof:
 
     # --- rows that changes have too -------------------------------------------------------------------------------
 
-    def _of_touched(self, chunks: Sequence[_ComparedFile], there: TargetRows) -> dict[str, ChunkResult]:
+    def _of_touched(self, chunks: Sequence[_ComparedFile], target: TargetRows) -> dict[str, ChunkResult]:
         """What becomes of them, by chunk."""
         if sum(int(chunk.touched.sum()) for chunk in chunks) > MAX_TOUCHED:
-            raise TooMuch("many of them changed meanwhile")
+            raise Declined("many rows of chunks were changed meanwhile")
         names = [*(c.name for c in self.schema.columns if c.name not in self.schema.dropped), "_text"]
         rows, left = [], TOUCHED_BYTES
         for chunk in (chunk for chunk in chunks if chunk.touched.any()):
@@ -297,20 +257,20 @@ class _Proof:
             left -= rows[-1][1].nbytes
         if not rows:
             return {}
-        if self.schema.dropped or not columnar_merge.are_plain(
-            self.schemas, [*self.coming.batches, *self.coming.evidence]
-        ):
-            raise TooMuch("what changed meanwhile is not plain")
-        there.find({key for _, of in rows for key in arrow_fold.keys_of([of[k] for k in self.schema.key])})
-        results = chunk_fold.of_touched(TouchedRows(self.session, self.lake, self.schema, self.coming, there, rows))
+        reason = against_folding_chunks(self.facts, sum(of.num_rows for _, of in rows))
+        if reason is not None:
+            raise Declined(reason)
+        results = chunk_fold.of_touched(TouchedRows(self.table, self.coming, target, rows))
         if results is None:
-            raise TooMuch("a row that changed meanwhile is not what it should be")
+            raise Declined("a row that changed meanwhile is not what it should be")
         return {result.chunk: result for result in results}
 
     def _touched_rows(self, chunk: _ComparedFile, names: Sequence[str], most_bytes: int) -> pa.Table:
         """Read by the row groups that they lie in."""
         pieces, begins = [], 0
-        with hadoop_files.open_to_read(self.session, f"{self.lake}/{chunk.file.path}", chunk.file.bytes) as opened:
+        with hadoop_files.open_to_read(
+            self.session, f"{self.table.lake}/{chunk.file.path}", chunk.file.bytes
+        ) as opened:
             parquet = pq.ParquetFile(opened, metadata=chunk.footer)
             for number in range(chunk.footer.num_row_groups):
                 ends = begins + chunk.footer.row_group(number).num_rows
@@ -319,7 +279,7 @@ class _Proof:
                     pieces.append(parquet.read_row_group(number, columns=list(names)).filter(pa.array(touched)))
                     most_bytes -= pieces[-1].nbytes
                 if most_bytes < 0:
-                    raise TooMuch("large rows changed meanwhile")
+                    raise Declined("large rows changed meanwhile")
                 begins = ends
         return pa.concat_tables(pieces)
 
@@ -331,24 +291,24 @@ class _Proof:
             return
         for file in (f for c in self.claims for f in c.files):
             if self._read(file, ["_text"])["_text"].null_count < file.rows:
-                raise TooMuch("a value does not fit")
+                raise Declined("a value does not fit")
         history = self.tables.history
         if history.is_mapped:  # one that began so, taken over from another, calls `_text` otherwise in its files
-            raise TooMuch("history's files have names of their own")
+            raise Declined("history's files have names of their own")
         files = data_files.data_files(self.session, history)
         if files is None or len(files) > MAX_FILES:
-            raise TooMuch("history has many files")
+            raise Declined("history has many files")
         for each in files:
             with hadoop_files.open_to_read(self.session, f"{history.path}/{each.path}", each.bytes) as opened:
                 if _has_text(pq.ParquetFile(opened)):
-                    raise TooMuch("a value did not fit")
+                    raise Declined("a value did not fit")
 
     def _require_nothing_swept(self, sweep: Sweep, current: _Current, chunks: Sequence[_ComparedFile]) -> None:
         """Every row of current is in a chunk of the backfill, or was changed since it began, or is not in its parts."""
         older = [c for b in self.coming.evidence for c in b.claims if c.backfill == sweep.backfill]
         own = [c for c in self.claims if c.backfill == sweep.backfill]
         if sweep.keys is not None or len(older) + len(own) < sweep.chunks:
-            raise TooMuch("what is swept are single keys, or a chunk is missing")
+            raise Declined("what is swept are single keys, or a chunk is missing")
         is_read = np.zeros(len(current.rows), np.bool_)
         places_of_older = current.places_of([self._keys(file)[1] for c in older for file in c.files])
         for places in (*places_of_older, *(c.places for c in chunks if c.claim.backfill == sweep.backfill)):
@@ -358,15 +318,15 @@ class _Proof:
         if sweep.parts is not None:
             inside = self._within(columns, sweep.parts)
             columns = [column.filter(inside) for column in columns]
-        unseen = chunk_keys.not_seen(self.session, self.lake, self.schema.key, self.coming.evidence, sweep)
+        unseen = chunk_keys.not_seen(self.session, self.table.lake, self.schema.key, self.coming.evidence, sweep)
         spared = KeySet(self._types, [*self._changed(self.coming.batches), *unseen])
         if not _all(spared.holds(columns)):
-            raise TooMuch("there are rows to be swept")
+            raise Declined("there are rows to be swept")
 
     def _within(self, columns: Sequence[pa.ChunkedArray], parts: Sequence[KeyPart]) -> pa.ChunkedArray:
         """Whether keys lie in one of the parts; of one column of whole numbers, whose order is the same everywhere."""
         if len(columns) > 1 or not pa.types.is_integer(columns[0].type):
-            raise TooMuch("parts of a key in an order of its own are swept")
+            raise Declined("parts of a key in an order of its own are swept")
         own = columns[0].cast(pa.int64())
         inside = pc.less(own, own)  # none
         for part in parts:
@@ -380,14 +340,14 @@ class _Proof:
         places = np.concatenate([chunk.places[chunk.others] for chunk in group])
         of_groups = current.by_group(places)
         if sum(there.rows for there, _ in of_groups) > MAX_READ * GROUP_ROWS:
-            raise TooMuch("the chunks' rows lie all over current")
+            raise Declined("the chunks' rows lie all over current")
         if not len(places):
             return
         in_order = pa.array(np.concatenate([which for _, which in of_groups]))
         names = [c.name for c in self.schema.columns if c.name not in (*self.schema.key, *self.schema.dropped)]
         whole = sum(chunk.bytes for chunk in group) <= AT_ONCE_BYTES
         if not whole and any(sum(bytes_of(c.footer, [name]) for c in group) > COLUMN_BYTES for name in names):
-            raise TooMuch("large values")
+            raise Declined("large values")
         for some in [[ROW_HOLES, *names]] if whole else [[name] for name in (ROW_HOLES, *names)]:
             theirs: dict[str, list[pa.Array]] = {name: [] for name in some}
             for there, which in of_groups:
@@ -398,7 +358,7 @@ class _Proof:
             for name in some:
                 if name == ROW_HOLES:
                     if any(len(piece) > piece.null_count for piece in theirs[name]):
-                        raise TooMuch("a row lacks a value")
+                        raise Declined("a row lacks a value")
                     continue
                 of_current = pa.chunked_array(theirs[name], current.there.types[name])
                 own = [
@@ -407,7 +367,7 @@ class _Proof:
                 ]
                 together = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
                 if not _are_equal(together.take(in_order), of_current):
-                    raise TooMuch("a row differs")
+                    raise Declined("a row differs")
 
 
 def _result(claim: Claim, touched: ChunkResult | None) -> ChunkResult:

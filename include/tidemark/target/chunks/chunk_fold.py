@@ -17,76 +17,65 @@ tests/target/test_whole_chunks.py holds it against `visibility`, row by row and 
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.errors import TidemarkError
 from tidemark.formats.manifest import Claim
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.names import ROW_HOLES
-from tidemark.schema.table import TableSchema
 from tidemark.target.chunks.chunk_rows import TouchedRows, moment_of
-from tidemark.target.chunks.first_load import WholeChunks
-from tidemark.target.driver import arrow_fold, columnar_merge, target_rows
-from tidemark.target.driver.arrow_fold import Key
-from tidemark.target.driver.columnar_merge import Gathered, OfChunks, PlainChanges
+from tidemark.target.chunks.first_load import FirstLoad
+from tidemark.target.driver import arrow_columns, driver_memory
+from tidemark.target.driver.arrow_columns import Key
+from tidemark.target.driver.change_reader import change_shape, in_order, read_changes
+from tidemark.target.driver.driver_fold import fold_changes, newest_changes
+from tidemark.target.driver.driver_merge import DriverMerge
+from tidemark.target.driver.history_files import OnFailure
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.driver.target_rows import TooMuch
+from tidemark.target.merge_choice import MANY, DriverLimits
 from tidemark.target.spark import visibility
 from tidemark.target.spark.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCHANGED
-
-log = logging.getLogger(__name__)
-
-MAX_ROWS: Final = 20_000  # of chunks, each of which is looked at by itself
-FEW_BYTES: Final = 16 * 2**20  # of changes, above which they are one table's at a time, as above MAX_ROWS of them
-SETTING: Final = "spark.tidemark.driverFoldsChunks"  # false: Spark folds them
 
 Stored = tuple[Any, ...]
 
 
-def folded(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges | None:
-    """The changes that come with the chunks, and what the masked rows add; None if it is Spark's to do."""
-    coming, schema = whole.coming, schemas[-1]
-    batches = [*coming.batches, *coming.evidence]
-    if str(whole.session.conf.get(SETTING, "true")).lower() == "false" or whole.masked > MAX_ROWS:
-        return None
-    if schema.dropped or not columnar_merge.are_plain(schemas, batches):
-        return None
-    files = [f for b in batches for f in b.files]
-    size = sum(f.bytes for f in files)
-    if size > columnar_merge.MAX_STAGED_BYTES:
-        return None
-    reserves = size > FEW_BYTES or sum(f.rows for f in files) > MAX_ROWS
+def folded(load: FirstLoad, limits: DriverLimits, on_failure: OnFailure) -> DriverMerge:
+    """The changes that come with the chunks, and what the rows of chunks that they touch add. Raises Declined."""
+    if limits.is_alone:
+        driver_memory.reserve()
     try:
-        if reserves:
-            columnar_merge.reserve_memory()
-    except TooMuch:
-        return None
-    try:
-        most_bytes = columnar_merge.MAX_BYTES if reserves else target_rows.MAX_BYTES
-        return _ChunkFold(whole.touched(), most_bytes).changes(whole, reserved=reserves)
-    except BaseException as failed:
-        if reserves:
-            columnar_merge.free_memory()
-        if isinstance(failed, TidemarkError) or not isinstance(failed, Exception):
-            raise
-        if not isinstance(failed, TooMuch):  # nothing is written yet, so whatever it is, the other way is as right
-            log.warning("%s: chunks are left to Spark, %s", schema.table, type(failed).__name__)
-        return None
+        fold = _ChunkFold(load.touched(), limits.decoded_bytes)
+        added, results = fold.added()
+        newest = newest_changes(in_order(pa.concat_tables([fold.staged, added])), fold.schema)
+        changes = fold_changes(newest, fold.schema, load.target)
+    except BaseException:
+        if limits.is_alone:
+            driver_memory.free()
+        raise
+    return DriverMerge(
+        table=load.table,
+        batches=load.coming.batches,
+        target=load.target,
+        folded=changes,
+        on_failure=on_failure,
+        load=load,
+        has_memory=limits.is_alone,
+        keeps_files=limits.is_alone,
+        chunk_results=results,
+    )
 
 
 def of_touched(touched: TouchedRows) -> tuple[ChunkResult, ...] | None:
-    """What becomes of rows of chunks that add nothing: a result per chunk; None if one of them would. Raises what
-    reading does, and TooMuch."""
-    judged, verdicts = _ChunkFold(touched).verdicts()
+    """What becomes of rows of chunks that add nothing: a result per chunk; None if one of them would add one. Raises
+    what reading raises, and Declined."""
+    judged, verdicts = _ChunkFold(touched, MANY.decoded_bytes).verdicts()
     return None if {INSERTED, REPAIRED} & set(verdicts) else _results(judged, verdicts)
 
 
@@ -126,13 +115,13 @@ class _Judged:
 class _ChunkFold:
     """`rows` are the masked rows of the chunks, and behind them the changes of their keys."""
 
-    def __init__(self, touched: TouchedRows, most_bytes: int = columnar_merge.MAX_BYTES) -> None:
-        schema = touched.schema
+    def __init__(self, touched: TouchedRows, most_bytes: int) -> None:
+        schema = touched.table.schema
         self.most_bytes = most_bytes  # of the changes, decoded
         self.of = touched
         self.schema = schema
         self.names = [c.name for c in schema.columns]
-        self.shape = columnar_merge.shape_of(schema)
+        self.shape = change_shape(schema)
         self.reads = self._reads()
         self.claims = [claim for claim, rows in touched.rows for _ in range(rows.num_rows)]
         self.staged = self._changes_of(touched.coming.batches)
@@ -142,14 +131,11 @@ class _ChunkFold:
         self.rows = pa.concat_tables([self.reads, older, own]).combine_chunks()
         self.changes_of = self._changes_by_key(older.num_rows)
 
-    def changes(self, whole: WholeChunks, *, reserved: bool) -> PlainChanges:
+    def added(self) -> tuple[pa.Table, tuple[ChunkResult, ...]]:
+        """The `read` and `sweep` rows that the chunks add to the changes, and what became of the chunks' rows."""
         judged, verdicts = self.verdicts()
         added = [each for each, verdict in zip(judged, verdicts, strict=True) if verdict in (INSERTED, REPAIRED)]
-        of_chunks = OfChunks(self._added(added), _results(judged, verdicts))
-        of, batches = self.of, self.of.coming.batches
-        return Gathered(
-            of.session, of.lake, self.schema, batches, self.staged, of.there, whole, of_chunks, reserved
-        ).folded()
+        return self._added(added), _results(judged, verdicts)
 
     def verdicts(self) -> tuple[list[_Judged], list[str]]:
         judged = [self._judged(claim, key, row) for row, (claim, key) in enumerate(self._keyed_reads())]
@@ -159,16 +145,15 @@ class _ChunkFold:
 
     def _reads(self) -> pa.Table:
         """In the shape of changes, as far as they say anything."""
-        pieces = [arrow_fold.in_shape(rows, self.shape) for _, rows in self.of.rows]
+        pieces = [arrow_columns.in_shape(rows, self.shape) for _, rows in self.of.rows]
         return pa.concat_tables([self.shape.empty_table(), *pieces])
 
     def _changes_of(self, batches: Sequence[PlannedBatch], only: KeySet | None = None) -> pa.Table:
         files = [f for b in batches for f in b.files]
-        of = self.of
-        return columnar_merge.staged_changes_of(of.session, of.lake, self.schema, files, only, self.most_bytes)
+        return read_changes(self.of.table, files, self.most_bytes, only=only)
 
     def _keyed_reads(self) -> Iterator[tuple[Claim, Key]]:
-        return zip(self.claims, arrow_fold.keys_of([self.reads[k] for k in self.schema.key]), strict=True)
+        return zip(self.claims, arrow_columns.keys_of([self.reads[k] for k in self.schema.key]), strict=True)
 
     def _changes_by_key(self, older: int) -> dict[Key, list[_Change]]:
         behind = self.reads.num_rows
@@ -176,7 +161,7 @@ class _ChunkFold:
         facts = [changes[name].to_pylist() for name in ("_commit_lsn", "_ordinal", "_xid", "_op")]
         by_key: dict[Key, list[_Change]] = {}
         for n, (key, lsn, ordinal, xid, op) in enumerate(
-            zip(arrow_fold.keys_of([changes[k] for k in self.schema.key]), *facts, strict=True)
+            zip(arrow_columns.keys_of([changes[k] for k in self.schema.key]), *facts, strict=True)
         ):
             by_key.setdefault(key, []).append(_Change(lsn, ordinal, xid, n < older, op == "delete", behind + n))
         return by_key
@@ -197,15 +182,15 @@ class _ChunkFold:
 
     def _verdicts(self, judged: Sequence[_Judged]) -> list[str]:
         forms = self._stored([j.row for j in judged], [j.stream.row for j in judged if j.stream is not None])
-        there = self._there({j.key for j in judged if j.stream is None})
+        there = self._there()
         verdicts = []
-        for each in judged:
+        for number, each in enumerate(judged):
             stream = each.stream
             if stream is not None and not stream.is_seen_by(each.claim):
                 verdicts.append(OVERTAKEN)
                 continue
-            is_present = each.key in there if stream is None else not stream.is_delete
-            opponent = there.get(each.key) if stream is None else forms[stream.row]
+            is_present = number in there if stream is None else not stream.is_delete
+            opponent = there.get(number) if stream is None else forms[stream.row]
             if each.is_delete:
                 verdicts.append(REPAIRED if is_present else OVERTAKEN)
             elif not is_present:
@@ -218,21 +203,21 @@ class _ChunkFold:
         numbers = sorted({row for some in rows for row in some})
         return dict(zip(numbers, stored(self.rows.take(pa.array(numbers, pa.int64())), self.names), strict=True))
 
-    def _there(self, keys: set[Key]) -> dict[Key, Stored | None]:
-        """What current has of these keys; None is a row that lacks a value, and so is no other's like."""
-        there = self.of.there
-        of_files: dict[int, dict[int, Key]] = {}
-        for key in keys:
-            for number, row in there.at.get(key, ()):
-                of_files.setdefault(number, {})[row] = key
-        found: dict[Key, Stored | None] = {}
-        for number, of_rows in of_files.items():
-            numbers = sorted(of_rows)
-            picked = there.rows(there.files[number], numbers, self.names)
+    def _there(self) -> dict[int, Stored | None]:
+        """What current has of the keys of the chunks' rows, by these rows' numbers; None is a row that lacks a value,
+        and so is no other's like."""
+        target = self.of.target
+        found = target.find([self.reads[k] for k in self.schema.key])
+        forms: dict[int, Stored | None] = {}
+        for number in np.unique(found.files).tolist():
+            chosen = np.flatnonzero(found.files == number)
+            chosen = chosen[np.argsort(found.rows[chosen])]
+            picked = target.rows(target.files[number], found.rows[chosen].tolist(), self.names)
             holes = picked[ROW_HOLES].to_pylist()
-            for row, form, lacks in zip(numbers, stored(picked, self.names), holes, strict=True):
-                found[of_rows[row]] = None if lacks else form
-        return found
+            reads = found.keys[chosen].tolist()
+            for read, form, lacks in zip(reads, stored(picked, self.names), holes, strict=True):
+                forms[read] = None if lacks else form
+        return forms
 
     # --- what is written of it ------------------------------------------------------------------------------------
 
@@ -293,7 +278,7 @@ def stored(table: pa.Table, names: Sequence[str]) -> list[Stored]:
     """Per row a value that is equal to another exactly if the two are stored alike (`fold.stored_form`)."""
     columns = []
     for name in names:
-        column = arrow_fold.comparable(table[name])
+        column = arrow_columns.comparable(table[name])
         values = column.to_pylist()
         if pa.types.is_floating(column.type) or pa.types.is_nested(column.type):
             values = [_form(value, is_map=pa.types.is_map(column.type)) for value in values]

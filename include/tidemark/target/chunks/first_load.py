@@ -1,4 +1,4 @@
-"""The chunks of a first load, as far as they are what history and current get: files become files, rows stay encoded.
+"""Adds the files of a first load's chunks to history and current, as far as their rows are new: rows stay encoded.
 
     chunk files ─┬─ rows whose key a change has, or current ─► `chunk_fold`; or copied as chunks ─► `ChunkChanges`
                  └─ all others, masked where they are not these ─► history: `read` rows at the watermark     (AddFile)
@@ -12,7 +12,7 @@ this is not certain are masked in the copies by a deletion vector and go the way
 It is certain where no row of current can have the key: current's files are either chunks of the same backfill, added
 here before, whose ranges do not overlap, or their keys are read and compared. More rows may be masked than need be,
 never fewer. A sweep removes nothing where every row of current lies in a chunk of the backfill, or its key is in a
-chunk, or in a change that the sweep spares; where that is not so, or anything is not plain, `whole_chunks` says None.
+chunk, or in a change that the sweep spares; where that is not so, `first_load` raises Declined.
 
 Files are copied and not referred to, as history's are: staging keeps its own retention, VACUUM sees files of the table.
 """
@@ -32,36 +32,30 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.errors import StagedFileDiffers, TidemarkError
-from tidemark.formats.columns import chunk_schema, staged_schema
+from tidemark.errors import StagedFileDiffers
+from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
-from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target.chunks import chunk_keys
 from tidemark.target.chunks.chunk_rows import (
     NextBatches,
     TouchedRows,
-    are_read_as_they_are,
-    have_key_under_its_names,
     moment_of,
 )
 from tidemark.target.delta import data_files, delta_tables, hadoop_files, parquet_footer
 from tidemark.target.delta.data_files import DataFile
-from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable, WrittenFile
+from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
 from tidemark.target.delta.parquet_footer import Constants, Footer
-from tidemark.target.driver import arrow_fold
-from tidemark.target.driver.arrow_fold import Key
+from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.driver.target_rows import TargetRows, TooMuch
+from tidemark.target.driver.target_rows import TargetRows
+from tidemark.target.merge_choice import Declined
 
 log = logging.getLogger(__name__)
 
-SETTING: Final = "spark.tidemark.chunksAsTheyAre"  # false: Spark encodes all rows of chunks anew
-
-MAX_CHANGES: Final = 200_000  # of the plan
 MAX_KEYS: Final = 2_000_000  # that the chunks' are compared with
 MAX_MASKED: Final = 200_000  # rows of chunks that are not added as they are, and
 MAX_MASKED_BYTES: Final = 256 * 2**20  # of these, decoded
@@ -93,19 +87,25 @@ class _LoadedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class WholeChunks:
-    """`there` knows the rows of current whose keys the masked rows have, or the changes; `others` are those files of
-    current that may have keys of chunks."""
+class FirstLoad:
+    """`target` has found the rows of current whose keys the masked rows have, or the changes; `others` are those files
+    of current that may have keys of chunks."""
 
-    session: SparkSession
-    lake: str
-    schema: TableSchema
+    table: StagedTable
     coming: NextBatches
     claims: Sequence[Claim]
     sweeps: Sequence[Sweep]
     files: Sequence[_LoadedFile]
-    there: TargetRows
+    target: TargetRows
     others: Sequence[DataFile]
+
+    @property
+    def session(self) -> SparkSession:
+        return self.table.session
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.table.schema
 
     @property
     def rows(self) -> int:
@@ -120,7 +120,7 @@ class WholeChunks:
     def touched(self) -> TouchedRows:
         """Those that are not."""
         rows = [(file.claim, file.rows) for file in self.files if file.rows is not None]
-        return TouchedRows(self.session, self.lake, self.schema, self.coming, self.there, rows)
+        return TouchedRows(self.table, self.coming, self.target, rows)
 
     def left(self) -> list[PlannedBatch]:
         """The plan's batches without the rows that are added here, and without sweeps: as if the chunks had the masked
@@ -139,17 +139,17 @@ class WholeChunks:
                 pq.write_table(file.rows, sink, compression="zstd", compression_level=1)
                 content = sink.getvalue()
                 folder = f"{self.coming.scratch}/{claim.chunk}-{claim.attempt}"
-                name = hadoop_files.write_new(self.session, f"{self.lake}/{folder}", content)
+                name = hadoop_files.write_new(self.session, f"{self.table.lake}/{folder}", content)
                 sha256 = hashlib.sha256(content).hexdigest()
                 version = file.file.schema_version
                 copies.append(StagedFile(f"{folder}/{name}", len(file.masked), len(content), sha256, version))
         return replace(claim, rows=sum(copy.rows for copy in copies), files=tuple(copies))
 
-    def target(self) -> DataFrame | None:
+    def rows_there(self) -> DataFrame | None:
         """The rows of current that chunks may have too."""
         if not self.others:
             return None
-        return delta_tables.rows_of_files(self.session, self.there.current, [file.added for file in self.others])
+        return delta_tables.rows_of_files(self.session, self.target.current, [file.added for file in self.others])
 
     def check(self) -> None:
         """Raises what writing the files would raise for what their footers say."""
@@ -172,7 +172,7 @@ class WholeChunks:
     def files_of_current(self) -> list[WrittenFile]:
         """The same rows, in files of current's folder."""
         text = frozenset({"_text"})
-        return [self._written(self.there.current, group, self._of_commit, text) for group in self._groups()]
+        return [self._written(self.target.current, group, self._of_commit, text) for group in self._groups()]
 
     def results(self, of_masked: Iterable[ChunkResult]) -> tuple[ChunkResult, ...]:
         """What became of each chunk, given what became of the rows that went another way."""
@@ -206,15 +206,15 @@ class WholeChunks:
         yield from open_groups.values()
 
     def _written(
-        self, table: PinnedTable, group: Sequence[_LoadedFile], facts: Facts, left_out: frozenset[str]
+        self, into: PinnedTable, group: Sequence[_LoadedFile], facts: Facts, left_out: frozenset[str]
     ) -> WrittenFile:
         parts = _parts(group, facts)
         bodies = [
-            Body(f"{self.lake}/{f.file.path}", footer.body, constants.body)
+            Body(f"{self.table.lake}/{f.file.path}", footer.body, constants.body)
             for f, (footer, constants) in zip(group, parts, strict=True)
         ]
         end = parquet_footer.joined(parts, left_out)
-        name, digests = hadoop_files.write_joined(self.session, table.path, bodies, end)
+        name, digests = hadoop_files.write_joined(self.session, into.path, bodies, end)
         for file, sha256 in zip(group, digests, strict=True):
             if file.file.sha256 != sha256:
                 raise StagedFileDiffers(path=file.file.path, table=str(self.schema.table))
@@ -230,7 +230,7 @@ class WholeChunks:
             sum(f.file.rows for f in group),
             bounds,
             len(masked),
-            data_files.vector_of(self.session, table, masked) if masked else None,
+            data_files.vector_of(self.session, into, masked) if masked else None,
             {
                 BACKFILL_TAG: group[0].claim.backfill,
                 RANGES_TAG: ",".join(sorted({f"{f.claim.key_range}/{f.claim.attempt}" for f in group})),
@@ -250,138 +250,83 @@ def _masked_of(group: Sequence[_LoadedFile]) -> Iterator[int]:
         begins += file.file.rows
 
 
-def whole_chunks(
-    session: SparkSession, lake: str, schemas: Sequence[TableSchema], coming: NextBatches, tables: PinnedPair
-) -> WholeChunks | None:
-    """The plan's chunks, whose files are added as they are; None where Spark shall read them all."""
-    schema = schemas[-1]
+def first_load(table: StagedTable, coming: NextBatches, current: PinnedTable) -> FirstLoad:
+    """The plan's chunks, whose files are added as they are. Raises Declined where Spark shall read them all."""
     claims = [c for b in coming.batches for c in b.claims]
-    if not claims or str(session.conf.get(SETTING, "true")).lower() == "false":
-        return None
-    current = tables.current
-    if current is None or not _is_plain(schemas, claims, coming, current, tables.history):
-        return None
-    try:
-        return _FirstLoad(session, lake, schema, coming, claims, current).whole()
-    except TooMuch as why:
-        log.info("%s: all rows of chunks go through Spark: %s", schema.table, why)
-        return None
-    except TidemarkError:
-        raise
-    except Exception as failed:  # nothing is committed yet, so whatever it is, the other way is as right
-        log.warning("%s: all rows of chunks go through Spark, %s", schema.table, type(failed).__name__)
-        return None
-
-
-def _is_plain(
-    schemas: Sequence[TableSchema],
-    claims: Sequence[Claim],
-    coming: NextBatches,
-    current: PinnedTable,
-    history: PinnedTable,
-) -> bool:
-    """Whether the chunks' files have the very columns of the tables, under their names, and nothing but changes of
-    single rows lies beside them."""
-    schema = schemas[-1]
-    shape = staged_schema(schema)
-    if not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
-        return False
-    batches = [*coming.batches, *coming.evidence]
-    if any(b.truncates for b in batches) or any(c.purpose != "fill" for c in claims):
-        return False
-    if not are_read_as_they_are(schemas, claims) or not have_key_under_its_names(schemas, batches):
-        return False
-    if not data_files.is_plain(history) or not data_files.is_plain(current):
-        return False
-    names = [c.name for c in schema.columns]
-    if {f.name for f in current.schema().fields} != {*names, *ROW_COLUMNS, ROW_HOLES}:
-        return False
-    return {f.name for f in history.schema().fields} == {*CHANGE_COLUMNS, *names, *MARK_COLUMNS}
+    return _FirstLoadSearch(table, coming, claims, current).load()
 
 
 @dataclass(slots=True)
-class _FirstLoad:
-    """What has to be known before anything is written. Every step raises TooMuch where it is not certain, or not worth
-    it."""
+class _FirstLoadSearch:
+    """Finds out what has to be known before anything is written. Every step raises Declined where it is not certain, or
+    not worth it."""
 
-    session: SparkSession
-    lake: str
-    schema: TableSchema
+    table: StagedTable
     coming: NextBatches
     claims: Sequence[Claim]
     current: PinnedTable
 
-    def whole(self) -> WholeChunks:
+    def load(self) -> FirstLoad:
         sweeps = [s for b in self.coming.batches for s in b.sweeps]
         backfills = {c.backfill for c in self.claims} | {s.backfill for s in sweeps}
         attempts: dict[str, set[str]] = {}
         for claim in self.claims:
             attempts.setdefault(claim.key_range, set()).add(claim.attempt)
         if len(backfills) > 1 or any(len(of_range) > 1 for of_range in attempts.values()):
-            raise TooMuch("two chunks may have a key in common")
-        if sum(b.changes for b in self.coming.batches) > MAX_CHANGES:
-            raise TooMuch("many changes come with them")
+            raise Declined("two chunks may have a key in common")
         files = [self._described(claim, file) for claim in self.claims for file in claim.files]
-        there = self._there()
-        foreign = [f for f in there.files if not self._is_apart(f, attempts)]
+        target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES)
+        foreign = [f for f in target.files if not self._is_apart(f, attempts)]
         others = foreign if sweeps else [f for f in foreign if _may_meet(f, files)]
         if sum(file.rows for file in others) > MAX_KEYS:
-            raise TooMuch("many keys are there already")
-        keys_there = [there.keys(file) for file in others]
+            raise Declined("many keys are there already")
+        keys_there = [target.keys(file) for file in others]
         changes = [self._changed_keys(b) for b in self.coming.batches]
         older = [self._changed_keys(b) for b in self.coming.evidence]
         for sweep in sweeps:
             self._prove_nothing_swept(sweep, others, keys_there, [k for b in changes for k in b])
         compared = [*keys_there, *[columns for b in (*changes, *older) for columns in b]]
         if sum(len(columns[0]) for columns in compared) > MAX_KEYS:
-            raise TooMuch("many keys are there already")
+            raise Declined("many keys are there already")
         touched = KeySet(self._types, compared)
         for file in files:
             self._mask(file, touched)
         if sum(len(f.masked) for f in files) > MAX_MASKED:
-            raise TooMuch("many of their keys are there already, or changed meanwhile")
-        wanted: set[Key] = set()
+            raise Declined("many of their keys are there already, or changed meanwhile")
         left = MAX_MASKED_BYTES
+        wanted = [columns for b in changes for columns in b]
         for file in files:
             if len(file.masked):
                 file.rows = self._rows(file)
                 left -= file.rows.nbytes
                 if left < 0:
-                    raise TooMuch("large rows were changed meanwhile")
-                wanted.update(self._keys_of([file.rows[k] for k in self.schema.key]))
-        for columns in (k for b in changes for k in b):
-            wanted.update(self._keys_of(columns))
-        there.find(wanted)
-        whole = WholeChunks(
-            self.session,
-            self.lake,
-            self.schema,
+                    raise Declined("rows that were changed meanwhile are too large for the driver's memory")
+                wanted.append([file.rows[k] for k in self.schema.key])
+        target.find(KeySet(self._types, wanted).distinct().columns)
+        load = FirstLoad(
+            self.table,
             self.coming,
             self.claims,
             sweeps,
             files,
-            there,
+            target,
             [f for f in others if _may_meet(f, files)],
         )
-        whole.check()
-        return whole
+        load.check()
+        return load
+
+    @property
+    def session(self) -> SparkSession:
+        return self.table.session
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.table.schema
 
     @property
     def _types(self) -> list[pa.DataType]:
         shape = chunk_schema(self.schema)
         return [shape.field(name).type for name in self.schema.key]
-
-    def _keys_of(self, columns: Sequence[pa.ChunkedArray]) -> list[Key]:
-        """As current has them: a change may be of a version whose key was of another type."""
-        return arrow_fold.keys_of([column.cast(of) for column, of in zip(columns, self._types, strict=True)])
-
-    def _there(self) -> TargetRows:
-        files = data_files.data_files(self.session, self.current)
-        if files is None or len(files) > MAX_FILES:
-            raise TooMuch("current has many files, or files that say too little of themselves")
-        shape = staged_schema(self.schema)
-        types = {name: shape.field(name).type for name in shape.names}
-        return TargetRows(self.session, self.current, files, self.schema.key, types, left=MAX_KEY_BYTES)
 
     def _is_apart(self, file: DataFile, attempts: Mapping[str, set[str]]) -> bool:
         """Whether the file is of chunks that have no key in common with these: of other ranges of the backfill, or of
@@ -392,7 +337,7 @@ class _FirstLoad:
         return all(attempt in attempts.get(key_range, {attempt}) for key_range, _, attempt in walks)
 
     def _described(self, claim: Claim, file: StagedFile) -> _LoadedFile:
-        with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
+        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
             footer = parquet_footer.read_footer(opened, file.bytes)
             parquet = pq.ParquetFile(opened)
             shape = chunk_schema(self.schema)
@@ -406,12 +351,12 @@ class _FirstLoad:
         return _LoadedFile(claim, file, footer, bounds)
 
     def _changed_keys(self, batch: PlannedBatch) -> list[list[pa.ChunkedArray]]:
-        return [*chunk_keys.changed(self.session, self.lake, self.schema.key, batch)]
+        return [*chunk_keys.changed(self.session, self.table.lake, self.schema.key, batch)]
 
     def _mask(self, file: _LoadedFile, touched: KeySet) -> None:
         if not len(touched):
             return
-        with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.file.path}", file.file.bytes) as opened:
+        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.file.path}", file.file.bytes) as opened:
             read = pq.ParquetFile(opened).read(columns=list(self.schema.key))
         file.masked = pc.indices_nonzero(touched.holds([read[k] for k in self.schema.key]))
 
@@ -419,7 +364,7 @@ class _FirstLoad:
         """The masked rows, read by the row groups that they lie in."""
         parts = []
         masked = file.masked.cast(pa.int64())
-        with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.file.path}", file.file.bytes) as opened:
+        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.file.path}", file.file.bytes) as opened:
             parquet = pq.ParquetFile(opened)
             ends = 0
             for group, count in enumerate(file.footer.rows):
@@ -437,13 +382,13 @@ class _FirstLoad:
         changes: Sequence[Sequence[pa.ChunkedArray]],
     ) -> None:
         """Every row of the other files of current is in a chunk of the backfill, or was changed since its beginning.
-        Raises TooMuch where that is not so: Spark finds what is to be removed."""
+        Raises Declined where that is not so: Spark finds what is to be removed."""
         claims = [
             c for b in (*self.coming.evidence, *self.coming.batches) for c in b.claims if c.backfill == sweep.backfill
         ]
         if sweep.parts is not None or sweep.keys is not None or len(claims) < sweep.chunks:
-            raise TooMuch("what is swept is not the whole table, or a chunk is missing")
-        unseen = chunk_keys.not_seen(self.session, self.lake, self.schema.key, self.coming.evidence, sweep)
+            raise Declined("what is swept is not the whole table, or a chunk is missing")
+        unseen = chunk_keys.not_seen(self.session, self.table.lake, self.schema.key, self.coming.evidence, sweep)
         spared = KeySet(self._types, [*changes, *unseen])
         in_question: list[list[pa.ChunkedArray]] = []
         for other, columns in zip(others, keys_there, strict=True):
@@ -455,11 +400,11 @@ class _FirstLoad:
         for file in (f for c in claims for f in c.files):
             if not len(left):
                 return
-            with hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
+            with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
                 read = pq.ParquetFile(opened).read(columns=list(self.schema.key))
             left = left.without([read[k] for k in self.schema.key])
         if len(left):
-            raise TooMuch("there are rows to be swept")
+            raise Declined("there are rows to be swept")
 
 
 def _may_meet(file: DataFile, chunks: Sequence[_LoadedFile]) -> bool:

@@ -28,7 +28,7 @@ from tidemark.lsn import Lsn
 from tidemark.target.delta import hadoop_files
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile, write_operation
 from tidemark.target.delta.jvm import array_list, java_class, option, sequence
-from tidemark.target.driver import arrow_fold
+from tidemark.target.driver.arrow_columns import bounds
 
 # What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
 # vectors lists all that it asks.
@@ -231,8 +231,8 @@ def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Seq
     )
     content = sink.getvalue()
     name = hadoop_files.write_new(spark, table.path, content)
-    bounds = dict(arrow_fold.bounds(rows, ["_commit_lsn", *key]))
-    return [WrittenFile(name, len(content), rows.num_rows, bounds, tags={ROWS_TAG: "1"})]
+    between = dict(bounds(rows, ["_commit_lsn", *key]))
+    return [WrittenFile(name, len(content), rows.num_rows, between, tags={ROWS_TAG: "1"})]
 
 
 def exchange(

@@ -1,5 +1,4 @@
-"""Staged files that say already what history shall say: which they are, where the others' rows lie, and the copy that a
-commit of history adds as it is.
+"""Finds the staged files that can be added to history without rewriting, and copies them into its folder.
 
     a batch in which every value was sent and no key changed, in shapes
     that history has as they were staged                                    all of its files, unread
@@ -12,12 +11,14 @@ stretch to itself, so that the fold need not know of files.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -32,8 +33,6 @@ from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import open_to_read
 
-log = logging.getLogger(__name__)
-
 # Staged files beyond so many are committed to history as they are only if they are of some size on average.
 MAX_CRUMBS: Final = 8
 LEAST_BYTES: Final = 8 * 2**20
@@ -46,7 +45,9 @@ MOST_ASKED: Final = 16
 MAX_STRETCHES: Final = 16
 
 Stretch = tuple[OrderKey, OrderKey]
+OnFailure = Callable[[str, Exception], None]
 
+_ADDED: Final = pa.array(["read", "sweep"])
 _ABOVE_ALL: Final = 2**63 - 1  # as an ordinal
 
 
@@ -67,14 +68,31 @@ class AsStaged:
         """Whether a row is of another file."""
         return ~reduce(Column.__or__, [_between(*stretch) for stretch in self.stretches], F.lit(False))
 
+    def rows_of_others(self, rows: pa.Table) -> pa.Table:
+        """Those of the rows that are of other files, or that chunks add, which are of none."""
+        if not self.stretches:
+            return rows
+        lsn, ordinal = (rows[name].to_numpy() for name in ORDER_COLUMNS)
+        is_other = np.ones(rows.num_rows, np.bool_)
+        for first, last in self.stretches:
+            is_behind = (lsn > first[0]) | ((lsn == first[0]) & (ordinal >= first[1]))
+            is_other &= ~(is_behind & ((lsn < last[0]) | ((lsn == last[0]) & (ordinal <= last[1]))))
+        return rows.filter(pc.or_(pa.array(is_other), pc.is_in(rows["_op"], _ADDED)))
 
-def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch], versions: Collection[int]) -> AsStaged:
+
+def as_staged(
+    session: SparkSession,
+    lake: str,
+    batches: Sequence[PlannedBatch],
+    versions: Collection[int],
+    on_failure: OnFailure,
+) -> AsStaged:
     """The files whose staged rows are history's rows: no value to fill in, no key change to split, and of one of the
     schema `versions`, in which no column has another type than its own or a default that came later. None where they
     are too many for their size, so that readers would find history in crumbs, or alternate too often with others.
 
     Reads the footers of files of one batch where that may tell them apart, of few that are small. A file that cannot be
-    read is none of them.
+    read is none of them: `on_failure` is told why, and may raise.
     """
     kept: list[tuple[PlannedBatch, StagedFile]] = []
     stretches: list[Stretch] = []
@@ -89,7 +107,7 @@ def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch],
             elif file.schema_version in versions and len(batch.files) > 1:
                 small += file.bytes < LEAST_BYTES
                 if file.bytes >= LEAST_BYTES or small <= MOST_ASKED:
-                    stretch = _stretch_of(session, lake, file, is_self_contained=is_self_contained)
+                    stretch = _stretch_of(session, lake, file, on_failure, is_self_contained=is_self_contained)
             if stretch is not None:
                 kept.append((batch, file))
                 begins = stretches.pop()[0] if adjoins else stretch[0]
@@ -100,14 +118,16 @@ def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch],
     return AsStaged(tuple(kept), tuple(stretches))
 
 
-def _stretch_of(session: SparkSession, lake: str, file: StagedFile, *, is_self_contained: bool) -> Stretch | None:
+def _stretch_of(
+    session: SparkSession, lake: str, file: StagedFile, on_failure: OnFailure, *, is_self_contained: bool
+) -> Stretch | None:
     """Where in R1's order the file alone has rows, if it says so and history gets it as it is. `is_self_contained`: all
     of its batch is."""
     try:
         with open_to_read(session, f"{lake}/{file.path}", file.bytes) as opened:
             extent = Extent.from_metadata(pq.read_metadata(opened).metadata)
-    except Exception as failed:  # Spark, which reads the file then, says best what is wrong with it, or with the lake
-        log.warning("%s: left to Spark, %s", file.path, type(failed).__name__)
+    except Exception as failed:  # whoever reads the file then, says best what is wrong with it
+        on_failure("a footer", failed)
         return None
     if extent is None or not (extent.is_self_contained or is_self_contained):
         return None

@@ -1,5 +1,6 @@
-"""Keys, in columns as Arrow has them, and whether the set has others; nothing is a Python object. Equal is what it is
-in `arrow_fold`: the types of `is_plain_key`, of which Arrow and Spark mean the same by it.
+"""Holds a set of keys in Arrow's columns and looks other keys up in it, without a Python object for each.
+
+The keys are of types of which Arrow and Spark mean the same by being equal (`arrow_columns.is_comparable`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.target.driver.arrow_fold import comparable
+from tidemark.target.driver.arrow_columns import comparable
 
 Columns = Sequence[pa.ChunkedArray]
 
@@ -20,7 +21,7 @@ class KeySet:
 
     def __init__(self, types: Sequence[pa.DataType], pieces: Iterable[Columns]) -> None:
         listed = list(pieces)
-        self._types = types
+        self.types = types
         self.columns = [
             pa.chunked_array([chunk for piece in listed for chunk in piece[n].cast(of).chunks], of)
             for n, of in enumerate(types)
@@ -52,6 +53,12 @@ class KeySet:
         """Whether a key was given twice."""
         return len(self._pairs[-1] if self._pairs else self._values[0]) < len(self)
 
+    def distinct(self) -> KeySet:
+        """The set with each key once."""
+        names = [str(n) for n in range(len(self.columns))]
+        once = pa.table(self.columns, names=names).group_by(names).aggregate([])
+        return KeySet(self.types, [[once[name] for name in names]])
+
     def holds(self, columns: Columns) -> pa.ChunkedArray:
         """Per row, whether the set has its key."""
         return pc.is_valid(self.places(columns))
@@ -59,7 +66,7 @@ class KeySet:
     def places(self, columns: Columns) -> pa.ChunkedArray:
         """Per row, which of the set's keys it has, NULL if none: of a set without doubles its number among those that
         were given."""
-        given = [comparable(column.cast(of)) for column, of in zip(columns, self._types, strict=True)]
+        given = [comparable(column.cast(of)) for column, of in zip(columns, self.types, strict=True)]
         numbers = pc.index_in(given[0], self._values[0])
         for column, values, pairs in zip(given[1:], self._values[1:], self._pairs, strict=True):
             numbers = pc.index_in(_paired(numbers, column, values), pairs)
@@ -72,7 +79,7 @@ class KeySet:
             return []
         together = [
             pa.chunked_array([chunk for piece in pieces for chunk in piece[n].cast(of).chunks], of)
-            for n, of in enumerate(self._types)
+            for n, of in enumerate(self.types)
         ]
         numbers, begins, parts = self.places(together), 0, []
         for piece in pieces:
@@ -83,9 +90,9 @@ class KeySet:
     def without(self, columns: Columns) -> KeySet:
         """The set less these keys, of which there may be many more."""
         in_both = self.holds(columns)
-        gone = KeySet(self._types, [[column.filter(in_both) for column in columns]])
+        gone = KeySet(self.types, [[column.filter(in_both) for column in columns]])
         stay = pc.invert(gone.holds(self.columns))
-        return KeySet(self._types, [[column.filter(stay) for column in self.columns]])
+        return KeySet(self.types, [[column.filter(stay) for column in self.columns]])
 
 
 def _paired(numbers: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""The small files of current that earlier merges wrote -> one file, in a commit that changes current anyway.
+"""Gathers small files of current that earlier merges wrote into one, in a commit that changes current anyway.
 
 A merge adds a file with the rows that it wrote, and each later one opens all files that may have one of its keys. A
 table that is merged every minute would cost more with every hour, until maintenance compacts it; and from fifty files
@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from tidemark.target.delta import data_files
 from tidemark.target.delta.data_files import ROWS_TAG, DataFile
-from tidemark.target.driver.target_rows import TargetRows, TooMuch
+from tidemark.target.driver.target_rows import TargetRows
+from tidemark.target.merge_choice import Declined
 
 MOST: Final = 16
 SMALL_BYTES: Final = 2**20  # of a file
@@ -29,7 +30,7 @@ MAX_DECODED: Final = 128 * 2**20  # of their rows, in memory: of a text that say
 
 
 @dataclass(frozen=True, slots=True)
-class Crumbs:
+class SmallFiles:
     """`rows` are the rows of the files that stay; the files themselves go."""
 
     files: Sequence[DataFile]
@@ -38,32 +39,32 @@ class Crumbs:
     def exchanged(
         self, replaced: Sequence[tuple[DataFile, Sequence[int]]]
     ) -> list[tuple[DataFile, Sequence[int] | None]]:
-        """What a commit masks that replaces these rows of current, and has the crumbs' rows in another file."""
-        gathered = {file.path for file in self.files}
-        others = [(file, rows) for file, rows in replaced if file.path not in gathered]
+        """What a commit masks that replaces these rows of current, and has the small files' rows in another file."""
+        own = {file.path for file in self.files}
+        others = [(file, rows) for file, rows in replaced if file.path not in own]
         return [*others, *((file, None) for file in self.files)]
 
 
-def crumbs_of(there: TargetRows, shape: pa.Schema, replaced: Sequence[tuple[DataFile, Sequence[int]]]) -> Crumbs:
+def gathered(target: TargetRows, shape: pa.Schema, replaced: Sequence[tuple[DataFile, Sequence[int]]]) -> SmallFiles:
     """The small files of current, once there are many, and their rows that are not replaced, in this shape."""
-    nothing = Crumbs((), shape.empty_table())
-    files = _small(there.files)
-    if len(files) < MOST or not {f.name for f in there.current.schema().fields} <= set(shape.names):
+    nothing = SmallFiles((), shape.empty_table())
+    files = _small(target.files)
+    if len(files) < MOST or not {f.name for f in target.current.schema().fields} <= set(shape.names):
         return nothing
     gone = {file.path: rows for file, rows in replaced}
-    pieces, gathered, left = [shape.empty_table()], [], MAX_DECODED
+    pieces, taken, left = [shape.empty_table()], [], MAX_DECODED
     for file in files:
         try:
-            rows = there.whole(file, shape, left)
-        except TooMuch:  # it stays what it is
+            rows = target.whole(file, shape, left)
+        except Declined:  # it stays what it is
             continue
         left -= rows.nbytes
-        masked = data_files.masked_rows(there.session, there.current, file).union(gone.get(file.path, ()))
+        masked = data_files.masked_rows(target.session, target.current, file).union(gone.get(file.path, ()))
         pieces.append(rows.take(pa.array([n for n in range(rows.num_rows) if n not in masked], pa.int64())))
-        gathered.append(file)
-    if len(gathered) < 2:  # one file would be one file
+        taken.append(file)
+    if len(taken) < 2:  # one file would be one file
         return nothing
-    return Crumbs(gathered, pa.concat_tables(pieces))
+    return SmallFiles(taken, pa.concat_tables(pieces))
 
 
 def _small(files: Sequence[DataFile]) -> list[DataFile]:

@@ -1,28 +1,32 @@
-"""The rows of one version of current that have certain keys, found by the driver: keys -> file and number of the row.
+"""Finds the rows of one version of current that have certain keys, and reads values of them: keys -> files and row
+numbers.
 
-Reads the key's columns of the files that may hold them by their bounds, and of single rows the columns asked for.
-Raises TooMuch where that is more, or something other, than the driver should take on by itself.
+Raises Declined where that is more, or other, than the driver should read by itself.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
+from tidemark.formats.columns import staged_schema
 from tidemark.names import ROW_HOLES
 from tidemark.target.delta import data_files, hadoop_files
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
-from tidemark.target.driver import arrow_fold
-from tidemark.target.driver.arrow_fold import Fold, Key
+from tidemark.target.driver.arrow_columns import in_shape
+from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
+from tidemark.target.merge_choice import Declined
 
 MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
 
@@ -32,8 +36,10 @@ MAX_COLUMN_BYTES: Final = 256 * 2**20  # of columns that are read of all rows of
 _LEGACY_CALENDAR: Final = b"org.apache.spark.legacyDateTime"
 
 
-class TooMuch(Exception):
-    """What was found is more, or other, than the driver should take on by itself."""
+_MANY_KEYS: Final = "current has more keys than the driver reads"
+_OTHER_ROWS: Final = "a file of current has another number of rows than the log says"
+
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +55,98 @@ class RowGroup:
     high: Mapping[str, Any]
 
 
+class SoughtKeys:
+    """Keys that are sought, no two of which are equal. New keys above all that are there need neither a set of them nor
+    their values in order: both are made once somebody asks."""
+
+    def __init__(self, types: Sequence[pa.DataType], columns: Sequence[pa.ChunkedArray]) -> None:
+        self.types = types
+        self.columns = columns
+        self._bounds = [
+            pc.min_max(column).as_py() if pa.types.is_integer(column.type) and len(column) else None
+            for column in columns
+        ]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @cached_property
+    def keys(self) -> KeySet:
+        return KeySet(self.types, [self.columns])
+
+    @cached_property
+    def _values(self) -> list[Numbers | None]:
+        """Of the columns of whole numbers, in order."""
+        return [
+            None if bounds is None else np.unique(np.asarray(column.to_numpy(), np.int64))
+            for column, bounds in zip(self.columns, self._bounds, strict=True)
+        ]
+
+    def may_be_in(self, low: Callable[[str], Any], high: Callable[[str], Any], key: Sequence[str]) -> bool:
+        """Whether rows may have one of the keys, by the bounds of whole numbers; those of other types may be cut short
+        or rounded in the log."""
+        if not len(self):
+            return False
+        known = [
+            (n, low(name), high(name))
+            for n, name in enumerate(key)
+            if self._bounds[n] is not None and isinstance(low(name), int) and isinstance(high(name), int)
+        ]
+        for n, least, most in known:
+            own = self._bounds[n]
+            assert own is not None
+            if own["max"] < least or most < own["min"]:
+                return False
+        for n, least, most in known:
+            values = self._values[n]
+            assert values is not None
+            at = int(np.searchsorted(values, least))
+            if at == len(values) or values[at] > most:
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows of current that have one of the keys sought: per row the number of its file, its number in the file, and
+    the number of its key among those sought, of which no two are equal."""
+
+    sought: SoughtKeys
+    files: Numbers
+    rows: Numbers
+    keys: Numbers
+
+    def of(self, columns: Sequence[pa.ChunkedArray]) -> FoundRows | None:
+        """The rows of these keys; None if one of them was not sought."""
+        places = np.asarray(pc.fill_null(self.sought.keys.places(columns).cast(pa.int64()), -1).to_numpy(), np.int64)
+        if (places < 0).any():
+            return None
+        numbers = np.full(len(self.sought), -1, np.int64)
+        numbers[places] = np.arange(len(places))
+        keys = numbers[self.keys]
+        kept = keys >= 0
+        return FoundRows(SoughtKeys(self.sought.types, columns), self.files[kept], self.rows[kept], keys[kept])
+
+    @property
+    def is_there(self) -> NDArray[np.bool_]:
+        """Per key sought, whether current has a row of it."""
+        there = np.zeros(len(self.sought), np.bool_)
+        there[self.keys] = True
+        return there
+
+    def first(self, keys: Sequence[int]) -> list[tuple[int, int] | None]:
+        """Of each of these keys, by their numbers, the file and the number of its first row."""
+        numbers, at = np.unique(self.keys, return_index=True)
+        by_key = dict(zip(numbers.tolist(), at.tolist(), strict=True))
+        places = (by_key.get(key) for key in keys)
+        return [None if at is None else (int(self.files[at]), int(self.rows[at])) for at in places]
+
+
 @dataclass(slots=True)
 class TargetRows:
-    """The rows of current's pinned version, by key: `at` is a file's number and the row's number in it. `left` is how
-    many bytes of keys may still be read, `sought` the keys that were looked for, `footers` those of the files
-    whose `groups` were asked for."""
+    """The rows of current's pinned version, which lie in `files`, at most `most_files` of which may be opened. `left`
+    is how many bytes of keys may still be read, `found` the rows of the keys that were sought last, `footers` those of
+    the files whose `groups` were asked for."""
 
     session: SparkSession
     current: PinnedTable
@@ -61,50 +154,87 @@ class TargetRows:
     key: Sequence[str]
     types: Mapping[str, pa.DataType]
     left: int
-    at: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
-    sought: set[Key] = field(default_factory=set)
+    most_files: int
+    found: FoundRows | None = None
     footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
 
-    def find(self, keys: set[Key]) -> None:
-        """Where rows of these keys are, in files that may have them by their bounds. Raises TooMuch."""
-        self.sought |= keys
-        if not keys:
-            return
-        sought = _Sought(keys, [sorted({key[n] for key in keys}) for n in range(len(self.key))])
-        for number, file in enumerate(self.files):
-            if self._may_hold(sought, file.low.get, file.high.get):
-                self._note(number, file, sought)
+    @classmethod
+    def pinned(cls, table: StagedTable, current: PinnedTable, *, listed: int, opened: int, left: int) -> TargetRows:
+        """Raises Declined where current has more files than `listed`, or says too little of them."""
+        files = data_files.data_files(table.session, current)
+        if files is None or len(files) > listed:
+            raise Declined("current has many files, or files that say too little of themselves")
+        shape = staged_schema(table.schema)
+        types = {name: shape.field(name).type for name in shape.names}
+        return cls(table.session, current, files, table.schema.key, types, left, opened)
 
-    def may_meet(self, file: DataFile, keys: KeySet) -> bool:
-        """Whether the file may have one of the keys, by the bounds of whole numbers on both sides."""
-        for name, (least, most) in keys.bounds(self.key).items():
-            low, high = file.low.get(name), file.high.get(name)
-            if isinstance(low, int) and isinstance(high, int) and (high < least or most < low):
-                return False
-        return True
+    def find(self, columns: Sequence[pa.ChunkedArray]) -> FoundRows:
+        """The rows of these keys, no two of which are equal, by reading the key's columns of the files, and of the row
+        groups, that may have one of them by their bounds. Keys among those that were sought last are not sought again.
+        Raises Declined."""
+        known = None if self.found is None else self.found.of(columns)
+        if known is not None:
+            return known
+        sought = SoughtKeys([self.types[name] for name in self.key], columns)
+        may_hold = [
+            n for n, file in enumerate(self.files) if sought.may_be_in(file.low.get, file.high.get, self.key)
+        ]  # fmt: skip
+        if len(may_hold) > self.most_files:
+            raise Declined("many files of current may have one of the keys")
+        pieces = [(number, *self._in_file(self.files[number], sought)) for number in may_hold]
+        nothing = np.empty(0, np.int64)
+        self.found = FoundRows(
+            sought,
+            np.concatenate([nothing, *(np.full(len(rows), number) for number, rows, _ in pieces)]),
+            np.concatenate([nothing, *(rows for _, rows, _ in pieces)]),
+            np.concatenate([nothing, *(keys for _, _, keys in pieces)]),
+        )
+        return self.found
 
-    def places(self, keys: Collection[Key]) -> list[tuple[DataFile, list[int]]]:
-        """The rows of these keys, all of which were looked for, by their files."""
-        if not self.sought.issuperset(keys):
-            raise ValueError("a key that nobody looked for")
-        of_files: dict[int, list[int]] = {}
-        for number, row in (place for key in keys for place in self.at.get(key, ())):
-            of_files.setdefault(number, []).append(row)
-        return [(self.files[number], sorted(rows)) for number, rows in sorted(of_files.items())]
+    def by_file(self, found: FoundRows) -> list[tuple[DataFile, list[int]]]:
+        """The rows, by their files."""
+        numbers = np.unique(found.files).tolist()
+        return [(self.files[n], np.sort(found.rows[found.files == n]).tolist()) for n in numbers]
+
+    def _in_file(self, file: DataFile, sought: SoughtKeys) -> tuple[Numbers, Numbers]:
+        """The file's rows that have one of the keys, and which: by row groups, since a file may be of any size."""
+        rows, keys, masked, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)], None, 0
+        with self._open(file) as source:
+            parquet = self._known(pq.ParquetFile(source))
+            if parquet.metadata.num_rows != file.rows:
+                raise Declined(_OTHER_ROWS)
+            for group in range(parquet.num_row_groups):
+                begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
+                low, high = _bounds_of(parquet, group)
+                if not sought.may_be_in(low.get, high.get, self.key):
+                    continue
+                self._count(parquet, group)
+                read = parquet.read_row_group(group, columns=list(self.key))
+                places = sought.keys.places([self._column(read, name) for name in self.key])
+                within = pc.indices_nonzero(pc.is_valid(places))
+                if not len(within):
+                    continue
+                if masked is None:
+                    masked = np.array(sorted(data_files.masked_rows(self.session, self.current, file)), np.int64)
+                own = np.asarray(within.to_numpy(), np.int64) + begins
+                stays = ~np.isin(own, masked)
+                rows.append(own[stays])
+                keys.append(np.asarray(places.take(within).cast(pa.int64()).to_numpy(), np.int64)[stays])
+        return np.concatenate(rows), np.concatenate(keys)
 
     def keys(self, file: DataFile) -> list[pa.ChunkedArray]:
-        """The key's columns of all rows of the file, masked ones included. Raises TooMuch."""
+        """The key's columns of all rows of the file, masked ones included. Raises Declined."""
         with self._open(file) as source:
             parquet = self._known(pq.ParquetFile(source))
             self._count(parquet)
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
 
     def groups(self, file: DataFile) -> list[RowGroup]:
-        """The file's row groups, with what its footer says of their keys. Raises TooMuch."""
+        """The file's row groups, with what its footer says of their keys. Raises Declined."""
         with self._open(file) as source:
             parquet = self._known(pq.ParquetFile(source))
         if parquet.metadata.num_rows != file.rows:
-            raise TooMuch("the log says otherwise")
+            raise Declined(_OTHER_ROWS)
         self.footers[file.path] = parquet.metadata
         begins, groups = 0, []
         for number in range(parquet.num_row_groups):
@@ -114,20 +244,20 @@ class TargetRows:
         return groups
 
     def keys_of(self, group: RowGroup) -> list[pa.ChunkedArray]:
-        """The key's columns of all rows of one of `groups`, masked ones included. Raises TooMuch."""
+        """The key's columns of all rows of one of `groups`, masked ones included. Raises Declined."""
         self.left -= bytes_of(self.footers[group.file.path], self.key, group.number)
         if self.left < 0:
-            raise TooMuch("many keys")
+            raise Declined(_MANY_KEYS)
         return list(self.columns(group, self.key).values())
 
     def columns(
         self, group: RowGroup, names: Sequence[str], rows: pa.Array | None = None
     ) -> dict[str, pa.ChunkedArray]:
         """These columns of all rows of one of `groups`, masked ones included, or of `rows`, numbered within it. What a
-        file repeats stays a dictionary until the rows are taken. Raises TooMuch."""
+        file repeats stays a dictionary until the rows are taken. Raises Declined."""
         footer = self.footers[group.file.path]
         if bytes_of(footer, names, group.number) > MAX_COLUMN_BYTES:
-            raise TooMuch("a large column")
+            raise Declined("a column of current is too large for the driver's memory")
         repeated = [] if rows is None else _with_dictionary(footer, names, group.number)
         with self._open(group.file) as source:
             parquet = pq.ParquetFile(source, metadata=footer, read_dictionary=repeated)
@@ -138,54 +268,25 @@ class TargetRows:
             return {name: self._column(read, name) for name in names}
 
     def whole(self, file: DataFile, shape: pa.Schema, most_bytes: int) -> pa.Table:
-        """All rows of the file, masked ones included, in this shape. Raises TooMuch where they have more bytes."""
+        """All rows of the file, masked ones included, in this shape. Raises Declined where they have more bytes."""
         with self._open(file) as source:
             parquet = self._known(pq.ParquetFile(source))
             if parquet.metadata.num_rows != file.rows:
-                raise TooMuch("the log says otherwise")
+                raise Declined(_OTHER_ROWS)
             if bytes_of(parquet.metadata, shape.names) > most_bytes:
-                raise TooMuch("large values")
+                raise Declined("a small file of current has large values")
             read = parquet.read(columns=[name for name in shape.names if name in parquet.schema_arrow.names])
-        return arrow_fold.in_shape(read, shape)
+        return in_shape(read, shape)
 
     def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
         if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
-            raise TooMuch
+            raise Declined("a file of current has days of the Julian calendar")
         return parquet
 
     def _count(self, parquet: pq.ParquetFile, only: int | None = None) -> None:
         self.left -= bytes_of(parquet.metadata, self.key, only)
         if self.left < 0:
-            raise TooMuch
-
-    def _note(self, number: int, file: DataFile, sought: _Sought) -> None:
-        """The file's rows that have one of the keys: by row groups, since a file may be as large as it likes."""
-        with self._open(file) as source:
-            parquet = self._known(pq.ParquetFile(source))
-            if parquet.metadata.num_rows != file.rows:
-                raise TooMuch  # the log says otherwise: nothing to build on
-            masked: set[int] | None = None
-            ends = 0
-            for group in range(parquet.num_row_groups):
-                begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
-                low, high = _bounds_of(parquet, group)
-                if not self._may_hold(sought, low.get, high.get):
-                    continue
-                self._count(parquet, group)
-                columns = [self._column(parquet.read_row_group(group, columns=[name]), name) for name in self.key]
-                for row, key in sought.among(columns):
-                    masked = data_files.masked_rows(self.session, self.current, file) if masked is None else masked
-                    if begins + row not in masked:
-                        self.at.setdefault(key, []).append((number, begins + row))
-
-    def _may_hold(self, sought: _Sought, low: Callable[[str], Any], high: Callable[[str], Any]) -> bool:
-        """By the bounds of whole numbers; anything else in the log may be cut short or rounded."""
-        for n, name in enumerate(self.key):
-            least, most = low(name), high(name)
-            bounded = pa.types.is_integer(self.types[name]) and isinstance(least, int) and isinstance(most, int)
-            if bounded and not sought.has_between(n, least, most):
-                return False
-        return True
+            raise Declined(_MANY_KEYS)
 
     def _open(self, file: DataFile) -> Any:
         return hadoop_files.open_to_read(self.session, f"{self.current.path}/{file.path}", file.bytes)
@@ -197,28 +298,29 @@ class TargetRows:
             return pa.chunked_array([pa.nulls(file_rows.num_rows, of)])
         return file_rows[name].cast(of)
 
-    def values(self, fold: Fold) -> tuple[dict[str, pa.Array], list[frozenset[str]]]:
-        """Per column that some change does not bring, its value of each key of `fold.base`, and for each of these keys
-        the columns whose value current does not know either. Raises TooMuch."""
-        names = fold.unchanged()
-        if not names or not fold.base:
+    def values(
+        self, names: Sequence[str], places: Sequence[tuple[int, int] | None]
+    ) -> tuple[dict[str, pa.Array], list[frozenset[str]]]:
+        """The values that the columns have in these rows, given by file and number, and per row the columns whose value
+        current does not know either; without a row all of them. Raises Declined."""
+        if not names or not places:
             return {}, []
         if any(not _is_flat(self.types[name]) for name in names):
-            raise TooMuch
+            raise Declined("a value that was not sent is of a nested type")
         pieces: list[pa.Table] = []
         number_in_parts: dict[tuple[int, int], int] = {}
-        first = {key: self.at[key][0] for key in fold.base if key in self.at}
-        for number in sorted({file for file, _ in first.values()}):
-            rows = sorted({row for file, row in first.values() if file == number})
+        there = {place for place in places if place is not None}
+        for number in sorted({file for file, _ in there}):
+            rows = sorted(row for file, row in there if file == number)
             begins = sum(picked_rows.num_rows for picked_rows in pieces)
             number_in_parts |= {(number, row): begins + n for n, row in enumerate(rows)}
             pieces.append(self.rows(self.files[number], rows, names))
             if sum(piece.nbytes for piece in pieces) > MAX_BYTES:
-                raise TooMuch("large values")
+                raise Declined("values that were not sent are too large for the driver's memory")
         shape = pa.schema([*((name, self.types[name]) for name in names), (ROW_HOLES, pa.list_(pa.string()))])
         rows_picked = pa.concat_tables([shape.empty_table(), *pieces]).combine_chunks()
-        places = [number_in_parts.get(first[key]) if key in first else None for key in fold.base]
-        rows_in_order = rows_picked.take(pa.array(places, pa.int64()))
+        numbers = [None if place is None else number_in_parts[place] for place in places]
+        rows_in_order = rows_picked.take(pa.array(numbers, pa.int64()))
         everything = frozenset(names)
         holes = rows_in_order[ROW_HOLES].to_pylist()
         lacking = [
@@ -241,37 +343,13 @@ class TargetRows:
                 within = [row - begins for row in rows if begins <= row < ends]
                 if within:
                     if bytes_of(parquet.metadata, names, group) > MAX_BYTES:
-                        raise TooMuch
+                        raise Declined("values that were not sent are too large for the driver's memory")
                     # With a key's column, which every file has: a table of no column says how many rows it has, and is
                     # empty once some are taken.
                     read = parquet.read_row_group(group, columns=[self.key[0], *names, ROW_HOLES])
                     picked = read.take(pa.array(within, pa.int64()))
                     pieces.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
         return pa.concat_tables(pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sought:
-    """The keys that are looked for, and the values of each of their columns in order."""
-
-    keys: set[Key]
-    values: Sequence[Sequence[Any]]
-
-    def has_between(self, column: int, low: int, high: int) -> bool:
-        values = self.values[column]
-        at = bisect_left(values, low)
-        return at < len(values) and values[at] <= high
-
-    def among(self, columns: Sequence[pa.ChunkedArray]) -> Iterator[tuple[int, Key]]:
-        """Those of the rows that have one of the keys, by their numbers."""
-        alike: Any = None
-        for column, values in zip(columns, self.values, strict=True):
-            comparable = arrow_fold.comparable(column)
-            one = pc.is_in(comparable, pa.array(values).cast(comparable.type))
-            alike = one if alike is None else pc.and_(alike, one)
-        rows = pc.indices_nonzero(alike)
-        keys = arrow_fold.keys_of([column.take(rows) for column in columns])
-        return ((row, key) for row, key in zip(rows.to_pylist(), keys, strict=True) if key in self.keys)
 
 
 def _bounds_of(parquet: pq.ParquetFile, group: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The changes of batches that claim chunks, or sweep: `Changes`, with the rows that the chunks add (R7).
+"""Merges the changes of batches that claim chunks, or sweep, with Spark: with the rows that the chunks add (R7).
 
     staged changes ─┐                     ┌─► rows: the changes, unchanged values filled, from chunks too
     older changes ──┼─ place, fill ───────┤
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.errors import ChunksMissing
@@ -24,12 +24,13 @@ from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.formats.snapshot import Snapshot
-from tidemark.schema.table import TableSchema
-from tidemark.target.chunks.chunk_rows import have_key_under_its_names
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.driver import file_pruning
+from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.file_pruning import KeyRange
+from tidemark.target.driver.history_files import OnFailure
+from tidemark.target.merge_facts import keys_in_shape
 from tidemark.target.spark import fold, visibility
 from tidemark.target.spark.fold import ABOVE, ORIGIN, SEEN
 from tidemark.target.spark.spark_merge import SMALL_BYTES, SMALL_ROWS, Changes, with_row_holes
@@ -63,9 +64,7 @@ class ChunkChanges(Changes):
 
     def __init__(
         self,
-        session: SparkSession,
-        lake: str,
-        schemas: Sequence[TableSchema],
+        table: StagedTable,
         batches: Sequence[PlannedBatch],
         current: PinnedTable | None,
         *,
@@ -73,8 +72,9 @@ class ChunkChanges(Changes):
         evidence: Sequence[PlannedBatch],
         generation: int,
         few_rows: bool,
+        on_failure: OnFailure,
     ) -> None:
-        super().__init__(session, lake, schemas, batches, current, few_rows=few_rows)
+        super().__init__(table, batches, current, few_rows=few_rows, on_failure=on_failure)
         self.history = history
         self.evidence = evidence
         self.generation = generation
@@ -225,8 +225,8 @@ class ChunkChanges(Changes):
         """What current holds, None if that is nothing."""
         if self.current is None or self.current.files == 0:
             return None
-        if self.whole is not None:
-            return self.whole.target()
+        if self.load is not None:
+            return self.load.rows_there()
         rows = delta_tables.rows(self.session, self.current)
         return rows if self._chunk_ranges is None else rows.where(self._in_ranges(self._chunk_ranges))
 
@@ -238,7 +238,7 @@ class ChunkChanges(Changes):
         """Where the chunks' keys lie, by the first column of the key; None if nobody knows, or nothing is saved."""
         if not self.narrows or self.few_rows or not self.keyed or not self.alive or self.sweeps:
             return None
-        if not have_key_under_its_names(self.schemas, self.batches):  # in a file the name may be another column's
+        if not keys_in_shape(self.schemas, self.batches):  # in a file the name may be another column's
             return None
         uris = [f"{self.lake}/{f.path}" for claim in self.alive.values() for f in claim.files]
         return file_pruning.ranges_in(self.session, uris, self.schema.key[0])

@@ -1,4 +1,4 @@
-"""The changes of some batches of one table, and the two commits they become: history's append, current's MERGE.
+"""Merges the changes of some batches of one table with Spark: history's append, and current's MERGE.
 
 Everything that depends on the target is taken from one pinned version of current: the values that unchanged columns
 keep, and how many copies of a row a multiset holds. That version carries the position just before these changes, so
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -23,12 +24,11 @@ from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.names import ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
-from tidemark.schema.table import TableSchema
-from tidemark.target.chunks.first_load import WholeChunks
+from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
-from tidemark.target.driver.arrow_fold import keys_of
-from tidemark.target.driver.history_files import AsStaged, as_staged, copied
+from tidemark.target.driver.change_reader import StagedTable
+from tidemark.target.driver.history_files import AsStaged, OnFailure, as_staged, copied
 from tidemark.target.spark import fold
 from tidemark.target.spark.staged_changes import read_changes
 
@@ -48,25 +48,25 @@ FEW_FILES: Final = 16
 
 class Changes:
     """`batches` are the next ones behind `current`, the pinned version (None: the table has no current). `few_rows`
-    says that planning costs more than computing. `whole`, which may be set, are chunks whose files are added
+    says that planning costs more than computing. `load`, which may be set, are chunks whose files are added
     besides."""
 
     def __init__(
         self,
-        session: SparkSession,
-        lake: str,
-        schemas: Sequence[TableSchema],
+        table: StagedTable,
         batches: Sequence[PlannedBatch],
         current: PinnedTable | None,
         *,
         few_rows: bool,
+        on_failure: OnFailure,
     ) -> None:
-        self.session = session
+        self.session = table.session
         self.few_rows = few_rows
-        self.whole: WholeChunks | None = None
-        self.lake = lake
-        self.schemas = schemas
-        self.schema = schemas[-1]
+        self.on_failure = on_failure
+        self.load: FirstLoad | None = None
+        self.lake = table.lake
+        self.schemas = table.schemas
+        self.schema = table.schema
         self.names = [c.name for c in self.schema.columns]
         # What a row of the source can differ in: its columns that were dropped say nothing of it any more. Without a
         # key it is by these that a row is found.
@@ -190,7 +190,7 @@ class Changes:
             frame = reduce(DataFrame.unionByName, frames).coalesce(self._files_of(others))
         failpoints.reach("merge.before_history")
         as_they_are = [copied(self.session, history, self.lake, self.schema, b, f) for b, f in kept.files]
-        as_they_are += [] if self.whole is None else self.whole.files_of_history(history)
+        as_they_are += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(self.session, history, frame, application, self.end, as_they_are)
         failpoints.reach("merge.after_history")
         return count
@@ -219,7 +219,7 @@ class Changes:
         if self.multiset or history.is_mapped:
             return AsStaged()
         versions = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
-        return as_staged(self.session, self.lake, self.batches, versions)
+        return as_staged(self.session, self.lake, self.batches, versions, self.on_failure)
 
     # --- current --------------------------------------------------------------------------------------------------
 
@@ -235,8 +235,8 @@ class Changes:
         newest = self._newest()
         self.new_holes = self.unchanged and not newest.where(F.col(ROW_HOLES).isNotNull()).isEmpty()
         removes = F.col("_op").isin("delete", "sweep")
-        if self.whole is not None:
-            counted = self._exchange(self.whole, newest, application)
+        if self.load is not None:
+            counted = self._exchange(self.load, newest, application)
         elif self.truncated or self.current.files == 0:
             counted = self._load(newest.where(~removes), application)
         else:
@@ -263,24 +263,24 @@ class Changes:
             )
         return counted
 
-    def _exchange(self, whole: WholeChunks, newest: DataFrame, application: str) -> dict[str, int]:
+    def _exchange(self, load: FirstLoad, newest: DataFrame, application: str) -> dict[str, int]:
         """One commit of few rows, whose keys come to the driver, and of files that are added as they are."""
         assert self.current is not None
         newest = self._kept(newest)
         shape = row_schema(self.schema)
         removed = ["delete", "sweep"]
         found = newest.select(*[fold.column(k) for k in self.schema.key], "_op").toArrow()
-        keys = keys_of([found[k].cast(shape.field(k).type) for k in self.schema.key])
-        stays = pc.invert(pc.is_in(found["_op"], pa.array(removed))).to_pylist()
-        masked = whole.there.places(keys)
-        added: list[WrittenFile | DataFrame] = [*whole.files_of_current()]
-        if any(stays):
+        stays = np.asarray(pc.invert(pc.is_in(found["_op"], pa.array(removed))).to_numpy(), np.bool_)
+        rows = load.target.find([found[k].cast(shape.field(k).type) for k in self.schema.key])
+        masked = load.target.by_file(rows)
+        added: list[WrittenFile | DataFrame] = [*load.files_of_current()]
+        if stays.any():
             staying = closing_select(newest.where(~F.col("_op").isin(removed)), self.current.schema())
             added.append(staying.coalesce(self._files_of([f for b in self.batches for f in b.files])))
-        data_files.exchange(self.session, whole.there.current, masked, added, application, self.end)
-        updated = sum(key in whole.there.at for key, stay in zip(keys, stays, strict=True) if stay)
-        gone = sum(key in whole.there.at for key in keys) - updated
-        return {"inserted": sum(stays) - updated + whole.rows, "updated": updated, "deleted": gone}
+        data_files.exchange(self.session, load.target.current, masked, added, application, self.end)
+        updated = int((rows.is_there & stays).sum())
+        gone = int((rows.is_there & ~stays).sum())
+        return {"inserted": int(stays.sum()) - updated + load.rows, "updated": updated, "deleted": gone}
 
     @property
     def narrowed(self) -> Column | None:

@@ -1,70 +1,39 @@
-"""Few changes -> what history and current get of them, in Arrow: what `fold` says, without planning anything.
+"""Walks the changes of the keys that moved or lack values, one change after the other, as PostgreSQL made them.
 
-    changes (in R1 order) ── fold_changes ──► Fold ── rows(base) ──► every change, a row each, unchanged values filled
-                                    │                        ▲
-                                    └── base: the keys of the rows of current that unchanged values come from
+    changes of some keys, in R1 order ── walk_changes ──► WalkedChanges ── rows(base) ──► a row each, values filled in
+                                              │                    ▲
+                                              └── base: keys whose rows of current the unchanged values come from
 
-Changes are walked one after the other, as PostgreSQL made them; what is kept of each is numbers of rows, never a value.
-Values stay in Arrow's arrays and are taken out of them by number at the end, so they come out as they went in.
+It keeps numbers of rows, never a value: values stay in Arrow's arrays and are taken out of them by number at the end,
+so they come out as they went in.
 
-This is a second telling of `fold.split_identity`, `fill_unchanged` and `newest_per_key`, for changes without chunks.
-It is the same one because the windows of those are, per key and in R1 order, exactly such a walk: the newest value
-present since the life's insert is the one that the walk saw last; a change of the key hands over what the old life had
-when the walk came to it; and above the plan's last truncate nothing has a base in the target.
-tests/target/test_few_changes.py holds the two against each other and against the model. It asks of a key's type only
-that Arrow and Spark mean the same by "equal": `is_plain_key`.
+The result is that of `spark.fold`: `split_identity`, `fill_unchanged` and `newest_per_key`. The windows of those are,
+per key and in R1 order, such a walk: the newest value present since the life's insert is the one that the walk met
+last; a change of the key hands over what the old life had when the walk reached it; above the plan's last truncate no
+value comes from the target. tests/target/test_few_changes.py compares the two with each other and with the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
-
-Key = tuple[Any, ...]
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_HOLES
+from tidemark.target.driver.arrow_columns import Key, keys_of
 
 # Where a value that was not sent comes from: the number of a staged row that has it; ~n for the nth key of `base`;
 # None if it is known nowhere.
 Place = int | None
 
 
-def is_plain_key(of: pa.DataType) -> bool:
-    """Whether Arrow and Spark mean the same by two values of the type being equal. Of floating point they do not: to
-    Spark's joins NaN equals NaN and -0.0 is 0.0."""
-    return bool(
-        pa.types.is_integer(of)
-        or pa.types.is_string(of)
-        or pa.types.is_binary(of)
-        or pa.types.is_boolean(of)
-        or pa.types.is_date32(of)
-        or pa.types.is_decimal128(of)
-        or (pa.types.is_timestamp(of) and of.unit == "us")
-    )
-
-
-def keys_of(columns: Sequence[pa.ChunkedArray | pa.Array]) -> list[Key]:
-    """The rows of a key's columns as tuples that can be compared and hashed."""
-    return list(zip(*[comparable(column).to_pylist() for column in columns], strict=True))
-
-
-def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Python knows no date beyond the year 9999 and none BC; Arrow's own number for it is as good."""
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.int64())
-    if pa.types.is_date32(column.type):
-        return column.cast(pa.int32())
-    return column
-
-
 @dataclass(slots=True)
-class Fold:
-    """`origin` and `old` are per row, and a change of the key is two rows: the number of its staged change, and
-    whether it is the delete of the old key. `newest` is the last row of every key above the last truncate."""
+class WalkedChanges:
+    """Per row, of which a change of the key is two, `origin` is the number of the staged change, and `old` whether the
+    row is the delete of the old key. `newest` is the last row of every key above the last truncate. `base` numbers the
+    keys whose values come from current, and `base_rows` is a row of each."""
 
     staged: pa.Table
     key: Sequence[str]
@@ -75,14 +44,16 @@ class Fold:
     filled: dict[int, dict[str, Place]] = field(default_factory=dict)
     newest: dict[Key, int] = field(default_factory=dict)
     base: dict[Key, int] = field(default_factory=dict)
+    base_rows: list[int] = field(default_factory=list)
+
+    def keys(self, rows: Sequence[int]) -> list[pa.ChunkedArray]:
+        """The key's columns of some rows."""
+        chosen = pa.array(rows, pa.int64())
+        return [pa.chunked_array([self._values(name, None, ()).take(chosen)]) for name in self.key]
 
     def unchanged(self) -> list[str]:
         """The columns that occur in a mask."""
         return sorted({name for places in self.filled.values() for name in places})
-
-    def staying(self) -> dict[Key, int]:
-        """The keys that the changes leave with a row, and which row of the fold that is."""
-        return {key: row for key, row in self.newest.items() if self.ops[row] != "delete"}
 
     def bytes_filled(self, base: Mapping[str, pa.Array]) -> int:
         """How many bytes `rows` would fill in for values that were not sent: a text of a megabyte, in each of a
@@ -151,35 +122,36 @@ def _lengths(values: pa.ChunkedArray | pa.Array | None) -> list[int]:
     return list(pc.fill_null(pc.binary_length(values), 0).to_pylist())
 
 
-def fold_changes(staged: pa.Table, key: Sequence[str], columns: Sequence[str], *, moved: bool) -> Fold:
-    """Walk the changes, which are in R1 order. `moved` is what the manifests say: where it is False, no key changed."""
-    fold = Fold(staged, key, columns)
+def walk_changes(staged: pa.Table, key: Sequence[str], columns: Sequence[str]) -> WalkedChanges:
+    """The changes are in R1 order; they have `_old_key` if one of them moves a key."""
+    walk = WalkedChanges(staged, key, columns)
     ops = staged["_op"].to_pylist()
     keys = keys_of([staged[name] for name in key])
     masks = staged["_unchanged"].to_pylist()
+    moved = "_old_key" in staged.column_names
     before: Sequence[Key | None] = _keys_before(staged, key) if moved else [None] * len(ops)
-    lives = _Lives(fold, tracked=sorted({name for mask in masks for name in mask or ()}))
+    lives = _Lives(walk, tracked=sorted({name for mask in masks for name in mask or ()}))
     last_truncate = max((row for row, op in enumerate(ops) if op == "truncate"), default=None)
     for row, (op, own, mask) in enumerate(zip(ops, keys, masks, strict=True)):
         old = before[row] if op == "update" else None
         if op == "truncate":
-            lives.tell(row, op)
+            lives.add(row, op)
             if row == last_truncate:
                 lives.begin_anew()
         elif op == "delete":
-            fold.newest[own] = lives.tell(row, op)
+            walk.newest[own] = lives.add(row, op)
         elif old is not None:
             handed = {name: lives.place(old, name) for name in mask or ()}
-            fold.newest[old] = lives.tell(row, "delete", old=True)
+            walk.newest[old] = lives.add(row, "delete", old=True)
             lives.begin(own, row, handed)
-            fold.newest[own] = lives.tell(row, "insert", fills=handed)
+            walk.newest[own] = lives.add(row, "insert", fills=handed)
         else:
             if op == "insert":
                 lives.begin(own, row, dict.fromkeys(mask or ()))
             fills = {name: lives.place(own, name) for name in mask or ()}
             lives.go_on(own, row, mask or ())
-            fold.newest[own] = lives.tell(row, op, fills=fills)
-    return fold
+            walk.newest[own] = lives.add(row, op, fills=fills)
+    return walk
 
 
 def _keys_before(staged: pa.Table, key: Sequence[str]) -> list[Key | None]:
@@ -196,25 +168,25 @@ class _Lives:
     else of those that were sent since; the others it has from the target. What follows a delete begins with an
     insert."""
 
-    fold: Fold
+    walk: WalkedChanges
     tracked: Sequence[str]
     known: dict[Key, dict[str, Place]] = field(default_factory=dict)
     from_target: bool = True
 
-    def tell(self, row: int, op: str, *, old: bool = False, fills: Mapping[str, Place] | None = None) -> int:
+    def add(self, row: int, op: str, *, old: bool = False, fills: Mapping[str, Place] | None = None) -> int:
         """One more row; its number."""
-        fold = self.fold
-        fold.origin.append(row)
-        fold.old.append(old)
-        fold.ops.append(op)
+        walk = self.walk
+        walk.origin.append(row)
+        walk.old.append(old)
+        walk.ops.append(op)
         if fills:
-            fold.filled[len(fold.ops) - 1] = dict(fills)
-        return len(fold.ops) - 1
+            walk.filled[len(walk.ops) - 1] = dict(fills)
+        return len(walk.ops) - 1
 
     def begin_anew(self) -> None:
         """Behind the last truncate nothing comes from before it."""
         self.known.clear()
-        self.fold.newest.clear()
+        self.walk.newest.clear()
         self.from_target = False
 
     def begin(self, key: Key, row: int, handed: Mapping[str, Place]) -> None:
@@ -231,33 +203,8 @@ class _Lives:
             return places[name]
         if not self.from_target:
             return None
-        return ~self.fold.base.setdefault(key, len(self.fold.base))
-
-
-def history_of(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    return rows.select([*CHANGE_COLUMNS, *names, *MARK_COLUMNS])
-
-
-def current_of(fold: Fold, rows: pa.Table) -> tuple[list[Key], pa.Table]:
-    """The keys that the changes leave with a row, and these rows in the shape of current."""
-    staying = fold.staying()
-    current = rows.take(pa.array(list(staying.values()), pa.int64()))
-    return list(staying), current.select([*fold.columns, *ROW_COLUMNS, ROW_HOLES])
-
-
-def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
-    """The rows with these columns in these types; one that they lack has nothing in it."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        for field in shape
-    ]
-    return pa.table(columns, schema=shape)
-
-
-def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Between which values the columns are, of integers that are all there."""
-    for name in names:
-        column = table[name]
-        if pa.types.is_integer(column.type) and len(column) and not column.null_count:
-            between = pc.min_max(column).as_py()
-            yield name, (between["min"], between["max"])
+        walk = self.walk
+        if key not in walk.base:
+            walk.base[key] = len(walk.base)
+            walk.base_rows.append(len(walk.ops))  # the row that comes next is of this key
+        return ~walk.base[key]

@@ -12,7 +12,7 @@ from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.target.chunks.chunk_rows import are_read_as_they_are, have_key_under_its_names
+from tidemark.target.merge_facts import chunks_in_shape, keys_in_shape
 
 
 def schema(version: int, *names: str, key: Sequence[str] = ("id",), **columns: str) -> TableSchema:
@@ -56,10 +56,10 @@ def chunk(version: int, columns: tuple[int, ...] | None = None) -> Claim:
         "none",
     ],
 )
-def test_only_files_of_the_tables_own_columns_are_read_as_they_are(
+def test_only_files_of_the_tables_own_columns_chunks_in_shape(
     schemas: list[TableSchema], claims: list[Claim], expected: bool
 ) -> None:
-    assert are_read_as_they_are(schemas, claims) is expected
+    assert chunks_in_shape(schemas, claims) is expected
 
 
 def changes(version: int) -> PlannedBatch:
@@ -97,4 +97,4 @@ TWO_EXCHANGED = schema(2, "b", "a", "c", key=("b", "a"))
 def test_a_key_is_looked_for_under_the_names_that_it_has_in_every_file(
     schemas: list[TableSchema], batches: list[PlannedBatch], expected: bool
 ) -> None:
-    assert have_key_under_its_names(schemas, batches) is expected
+    assert keys_in_shape(schemas, batches) is expected
