@@ -20,6 +20,7 @@
     unpark     let the next run apply all staged batches of a parked table
     forget     stop showing a table that is no longer captured; its Delta tables stay
     doctor     everything that a bug report needs, and no secret
+    jars       fetch the jars that Spark needs for Delta, once for this Python environment (no PIPELINE)
 
 PIPELINE is the path of its file, or its name. Exit status 0: as it should be; 3: something may become wrong, or ends by
 itself; 1: something needs somebody, and it was said what; 2: the command line was not understood.
@@ -35,11 +36,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidemark.command_line import changing_commands, doctor, showing_commands
+from tidemark.command_line import changing_commands, doctor, jars_command, showing_commands
 from tidemark.command_line.invocation import Invocation, LookUp, find_file
 from tidemark.config import file_reader
 from tidemark.config.airflow_connections import look_up
 from tidemark.errors import TidemarkError, UnexpectedError
+from tidemark.spark_submit.jar_versions import OF_STORES, SPARKS
 from tidemark.unexpected_errors import quotes_nothing
 
 Command = Callable[[Invocation], int]
@@ -60,9 +62,12 @@ def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -
 
 
 def _run(options: argparse.Namespace, look_up: LookUp) -> int:
-    config = file_reader.load(find_file(options.pipeline))
     try:
-        status = int(options.command(Invocation(config, options, look_up)))
+        if hasattr(options, "pipeline"):
+            config = file_reader.load(find_file(options.pipeline))
+            status = int(options.command(Invocation(config, options, look_up)))
+        else:
+            status = int(options.command(options))
         sys.stdout.flush()
     except BrokenPipeError:  # who reads has seen enough, as in `tidemark status shop | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -142,6 +147,13 @@ def _parser() -> argparse.ArgumentParser:
         "--past", action="store_true", help="what is staged cannot be read: go on behind it, by a backfill"
     )
     report = add("doctor", doctor.doctor, "everything that a bug report needs, and no secret")
+    jars = commands.add_parser("jars", help="fetch the jars that Spark needs for Delta, once")
+    jars.add_argument(
+        "stores", nargs="*", metavar="STORE", help=f"also those of a lake in a bucket: {', '.join(OF_STORES)}"
+    )
+    jars.add_argument("--into", metavar="FOLDER", help="elsewhere than in this Python environment")
+    jars.add_argument("--spark", metavar="VERSION", help=f"for another Spark than this one's: {', '.join(SPARKS)}")
+    jars.set_defaults(command=jars_command.jars)
     for shows in (status, tables, positions, plan, report):
         shows.add_argument("--json", action="store_true", help="for programs")
     return parser

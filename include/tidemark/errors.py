@@ -925,12 +925,28 @@ class SparkApplicationTooLong(RetryError):
     )
 
 
+class JarsUnresolved(RetryError):
+    happened = "Spark's jars could not be fetched: {detail}"
+    remedy = (
+        "Run `tidemark jars` once where Airflow's tasks run, and leave spark.jars.packages out of the settings: then "
+        "no run fetches anything. It asks the repositories that spark.jars.ivySettings or DEFAULT_ARTIFACT_REPOSITORY "
+        "name, and goes through HTTPS_PROXY."
+    )
+
+
+class JarsDiffer(ConfigError):
+    happened = "These jars are not the ones that were published (SHA-256 differs): {jars}"
+    remedy = (
+        "Nothing was written. Look at the repository that spark.jars.ivySettings or DEFAULT_ARTIFACT_REPOSITORY names: "
+        "what it answers with is something else; then run `tidemark jars` again."
+    )
+
+
 class DeltaMissing(ConfigError):
     happened = "Spark {version} does not have Delta Lake: it knows no class io.delta.tables.DeltaTable"
     remedy = (
-        "Give it Delta's jars: a folder of them in TIDEMARK_SPARK_JARS, `spark.jars.packages` in `spark.conf` of the "
-        "pipeline file (io.delta:delta-spark_4.2_2.13:4.4.0 for Spark 4.2), or a cluster that has them. Nothing was "
-        "written."
+        "Give it Delta's jars: `tidemark jars` fetches them, or a folder of them in TIDEMARK_SPARK_JARS, or a cluster "
+        "that has them. Nothing was written."
     )
 
 

@@ -70,7 +70,7 @@ class CompactOperator(ApplicationOperator):
 
     def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
         """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
-        from tidemark.errors import SparkApplicationTooLong
+        from tidemark.errors import JarsUnresolved, SparkApplicationTooLong
         from tidemark.maintenance import compaction_runs as upkeep
 
         manifest = f"{plan.lake}/{maintenance_file(plan.pipeline, plan.plan)}"
@@ -79,6 +79,6 @@ class CompactOperator(ApplicationOperator):
         result = upkeep.take_result(run.config, plan)
         if result is not None:
             return result
-        if isinstance(failure, SparkApplicationTooLong):
+        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved):
             raise failure
         raise SparkApplicationFailed(plan=plan.plan, detail="it left no result") from failure
