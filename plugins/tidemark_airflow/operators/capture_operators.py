@@ -93,6 +93,15 @@ def run_of(config: PipelineConfig, context: Context, *, salted: bool = False) ->
     )
 
 
+def skip_unless_begun(run: Run) -> None:
+    """Raise AirflowSkipException for a pipeline of which nothing was ever captured: nothing is there to be proven or
+    cleaned up."""
+    from tidemark.ledger.staged.generations import has_begun
+
+    if not has_begun(run.ledger, run.pipeline):
+        raise AirflowSkipException(f"{run.pipeline}_capture has not run yet: there is nothing to do")
+
+
 class PreflightOperator(BaseOperator):
     """Looks at source, ledger, lake and Spark before anything is touched, and says everything that is wrong at once."""
 
