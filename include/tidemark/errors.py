@@ -188,6 +188,19 @@ class ConnectionInvalid(ConfigError):
     remedy = "Correct it in Airflow (Admin, Connections) or in the environment."
 
 
+class TokenClientMissing(ConfigError):
+    happened = "The login by a token of {provider} needs a Python package that is not here: {package}"
+    remedy = "Install Tidemark's extra iam-{provider} where Airflow's tasks and the command `tidemark` run."
+
+
+class TokenNotIssued(RetryError):
+    happened = "{provider} issued no login token to this machine ({kind})"
+    remedy = (
+        "Give the machine an identity (instance profile, managed identity, service account) that may log in to the "
+        "database; the retry asks again."
+    )
+
+
 class MaskWithoutSalt(ConfigError):
     happened = "Columns of table {table} are masked with sha256, but there is no salt: {columns}"
     remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
@@ -338,6 +351,14 @@ class DatabaseRefused(ConfigError):
     remedy = (
         "Correct host, database, login or password of the Airflow connection, or pg_hba.conf and the role at the "
         "server."
+    )
+
+
+class PoolerInBetween(ConfigError):
+    happened = "A connection pooler answers in place of the {database} database ({detail})"
+    remedy = (
+        "Name the server's own host and port in the Airflow connection, or the provider's address for direct "
+        "connections: a pooler speaks no replication, and loses the settings of a session."
     )
 
 

@@ -185,6 +185,7 @@ class _PreflightRun:
             lock_timeout_s=self.config.bounds.lock_timeout_s,
             statement_timeout_s=STATEMENT_TIMEOUT_S,
         ) as source:
+            postgres_session.require_own_process(source, "source")
             self.transport("source", self.config.source_connection, source)
             facts = inspection.read_server_facts(source)
             if is_beside(source, self.config.slot):
@@ -202,6 +203,7 @@ class _PreflightRun:
                 table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=InLedger())
                 return
             with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
+                postgres_session.require_own_process(ledger.connection, "ledger")
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
                 places = Places(self.config, ledger, system_identifier(source), records=self.act)
