@@ -16,5 +16,5 @@ setup(
         "tidemark_airflow": "plugins/tidemark_airflow",
         "tidemark.spark_apps": "spark_apps",
     },
-    package_data={"": ["*.sql", "*.properties", "log_store/*", "static/*"]},
+    package_data={"": ["*.sql", "*.properties", "s3a_jars.txt", "log_store/*", "static/*"]},
 )

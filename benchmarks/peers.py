@@ -29,10 +29,10 @@ from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, main
 from benchmarks.pipeline import SERVER, Pipeline, Refused, pipeline_on
 from sandbox.checkout import this_checkout
 from sandbox.services.postgres import PostgresServer, running
-from sandbox.setup import jars
 from sandbox.setup.uv_settings import uv_environment
 from tidemark.backfill.backfill_report import report
 from tidemark.backfill.planning import BackfillRequest, plan
+from tidemark.spark_submit import jar_download
 
 DLT: Final = ("dlt[filesystem,parquet,sql_database]==1.31.0", "psycopg2-binary==2.9.13")
 DEBEZIUM: Final = tuple(
@@ -90,7 +90,7 @@ def debezium() -> list[str]:
     folder = this_checkout().made / "peers" / "debezium"
     if not (folder / "jars").is_dir():
         try:
-            jars.resolve(DEBEZIUM, (), folder)
+            jar_download.resolve(DEBEZIUM, (), folder, os.environ)
         except Exception as failed:
             shutil.rmtree(folder, ignore_errors=True)
             raise Refused("Debezium's jars cannot be had") from failed

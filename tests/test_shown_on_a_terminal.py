@@ -189,7 +189,7 @@ def test_verify_triggers_the_dag_with_the_form_filled_in(
 
 
 def test_doctor_holds_what_a_report_needs_and_no_secret(tidemark: Type, databases: tuple[str, str]) -> None:
-    code, shown, _ = tidemark("doctor", "shop")
+    code, shown, _ = tidemark("doctor", "shop", "--report")
     assert code == 0
     for needed in ("pyspark: ", "wal_level: logical", "migration: ", "last runs:", "SchemaNotFollowed"):
         assert needed in shown

@@ -187,6 +187,19 @@ class ConnectionInvalid(ConfigError):
     remedy = "Correct it in Airflow (Admin, Connections) or in the environment."
 
 
+class TokenClientMissing(ConfigError):
+    happened = "The login by a token of {provider} needs a Python package that is not here: {package}"
+    remedy = "Install Tidemark's extra iam-{provider} where Airflow's tasks and the command `tidemark` run."
+
+
+class TokenNotIssued(RetryError):
+    happened = "{provider} issued no login token to this machine ({kind})"
+    remedy = (
+        "Give the machine an identity (instance profile, managed identity, service account) that may log in to the "
+        "database; the retry asks again."
+    )
+
+
 class MaskWithoutSalt(ConfigError):
     happened = "Columns of table {table} are masked with sha256, but there is no salt: {columns}"
     remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
@@ -290,11 +303,9 @@ class SchemaDisagrees(BugError):
 class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
-        "Its changes stay in staging and the other tables go on. If a type, the key or the identity changed, write "
-        "`evolve: follow` for the table in the pipeline file: the next run goes on with it beside the old. If a column "
-        "was left out of the publication, or has a name that the target uses, put that right at the source: the table "
-        "goes on with its next change there, and is marked where changes came without the column. If columns are gone "
-        "or were renamed and the table has a key, unpark it and start a backfill of it; otherwise " + BEGIN_ANEW
+        "Its changes stay in staging and the other tables go on. If names of columns are alike, or the target's, "
+        "rename them at the source; if the key is left out, capture it. Write `evolve: follow` for the table in "
+        "the pipeline file: the next run builds it anew beside the old. To go on without what is staged, " + BEGIN_ANEW
     )
 
 
@@ -337,6 +348,14 @@ class DatabaseRefused(ConfigError):
     remedy = (
         "Correct host, database, login or password of the Airflow connection, or pg_hba.conf and the role at the "
         "server."
+    )
+
+
+class PoolerInBetween(ConfigError):
+    happened = "A connection pooler answers in place of the {database} database ({detail})"
+    remedy = (
+        "Name the server's own host and port in the Airflow connection, or the provider's address for direct "
+        "connections: a pooler speaks no replication, and loses the settings of a session."
     )
 
 
@@ -924,12 +943,28 @@ class SparkApplicationTooLong(RetryError):
     )
 
 
+class JarsUnresolved(RetryError):
+    happened = "Spark's jars could not be fetched: {detail}"
+    remedy = (
+        "Run `tidemark jars` once where Airflow's tasks run, and leave spark.jars.packages out of the settings: then "
+        "no run fetches anything. It asks the repositories that spark.jars.ivySettings or DEFAULT_ARTIFACT_REPOSITORY "
+        "name, and goes through HTTPS_PROXY."
+    )
+
+
+class JarsDiffer(ConfigError):
+    happened = "These jars are not the ones that were published (SHA-256 differs): {jars}"
+    remedy = (
+        "Nothing was written. Look at the repository that spark.jars.ivySettings or DEFAULT_ARTIFACT_REPOSITORY names: "
+        "what it answers with is something else; then run `tidemark jars` again."
+    )
+
+
 class DeltaMissing(ConfigError):
     happened = "Spark {version} does not have Delta Lake: it knows no class io.delta.tables.DeltaTable"
     remedy = (
-        "Give it Delta's jars: a folder of them in TIDEMARK_SPARK_JARS, `spark.jars.packages` in `spark.conf` of the "
-        "pipeline file (io.delta:delta-spark_4.2_2.13:4.4.0 for Spark 4.2), or a cluster that has them. Nothing was "
-        "written."
+        "Give it Delta's jars: `tidemark jars` fetches them, or a folder of them in TIDEMARK_SPARK_JARS, or a cluster "
+        "that has them. Nothing was written."
     )
 
 

@@ -276,7 +276,7 @@ def test_what_is_being_backfilled_is_told_as_over_only_when_it_is_filled(
 ) -> None:
     config = with_notifier(config)
     with open_ledger(empty_ledger_database, "shop") as book:
-        tables.mark_needs_backfill(book, "shop.orders", tables.EXISTING_ROWS, "it had rows before it was captured")
+        tables.mark_needs_backfill(book, "shop.orders", tables.GAP, "changes are gone")
     with pytest.raises(AirflowFailException, match=r"shop\.orders needs a backfill since") as red:
         execute(config)
     assert "airflow dags trigger shop_backfill" in str(red.value)
@@ -284,9 +284,19 @@ def test_what_is_being_backfilled_is_told_as_over_only_when_it_is_filled(
         execute(dataclasses.replace(config, auto_backfill=True))
     assert len(told) == 1
     with open_ledger(empty_ledger_database, "shop") as book:
-        tables.clear_needs_backfill(book, "shop.orders", "see_empty")
+        tables.clear_needs_backfill(book, "shop.orders")
     execute(config)
     assert len(told) == 2
+
+
+def test_a_new_table_that_waits_for_its_first_backfill_is_not_red(
+    config: PipelineConfig, empty_ledger_database: str
+) -> None:
+    with open_ledger(empty_ledger_database, "shop") as book:
+        tables.mark_needs_backfill(book, "shop.orders", tables.EXISTING_ROWS, "it had rows before it was captured")
+    with pytest.raises(AirflowSkipException, match="airflow dags trigger shop_backfill"):
+        execute(with_notifier(config))
+    assert told == []
 
 
 def test_a_remedy_that_only_begins_anew_offers_no_way_that_would_park_the_table_again(

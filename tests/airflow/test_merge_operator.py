@@ -28,7 +28,7 @@ from tidemark.capture import merge_planning, table_progress
 from tidemark.capture.merge_planning import Ingested, IngestedTable, PlanScope
 from tidemark.capture.table_progress import AdvancedTable
 from tidemark.config.file_reader import load
-from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
+from tidemark.errors import JarsUnresolved, LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Claim, StagedFile
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
@@ -376,6 +376,19 @@ def test_what_another_task_ingested_first_is_judged_all_the_same(merge: Merge, m
     merge.ingested_by_another = True
     merge.tables = [table("orders", error="no disk", kind="LakeFailed")]
     with pytest.raises(SparkApplicationFailed, match="no disk"):
+        merge.execute()
+
+
+def test_jars_that_spark_submit_did_not_get_are_an_error_of_their_own(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "java.lang.RuntimeException: [unresolved dependency: io.delta#delta-spark_4.2_2.13;4.4.0: not found]"
+    monkeypatch.setitem(ENDS, "no jars", f"echo '{said}' >&2\nexit 1\n")
+    merge.ends_with("no jars", monkeypatch)
+    with pytest.raises(JarsUnresolved, match=r"could not be fetched: io\.delta#delta-spark_4\.2_2\.13;4\.4\.0\. Run"):
+        merge.execute()
+    merge.ends_with("no result", monkeypatch)
+    with pytest.raises(SparkApplicationFailed):
         merge.execute()
 
 

@@ -37,7 +37,6 @@ from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger.captured import tables
 from tidemark.ledger.staged import batches, generations
 from tidemark.lsn import Lsn
-from tidemark.schema.evolution import numbered_by_names, with_numbers
 from tidemark.schema.table import TableSchema
 from tidemark.staging.batch_writer import read_table
 from tidemark.storage.store import Store
@@ -351,7 +350,7 @@ class Model:
         """With the numbers that a plan gives the columns of a version that was not placed: by its names alone it would
         lose the key's column where that was renamed before it. What the numbers lead to is compared with the source."""
         with self.environment.ledger_connection() as connection:
-            return numbered_by_names(with_numbers(tables.versions(connection, table)))
+            return tables.versions(connection, table)
 
     def _registered(self, table: str, upto: At | None) -> tuple[list[Change], list[Chunk], list[Swept]]:
         changes, chunks, sweeps = [], [], []

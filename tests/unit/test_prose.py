@@ -13,9 +13,10 @@ from tests.unit.test_architecture import LIBRARY, LIBRARY_MODULES
 VERBS = {
     *("Answers", "Applies", "Assigns", "Begins", "Builds", "Captures", "Changes", "Checks", "Chooses", "Collects"),
     *("Commits", "Compares", "Computes", "Continues", "Converts", "Counts", "Decides", "Decodes", "Defines", "Deletes"),
-    *("Derives", "Describes", "Finds", "Follows", "Formats", "Gives", "Grants", "Holds", "Implements", "Joins"),
-    *("Judges", "Keeps", "Lists", "Loads", "Logs", "Makes", "Masks", "Matches", "Merges", "Names", "Numbers", "Opens"),
-    *("Orders", "Parses", "Plans", "Prevents", "Prints", "Quotes", "Reads", "Rebuilds", "Recognises", "Records"),
+    *("Derives", "Describes", "Fetches", "Finds", "Follows", "Formats", "Gives", "Grants", "Holds", "Implements"),
+    *("Joins", "Judges", "Keeps", "Lists", "Loads", "Logs", "Makes", "Masks", "Matches", "Merges", "Names"),
+    *("Numbers", "Opens", "Orders", "Parses", "Plans", "Prevents", "Prints", "Quotes", "Reads", "Rebuilds"),
+    *("Recognises", "Records"),
     *("Registers", "Removes", "Renders", "Replaces", "Reports", "Runs", "Selects", "Sends", "Sets", "Shows", "Starts"),
     *("Stores", "Streams", "Submits", "Tests", "Turns", "Waits", "Watches", "Writes"),
 }

@@ -36,7 +36,7 @@ def test_jars_that_spark_has_by_a_setting_go_on_beside_the_log_store(tmp_path: P
     if way in ("spark-defaults.conf", "both"):
         (tmp_path / "spark-defaults.conf").write_text("spark.jars /opt/delta.jar,/opt/other.jar\n")
     conf = {"spark.jars": "/opt/own.jar, https://jars/b.jar"} if way in ("spark.conf", "both") else {}
-    jars = spark_jars.jars(lake, {"SPARK_CONF_DIR": str(tmp_path)}, conf)
+    jars = spark_jars.jars(lake, {"SPARK_CONF_DIR": str(tmp_path), "SPARK_HOME": str(tmp_path)}, conf)
     expected = {
         "spark-defaults.conf": ["/opt/delta.jar", "/opt/other.jar"],
         "neither": [],

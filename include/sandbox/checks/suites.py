@@ -15,8 +15,9 @@ from typing import Final
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
 from sandbox.setup import postgres17, system_packages
-from sandbox.setup.jars import AZURE_JARS, GOOGLE_JARS, Jar, yarn_jars
+from sandbox.setup.jars import yarn_jars
 from sandbox.steps import StepFailed, Steps, run, waited_for
+from tidemark.spark_submit.jar_versions import Jar, azure_jars, google_jars
 
 
 def lint(checkout: Checkout) -> int:
@@ -137,8 +138,8 @@ FAULTS: Final = (
     "tests/target",
 )
 THOROUGH: Final = tuple(
-    f"tests/{folder}"
-    for folder in (
+    f"tests/{place}"
+    for place in (
         "backfill",
         "capture",
         "golden",
@@ -146,6 +147,7 @@ THOROUGH: Final = tuple(
         "maintenance",
         "object_store",
         "source",
+        "test_logins.py",
         "unit",
     )
 )
@@ -162,7 +164,7 @@ def faults(checkout: Checkout) -> int:
     are fetched the first time."""
     postgres17.install(checkout)
     if AZURITE in os.environ:  # some of the first part ask it, too
-        _fetch_jars(checkout, "azure", AZURE_JARS, "jars of Hadoop's client for Azure")
+        _fetch_jars(checkout, "azure", azure_jars().jars, "jars of Hadoop's client for Azure")
     here = _all(
         checkout,
         {
@@ -181,7 +183,7 @@ def faults(checkout: Checkout) -> int:
     chosen = ["tests/scenarios", "tests/faults", *left_out, *merges, *without_spark]
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     os.environ["TIDEMARK_TEST_LAKE"] = "google"
-    _fetch_jars(checkout, "google", GOOGLE_JARS, "jar of Hadoop's connector for Google Cloud Storage")
+    _fetch_jars(checkout, "google", google_jars().jars, "jar of Hadoop's connector for Google Cloud Storage")
     elsewhere = [*without_spark, "tests/scenarios", f"--ignore={_ALTERATIONS}", *merges]
     on_google = _all(checkout, {"faults on Google": _pytest(checkout, "faults on Google", elsewhere)})
     if AZURITE not in os.environ:
@@ -203,7 +205,7 @@ CLUSTERS: Final = "tests/clusters"
 
 def clusters(checkout: Checkout) -> int:
     """Merges on a standalone cluster and on YARN, whose jars are fetched the first time."""
-    _fetch_jars(checkout, "yarn", yarn_jars(), "jars of Hadoop's MiniYARNCluster")
+    _fetch_jars(checkout, "yarn", yarn_jars().jars, "jars of Hadoop's MiniYARNCluster")
     return _all(checkout, {"tests of clusters": _pytest(checkout, "tests of clusters", [CLUSTERS])})
 
 

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from sandbox.checkout import Checkout, this_checkout
 from sandbox.setup import java, system_packages
-from sandbox.setup.jars import JARS, s3a_jars, sha256
 from sandbox.setup.lock import entries_of
 from sandbox.setup.uv_settings import uv_settings
 from sandbox.steps import StepFailed, Steps, fail, run
+from tidemark.spark_submit.jar_versions import delta_jars, s3_jars
 
 
 def set_up(checkout: Checkout, *, packages_alone: bool = False) -> None:
@@ -159,20 +159,17 @@ def _java(checkout: Checkout, steps: Steps) -> None:
 
 def _jars(checkout: Checkout, steps: Steps) -> None:
     stamp = checkout.stamps / "jars"
-    s3a = s3a_jars()
-    needed = (*JARS, *s3a)
+    delta, s3 = delta_jars(), s3_jars()
+    needed = (*delta.jars, *s3.jars)
     made_from = "".join(f"{jar.file} {jar.sha256}\n" for jar in needed)
     if _stamped(stamp, made_from) and all((checkout.jars / jar.file).exists() for jar in needed):
         return
-    with steps.step(f"{len(JARS)} jars of Delta Lake, {len(s3a)} of Hadoop and AWS for S3"):
+    with steps.step(f"{len(delta.jars)} jars of Delta Lake, {len(s3.jars)} of Hadoop and AWS for S3"):
         env = checkout.environment(os.environ)
         # Spark's own settings of the machine count here: spark.jars.ivySettings, spark.jars.repositories.
         env.pop("SPARK_CONF_DIR")
         env.update({k: os.environ[k] for k in ("SPARK_CONF_DIR",) if k in os.environ})
         run([checkout.python, "-m", "sandbox.setup.jars"], checkout.logs / "jars.log", env=env)
-        wrong = [jar.file for jar in needed if sha256(checkout.jars / jar.file) != jar.sha256]
-        if wrong:
-            raise StepFailed(f"These jars are not the ones expected (SHA-256 differs): {', '.join(wrong)}")
     _stamp(stamp, made_from)
 
 

@@ -24,7 +24,6 @@ from msgspec import structs
 from tidemark import failpoints
 from tidemark.capture import deferral, lake_folder, level_tables
 from tidemark.capture.definitions import evolve_decisions
-from tidemark.capture.definitions import unparked_definitions as followed
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeFileBroken, is_of_no_table
 from tidemark.findings import listed
@@ -48,8 +47,6 @@ from tidemark.schema.evolution import (
     compare_schemas,
     dropped_before,
     filled_after,
-    numbered_by_names,
-    with_numbers,
 )
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
@@ -117,7 +114,6 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
     """
     config = run.config
     with open_ledger(run.ledger, config.pipeline) as book:
-        followed.let_go(book)
         evolve_decisions.hold(book, config)
         names = {of_table(table): table for table in may_be_planned(book, run, scope) or to_name(book, scope)}
     if not names:
@@ -217,7 +213,7 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
                     _evidence(ledger, touches),
                     after=before[table],
                     shapes=_Shapes(
-                        numbered_by_names(with_numbers(versions.get(table, []))),
+                        versions.get(table, []),
                         {shape.version for shape in streamed.get(table, [])},
                         None if (raw := prints.get(table)) is None else Fingerprint.from_json(raw),
                     ),

@@ -10,16 +10,18 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.command_line import screen
+from tidemark.command_line.init_command import source_role
 from tidemark.command_line.invocation import Invocation, somebody
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import connect
 from tidemark.run import Run
+from tidemark.source.grants_sql import grants_sql
 from tidemark.spark_submit import spark_jars
 from tidemark.spark_submit.spark_connection import SparkConnection
 from tidemark.wording import counted
@@ -31,6 +33,9 @@ def preflight(called: Invocation) -> int:
     from tidemark.capture.preflight.preflight_report import Word, preflight
 
     config, look_up = called.config, called.look_up
+    if called.options.sql:
+        print(grants_sql(config, source_role(config, look_up)), end="")
+        return 0
     try:
         spark = look_up(config.spark_connection).spark_connection()
     except (ConnectionMissing, ConnectionInvalid):
@@ -153,19 +158,55 @@ def forget(called: Invocation) -> int:
 def verify(called: Invocation) -> int:
     """Trigger the verify DAG: it needs Spark, and its run is to be seen where all runs are. Without an Airflow here,
     the command to type where there is one."""
+    options = called.options
+    return _trigger_verify(called, _named(called), share=options.share, repair=options.repair)
+
+
+def run(called: Invocation) -> int:
+    """Start a capture now, beside its schedule."""
+    return _trigger_dag(called, "capture", {}, f"`tidemark status {called.config.pipeline}` shows how it stands.")
+
+
+def backfill(called: Invocation) -> int:
+    """Start the backfill of all tables that need one, or of those named."""
+    conf = {"tables": _named(called)} if called.options.tables else {}
+    after = f"Its task `report` says what it did; `tidemark status {called.config.pipeline}` shows how far it is."
+    return _trigger_dag(called, "backfill", conf, after)
+
+
+def replay(called: Invocation) -> int:
+    """Start a replay: tables as of a moment beside the live ones, or live ones made anew."""
+    options = called.options
+    conf = {"step": options.step.replace("-", "_"), "tables": _named(called)}
+    if options.step == "as-of" and not options.moment:
+        screen.say("as-of needs a moment: --moment 16/B374D848, or --moment 2026-11-17T00:00:00+01:00")
+        return 2
+    if options.moment:
+        conf["moment"] = options.moment
+    return _trigger_dag(called, "replay", conf, "Its log says what each table became, and where it lies.")
+
+
+def _named(called: Invocation) -> list[str]:
+    """The tables of the command line as status spells them. Raises what says which was meant."""
     from tidemark.observe import table_commands as by_hand
     from tidemark.observe.health import readable
 
-    config, options = called.config, called.options
     with called.open_ledger() as book:
-        names = [readable(by_hand.named(book, config, table).table) for table in options.tables]
-    return _trigger_verify(called, names, share=options.share, repair=options.repair)
+        return [readable(by_hand.named(book, called.config, table).table) for table in called.options.tables]
 
 
 def _trigger_verify(called: Invocation, names: Sequence[str], *, share: str, repair: bool) -> int:
-    config = called.config
-    conf = {"tables": [*names], "share": share, "repair": repair}
-    command = ["airflow", "dags", "trigger", f"{config.pipeline}_verify", "--conf", json.dumps(conf)]
+    after = (
+        "Its task `report` says what differs; when it is through, "
+        f"`tidemark tables {called.config.pipeline}` shows what is proven."
+    )
+    return _trigger_dag(called, "verify", {"tables": [*names], "share": share, "repair": repair}, after)
+
+
+def _trigger_dag(called: Invocation, kind: str, conf: dict[str, Any], after: str) -> int:
+    """Have Airflow start a DAG of the pipeline; where there is no Airflow, say what to type."""
+    dag_id = f"{called.config.pipeline}_{kind}"
+    command = ["airflow", "dags", "trigger", dag_id, *(["--conf", json.dumps(conf)] if conf else [])]
     if shutil.which(command[0]) is None:
         screen.say("There is no airflow on the path. Where there is one, type:", f"  {shlex.join(command)}")
         return 1
@@ -176,10 +217,7 @@ def _trigger_verify(called: Invocation, names: Sequence[str], *, share: str, rep
         last = next((line for line in reversed(triggered.stderr.splitlines()) if line.strip()), "it said nothing")
         screen.say(f"Airflow did not start it: {last}", f"  {shlex.join(command)}")
         return 1
-    screen.say(
-        f"{config.pipeline}_verify is triggered. Its task `report` says what differs; when it is through, "
-        f"`tidemark tables {config.pipeline}` shows what is proven."
-    )
+    screen.say(f"{dag_id} is triggered. {after}")
     return 0
 
 

@@ -1,220 +1,203 @@
-"""Everything that a bug report needs, in one text that may be shown to strangers: versions, the pipeline's options, how
-it stands, the last runs and plans.
+"""Checks everything around a pipeline and prints a line for each: ok, or what to do. It changes nothing.
 
-There is no secret in it by how it is made, not by blanking it out: of a connection it says the type, the port and which
-of its parts are given, of an error the message that logs have too, of the lake no more than its scheme, and no row's
-value anywhere.
+Python, Airflow, Java, Spark, jars, pipeline files; of a pipeline also connections, source, slot, ledger, lake.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import platform
+import argparse
+import os
+import re
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
-import psycopg
-from pydantic import BaseModel
-
-from tidemark.command_line import screen
-from tidemark.command_line.invocation import Invocation
-from tidemark.config import PipelineConfig
+from tidemark.command_line import bug_report, screen
+from tidemark.command_line.invocation import Invocation, LookUp, pipelines_folder
+from tidemark.config import file_reader
 from tidemark.errors import TidemarkError
-from tidemark.ledger import migrations
-from tidemark.ledger.observations import runs
-from tidemark.ledger.staged import plans
-from tidemark.lsn import Lsn
-from tidemark.observe import status_json
-from tidemark.observe.status import read_status
-from tidemark.postgres import postgres_session
+from tidemark.run import Run
+from tidemark.spark_submit import jar_versions, spark_jars
+from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
+from tidemark.spark_submit.spark_defaults import spark_defaults, spark_version
+from tidemark.storage import commit_safety
 
-PACKAGES: Final = (
-    *("tidemark", "apache-airflow", "apache-airflow-providers-apache-spark", "apache-airflow-providers-postgres"),
-    *("apache-airflow-providers-standard", "pyspark", "pyspark-client", "delta-spark", "psycopg", "pyarrow", "pandas"),
-    *("obstore", "numpy", "rich"),
-)
-LAST: Final = 10
-_JAVA_TIMEOUT_S: Final = 30
-_SECRET_SETTINGS: Final = ("password", "sslpassword", "passfile", "sslkey")
+OK: Final = "ok"
+_OLDEST_JAVA: Final = 17
+_CHECKS: Final = {"source": "source", "ledger": "ledger", "lake": "lake", "slot": "slot", "spark": "Spark"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`do` is empty where all is well."""
+
+    what: str
+    said: str
+    do: str = ""
+    severity: str = OK
+
+
+def of_machine(options: argparse.Namespace) -> int:
+    return _print(list(_machine()))
 
 
 def doctor(called: Invocation) -> int:
-    config = called.config
-    report = {
-        "versions": _versions(),
-        "pipeline": _options(config),
-        "connections": {
-            name: _connection(called, name)
-            for name in (
-                *(config.source_connection, config.ledger_connection, config.spark_connection),
-                *filter(None, [config.lake_connection]),
-            )
-        },
-        "source": _server(called, config.source_connection),
-        "ledger": _server(called, config.ledger_connection) | _ledger(called),
-        "status": _status(called),
-    }
-    if called.options.json:
-        screen.dump(report)
-        return 0
-    for title, facts in report.items():
-        screen.say("", title, "-" * len(title))
-        screen.say(*_lines(facts))
-    return 0
+    if called.options.report or called.options.json:
+        return bug_report.bug_report(called)
+    return _print([*_machine(), *_pipeline(called)])
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": sys.version.split()[0], "platform": platform.platform(), "java": _java()}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+def _print(lines: list[Line]) -> int:
+    """Exit status 1 if anything has to be done, 3 if something should."""
+    words = {OK: "ok", "warning": "warning", "red": "WRONG"}
+    width = max(len(line.what) for line in lines)
+    for line in lines:
+        screen.say(f"{line.what:{width}}  {words[line.severity]:7}  {line.said}")
+        if line.do:
+            screen.say(f"{'':{width}}           -> {line.do}")
+    worst = {line.severity for line in lines}
+    return 1 if "red" in worst else 3 if "warning" in worst else 0
 
 
-def _java() -> str:
-    java = shutil.which("java")
-    if java is None:
-        return "not on the path"
+def _machine() -> Iterator[Line]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    old = sys.version_info < (3, 11)
+    yield Line("Python", f"{python} in {sys.prefix}", "Use Python 3.11 or newer" if old else "", "red" if old else OK)
+    yield _airflow()
+    yield _java()
+    yield from _spark()
+    yield _pipelines()
+
+
+def _airflow() -> Line:
+    with suppress(PackageNotFoundError):
+        found = version("apache-airflow")
+        for provider in ("apache-spark", "postgres"):
+            try:
+                version(f"apache-airflow-providers-{provider}")
+            except PackageNotFoundError:
+                do = f"pip install apache-airflow-providers-{provider}"
+                return Line("Airflow", f"{found}, without its provider {provider}", do, "red")
+        return Line("Airflow", found)
+    return Line("Airflow", "not in this Python environment", "Run doctor where Airflow's tasks run", "warning")
+
+
+def _java() -> Line:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    install = f"Install Java {_OLDEST_JAVA}, and set JAVA_HOME to its folder"
+    if java is None or not Path(java).is_file():
+        return Line("Java", f"JAVA_HOME says {home}, and has no bin/java" if home else "not found", install, "red")
+    said = bug_report.java_version(java)
+    number = re.search(r'"(\d+)', said)
+    if number is None or int(number[1]) < _OLDEST_JAVA:
+        return Line("Java", said, install, "red")
+    return Line("Java", said)
+
+
+def _spark() -> Iterator[Line]:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    spark, program = spark_version(os.environ), shutil.which(PROGRAMS[0], path=path)
+    known = ", ".join(jar_versions.SPARKS)
+    if spark is None or program is None:
+        newest = jar_versions.NEWEST_SPARK
+        yield Line("Spark", "not found", f"pip install 'pyspark=={newest}.*', or set SPARK_HOME", "red")
+        return
+    if ".".join(spark.split(".")[:2]) not in jar_versions.SPARKS:
+        yield Line("Spark", spark, f"Use one of {known}: others were not tried", "warning")
+    else:
+        yield Line("Spark", spark)
+    settings = spark_defaults(os.environ)
+    named, fetched = os.environ.get(spark_jars.JARS_VARIABLE), spark_jars.fetched(os.environ)
+    if named:
+        place = Path(re.sub(f"^{spark_jars.EVERYWHERE}/*", "/", named))
+        there = place.is_dir() and any(place.glob("delta-spark*.jar"))
+        listed = "delta-spark" in named
+        do = "" if there or listed else f"No delta-spark*.jar is there: tidemark jars --into {place}"
+        yield Line("Delta's jars", f"{spark_jars.JARS_VARIABLE}={named}", do, "red" if do else OK)
+    elif spark_jars.has_delta(settings, os.environ):
+        yield Line("Delta's jars", "Spark has them by itself or by a setting")
+    elif fetched is not None:
+        yield Line("Delta's jars", f"Delta {jar_versions.DELTA} in {fetched}")
+    else:
+        yield Line("Delta's jars", "not there", "tidemark jars", "red")
+
+
+def _pipelines() -> Line:
     try:
-        done = subprocess.run(
-            [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as failed:
-        return type(failed).__name__
-    return next(iter(done.stderr.splitlines()), "it said nothing")
-
-
-def _options(config: PipelineConfig) -> dict[str, Any]:
-    """What the file says, but for where the lake is, which says whose it is, and for what Spark is set to, which may be
-    a key of an object store: of that the names."""
-    shown = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if field.name not in ("lake", "lake_access", "tables", "path", "bounds", "spark_conf")
-        and not field.name.startswith("_")
-    }
-    changed = config.bounds.model_dump(exclude_defaults=True)
-    tables = [
-        {
-            "pattern": rule.pattern,
-            "masks": len(rule.mask),
-            "left_out": len(rule.leave_out),
-            "targets": len(rule.target),
-        }
-        for rule in config.tables
-    ]
-    scheme = config.lake.partition("://")[0] if "://" in config.lake else "a path"
-    return {
-        **{name: _plain(value) for name, value in shown.items()},
-        "lake": scheme,
-        "spark_conf": sorted(config.spark_conf),
-        "bounds": changed,
-        "tables": tables,
-    }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _connection(called: Invocation, name: str) -> dict[str, Any] | str:
-    try:
-        connection = called.look_up(name)
-    except TidemarkError as wrong:
-        return str(wrong)
-    return {
-        "type": connection.conn_type,
-        "port": connection.port,
-        "given": [part for part in ("host", "login", "password", "schema") if getattr(connection, part)],
-        "extras": sorted(str(key) for key in connection.extra if key not in _SECRET_SETTINGS),
-    }
-
-
-def _server(called: Invocation, connection: str) -> dict[str, Any]:
-    """What the server is, and its settings that matter to a slot."""
-    conninfo = called.conninfo_or_error(connection)
-    if isinstance(conninfo, TidemarkError):
-        return {"cannot be seen": str(conninfo)}
-    try:
-        with postgres_session.connect(conninfo, application_name="tidemark doctor", statement_timeout_s=30) as session:
-            rows = session.execute(
-                """
-                SELECT name, setting || coalesce(' ' || unit, '') FROM pg_settings
-                 WHERE name IN ('server_version', 'wal_level', 'max_replication_slots', 'max_wal_senders',
-                                'max_slot_wal_keep_size', 'wal_sender_timeout', 'server_encoding', 'TimeZone')
-                 ORDER BY name
-                """
-            ).fetchall()
-    except (TidemarkError, psycopg.Error) as failed:
-        state = getattr(failed, "sqlstate", None)
-        return {"cannot be seen": str(failed) if isinstance(failed, TidemarkError) else f"SQLSTATE {state}"}
-    return dict(rows)
-
-
-def _ledger(called: Invocation) -> dict[str, Any]:
-    try:
-        with called.open_ledger() as book:
-            return {
-                "migration": migrations.version(book.connection),
-                "last plans": [_as_texts(plan) for plan in plans.last(book, LAST)],
-                "last runs": [_as_texts(run) for run in runs.last(book, LAST)],
-            }
-    except (TidemarkError, psycopg.Error) as failed:
-        return {"cannot be read": str(failed) if isinstance(failed, TidemarkError) else type(failed).__name__}
-
-
-def _as_texts(record: Any) -> dict[str, Any]:
-    """A record's fields, times and LSNs as texts."""
-    return {name: _as_text(value) for name, value in dataclasses.asdict(record).items()}
-
-
-def _as_text(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _as_text(inner) for name, inner in value.items()}
-    return value if isinstance(value, int | float | bool | None) and not isinstance(value, Lsn) else str(value)
-
-
-def _status(called: Invocation) -> dict[str, Any]:
-    config = called.with_lake_if_found()
-    status = read_status(
-        config,
-        source=called.conninfo_or_error(config.source_connection),
-        ledger=called.conninfo_or_error(config.ledger_connection),
+        folder = pipelines_folder()
+    except TidemarkError as unset:
+        return Line("pipeline files", str(unset.facts["known"]), "tidemark init", "warning")
+    configs, problems = file_reader.read_all(folder)
+    if problems:
+        return Line("pipeline files", f"{problems[0]}", f"Correct {problems[0].path}", "red")
+    names = ", ".join(config.pipeline for config in configs)
+    return (
+        Line("pipeline files", f"{names} in {folder}")
+        if names
+        else Line("pipeline files", f"none in {folder}", "tidemark init", "warning")
     )
-    shown = status_json.to_json(status)
-    states: dict[str, int] = {}
-    for table in shown.pop("tables"):
-        states[table["state"]] = states.get(table["state"], 0) + 1
-    del shown["lake"], shown["file"]
-    shown["concerns"] = [one for one in shown["concerns"] if one["severity"] != "note"]
-    return {**shown, "tables": states}
 
 
-def _lines(value: Any, depth: int = 0) -> list[str]:
-    """Nested facts as indented lines."""
-    margin = "  " * depth
-    if isinstance(value, dict):
-        lines = []
-        for key, inner in value.items():
-            if isinstance(inner, dict | list) and inner:
-                lines += [f"{margin}{key}:", *_lines(inner, depth + 1)]
-            else:
-                lines.append(f"{margin}{key}: {'-' if inner in (None, [], {}) else inner}")
-        return lines
-    if isinstance(value, list):
-        return [line for one in value for line in _item(one, margin, depth)]
-    return [f"{margin}{value}"]
+def _pipeline(called: Invocation) -> Iterator[Line]:
+    config = called.config
+    yield Line("pipeline", f"{config.pipeline}: {config.path}")
+    missing = False
+    wanted = (config.source_connection, config.ledger_connection, config.spark_connection, config.lake_connection)
+    for name in filter(None, wanted):
+        is_database = name in (config.source_connection, config.ledger_connection)
+        line = _connection(called.look_up, name, is_database=is_database)
+        missing = missing or (line.severity == "red" and name != config.spark_connection)
+        yield line
+    if missing:
+        return
+    yield from _preflight(called)
 
 
-def _item(value: Any, margin: str, depth: int) -> list[str]:
-    if not isinstance(value, dict):
-        return [f"{margin}- {value}"]
-    first, *rest = _lines(value, depth + 1)
-    return [f"{margin}- {first.lstrip()}", *rest]
+def _connection(look_up: LookUp, name: str, *, is_database: bool) -> Line:
+    try:
+        connection = look_up(name)
+        if is_database:
+            connection.conninfo()
+    except TidemarkError as wrong:
+        remedy = wrong.remedy.format(**wrong.facts)
+        return Line(f"connection {name}", wrong.happened.format(**wrong.facts), remedy, "red")
+    return Line(f"connection {name}", connection.conn_type)
+
+
+def _preflight(called: Invocation) -> Iterator[Line]:
+    """What preflight finds without changing anything; a subject of which it finds nothing is well."""
+    from tidemark.capture.preflight.preflight_report import preflight
+
+    config = called.config
+    spark: SparkConnection | None = None
+    with suppress(TidemarkError):
+        spark = called.look_up(config.spark_connection).spark_connection()
+    try:
+        run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id="doctor", holder="doctor")
+    except TidemarkError as wrong:
+        yield Line("lake", wrong.happened.format(**wrong.facts), wrong.remedy.format(**wrong.facts), "red")
+        return
+    jars = None  # of Delta's a line was said
+    if urlsplit(run.config.lake).scheme not in commit_safety.FILES:
+        jars = spark_jars.jars(run.config.lake, os.environ, run.config.spark_conf) or ""
+    report = preflight(run, spark=spark, jars=jars, act=False, says=["ledger_stays"])
+    severities = {"error": "red", "table": "red", "warning": "warning"}
+    wrong_checks = set()
+    for finding in report.findings:
+        if finding.severity in severities:
+            wrong_checks.add(finding.check)
+            yield Line(finding.check, finding.message, finding.remedy, severities[finding.severity])
+        elif finding.message.startswith("Would "):
+            wrong_checks.add(finding.check)
+            yield Line(finding.check, finding.message, f"tidemark preflight {config.pipeline}", "warning")
+    unseen = {"slot"} if "source" in wrong_checks else set()
+    for check, name in _CHECKS.items():
+        if check not in wrong_checks | unseen:
+            yield Line(name, "as it should be")

@@ -78,12 +78,7 @@ def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Pat
     path = Path(pipeline)
     if path.exists() or os.sep in pipeline:
         return path
-    named = environment.get(PIPELINES_VARIABLE)
-    folder = Path(named or CHECKOUT)
-    if not folder.is_dir():
-        why = f"{PIPELINES_VARIABLE} names {named}, and there is no such folder" if named else ""
-        why = why or f"{PIPELINES_VARIABLE}, the folder of the pipeline files, is not set"
-        raise PipelineUnknown(pipeline=pipeline, known=f"{why}; set it, or give the path of the pipeline's file")
+    folder = pipelines_folder(environment, pipeline)
     if (folder / path).is_file():
         return folder / path
     files = {config.pipeline: Path(config.path) for config in file_reader.read_all(folder)[0]}
@@ -95,6 +90,17 @@ def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Pat
     raise PipelineUnknown(
         pipeline=pipeline, known=f"{folder} has {', '.join(sorted(files)) or 'no pipeline file'}{hint}"
     )
+
+
+def pipelines_folder(environment: Mapping[str, str] = os.environ, pipeline: str = "") -> Path:
+    """Where the pipeline files are. Raises PipelineUnknown."""
+    named = environment.get(PIPELINES_VARIABLE)
+    folder = Path(named or CHECKOUT)
+    if not folder.is_dir():
+        why = f"{PIPELINES_VARIABLE} names {named}, and there is no such folder" if named else ""
+        why = why or f"{PIPELINES_VARIABLE}, the folder of the pipeline files, is not set"
+        raise PipelineUnknown(pipeline=pipeline, known=f"{why}; set it, or give the path of the pipeline's file")
+    return folder
 
 
 def somebody() -> str:

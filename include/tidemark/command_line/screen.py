@@ -50,6 +50,11 @@ def table(
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def clear() -> None:
+    """Of a terminal, so that the next text takes the last one's place."""
+    console().clear()
+
+
 def say(*lines: str) -> None:
     """Print lines as they are."""
     for line in lines:

@@ -6,13 +6,17 @@ itself, 1 somebody is needed.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import time
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from typing import Any, Final
 
 from tidemark.command_line import screen
-from tidemark.command_line.invocation import Invocation
+from tidemark.command_line.invocation import Invocation, pipelines_folder
+from tidemark.config import file_reader
+from tidemark.findings import listed
 from tidemark.lsn import Lsn
 from tidemark.observe import status_json
 from tidemark.observe.status import Status, read_status
@@ -24,12 +28,46 @@ EXIT: Final = {"ok": 0, "note": 0, "warning": 3, "red": 1}
 def status(called: Invocation) -> int:
     from tidemark.observe import status_text
 
-    now = _status(called.with_lake_if_found(), called)
-    if called.options.json:
-        screen.dump(status_json.to_json(now))
+    config = called.with_lake_if_found()
+    while True:
+        now = _status(config, called)
+        if called.options.json:
+            screen.dump(status_json.to_json(now))
+        else:
+            text = status_text.text(now, everything=called.options.all)
+            if called.options.watch is not None:
+                screen.clear()
+            print(text, flush=True)
+        if called.options.watch is None:
+            return _exit(now)
+        try:
+            time.sleep(max(1, called.options.watch))
+        except KeyboardInterrupt:
+            return _exit(now)
+
+
+def pipelines(options: argparse.Namespace) -> int:
+    """Every file of the folder: its pipeline, or what is wrong with it."""
+    folder = pipelines_folder()
+    configs, problems = file_reader.read_all(folder)
+    if options.json:
+        keys = ("pipeline", "path", "source_connection", "lake", "schedule")
+        screen.dump([{key: getattr(config, key) for key in keys} for config in configs])
+    elif options.names:
+        screen.say(*(config.pipeline for config in configs))
     else:
-        print(status_text.text(now, everything=called.options.all))
-    return _exit(now)
+        screen.table(
+            ("pipeline", "source", "tables", "lake", "file"),
+            [
+                (
+                    *(config.pipeline, config.source_connection, listed((rule.pattern for rule in config.tables), 5)),
+                    *(config.lake, config.path),
+                )
+                for config in configs
+            ],
+        )
+        screen.say(*(str(problem) for problem in problems))
+    return 1 if problems else 0
 
 
 def tables(called: Invocation) -> int:

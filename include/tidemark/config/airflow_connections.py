@@ -21,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
+from tidemark.postgres import login_tokens
 from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
 from tidemark.storage import lake_access
 from tidemark.storage.lake_access import LakeAccess
@@ -54,11 +55,31 @@ class Connection:
             "password": self.password,
             "dbname": self.schema,
             **{name: value for name, value in self.extra.items() if name in keywords},
+            **self._login_token(),
         }
         try:
             return make_conninfo(**{name: value for name, value in settings.items() if value not in (None, "")})
         except psycopg.Error:
             raise ConnectionInvalid(connection=self.id, reason="libpq takes its fields for no connection") from None
+
+    def _login_token(self) -> dict[str, str]:
+        """What takes the password's place where the extra `iam` says so; a token goes over TLS alone."""
+        try:
+            provider = login_tokens.provider_of(self.extra)
+        except ValueError:
+            known = ", ".join(login_tokens.PROVIDERS)
+            reason = f"its extra iam is {self.extra['iam']}, and may be true or one of {known}"
+            raise ConnectionInvalid(connection=self.id, reason=reason) from None
+        if provider is None:
+            return {}
+        if provider == "aws" and "," in (self.host or ""):
+            reason = "it names several hosts, and a token of AWS is for one: name the cluster's endpoint"
+            raise ConnectionInvalid(connection=self.id, reason=reason)
+        region = self.extra.get("region_name")
+        return {
+            "password": login_tokens.recipe(provider, None if region is None else str(region)),
+            "sslmode": str(self.extra.get("sslmode") or "require"),
+        }
 
     def spark_connection(self) -> SparkConnection:
         """What `SparkSubmitHook` makes of this connection."""

@@ -345,6 +345,8 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
         way = f"{config.pipeline}_capture starts it"
         return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
     way = f"To fill every table that needs it: airflow dags trigger {config.pipeline}_backfill"
+    if row.life.target == table_life.EXISTING_ROWS:  # a new table: nothing went wrong, and a person says when
+        return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
     return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
 
 

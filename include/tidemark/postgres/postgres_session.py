@@ -18,7 +18,8 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidemark.errors import DatabaseRefused, DatabaseUnreachable
+from tidemark.errors import DatabaseRefused, DatabaseUnreachable, PoolerInBetween
+from tidemark.postgres import login_tokens
 from tidemark.postgres.redaction import without_values
 
 SESSION_SETTINGS: Final = {
@@ -61,8 +62,13 @@ _REFUSALS: Final = ("28", "3D", "42501")
 # deadlock), 53 resources, 55P03 a lock that was not to be had, 57 somebody's intervention, F0 the server's files.
 _OF_THE_SESSION: Final = ("08", "25P03", "25P04", "28", "3D", "40", "53", "55P03", "57", "F0")
 
+# PgBouncer's words; a server has no such sentence.
+_OF_A_POOLER: Final = "unsupported startup parameter"
+
 # Under this name an error keeps the database that it is of.
 _DATABASE: Final = "tidemark_database"
+# Under this name a session keeps by which recipe its token was fetched.
+_RECIPE: Final = "tidemark_login"
 
 
 def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
@@ -108,7 +114,8 @@ def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> 
     may have taken over since."""
     info = connection.info
     there: dict[str, Any] = {"host": info.host, "port": info.port} if info.host else {}
-    return make_conninfo(**{**info.get_parameters(), **there, **keywords, "password": info.password or None})
+    password = vars(connection).get(_RECIPE) or info.password or None
+    return make_conninfo(**{**info.get_parameters(), **there, **keywords, "password": password})
 
 
 def connect_walsender(conninfo: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -130,23 +137,46 @@ def open_session(
     Without an `application_name` the string is taken as it is, with one as `with_settings` makes it. One that prefers
     a standby wants the slot there (`source.wal.slot_server`); everything else needs the primary.
     """
-    password, servers = "", ""
+    password, servers, recipe, is_token = "", "", "", False
     try:
         parameters = conninfo_to_dict(conninfo)
-        password = str(parameters.get("password") or "")
+        password = recipe = str(parameters.get("password") or "")
+        if is_token := login_tokens.is_recipe(recipe):
+            password = login_tokens.fetch(recipe, parameters)
+            conninfo = make_conninfo(conninfo, password=password)
         if parameters.get("target_session_attrs") == SLOT_ON_STANDBY and "target_session_attrs" not in keywords:
-            servers, conninfo = conninfo, make_conninfo(conninfo, target_session_attrs="read-write")
+            servers = make_conninfo(conninfo, password=recipe or None)
+            conninfo = make_conninfo(conninfo, target_session_attrs="read-write")
         if application_name is not None:
             conninfo = with_settings(conninfo, application_name, settings, **keywords)
         session = Session.connect(conninfo, autocommit=autocommit)
     except psycopg.Error as failed:
         failure = without_values(failed, password=password)
     else:
+        if application_name is not None and not _has_its_settings(session):
+            session.close()
+            raise PoolerInBetween(database=database, detail="the session does not have the settings that it asked for")
         session.database, session.servers = database, servers
+        if is_token:
+            vars(session)[_RECIPE] = recipe
         return session
     if isinstance(failure, psycopg.OperationalError):
+        if _OF_A_POOLER in str(failure):
+            raise PoolerInBetween(database=database, detail="it refuses the settings of a session")
         raise unreachable(failure, database)
     raise DatabaseRefused(database=database, detail="the connection's fields make no connection string")
+
+
+def _has_its_settings(session: psycopg.Connection[Any]) -> bool:
+    """A server reports this one of the settings when a session begins, and whenever it changes."""
+    return session.info.parameter_status("IntervalStyle") == SESSION_SETTINGS["IntervalStyle"]
+
+
+def require_own_process(session: psycopg.Connection[Any], database: str) -> None:
+    """Raise PoolerInBetween if statements are answered by another process than the one that the login named."""
+    row = session.execute("SELECT pg_backend_pid()").fetchone()
+    if row is None or row[0] != session.info.backend_pid:
+        raise PoolerInBetween(database=database, detail="another process of the server answers than the session's own")
 
 
 def unverified(host: str, parameters: Mapping[str, str]) -> str | None:

@@ -90,7 +90,7 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
         if column.name in dropped:
             differences.append(Difference(Verdict.FOLLOWED, f'column "{column.name}" was dropped'))
         else:
-            differences.append(Difference(Verdict.PARK, f'column "{column.name}" was dropped, renamed or left out'))
+            differences.append(Difference(Verdict.RESHAPE, f'column "{column.name}" was dropped, renamed or left out'))
     for was, column in pairs:
         if was is not None and was.name != column.name:
             reason = f'column "{was.name}" was renamed to "{column.name}"'
@@ -118,32 +118,15 @@ def _in_another_order(old: TableSchema, new: TableSchema) -> bool:
     return [c.name for c in old.columns if c.name in names] != [c.name for c in new.columns if c.name in names]
 
 
-def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
-    """Columns that the version before lacks and an older one had: the target still has what the older column held.
-    Where both are known by their numbers the new one is another column there (`schema.renamed_columns`), unless it is
-    one of the key, which is found by its name everywhere."""
-    if not older:
-        return []
-    differences = []
-    before = {column.name for column in older[-1].columns}
+def name_taken_by_key(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
+    """Columns of the key whose name the target has for a dropped one: a column takes another name there
+    (`schema.renamed_columns`), but one of the key is found by its name everywhere."""
     there = {column.attnum for column in new.columns if column.attnum}
-    for column in new.columns:
+    differences = []
+    for column in new.columns if older and older[-1].knows_columns_of(new) else ():
         was = next((c for schema in reversed(older) for c in schema.columns if c.name == column.name), None)
-        if was is None or was.attnum in there:
-            continue  # what had the name is there still, under another one
-        if older[-1].knows_columns_of(new):
-            if column.name in new.key and was.attnum != column.attnum:
-                reason = f'column "{column.name}" of the key has a name by now that the target has for a dropped one'
-                differences.append(Difference(Verdict.RESHAPE, reason))
-            continue
-        if column.name in before:
-            continue
-        about = f'column "{column.name}" was dropped and added again'
-        if was.target == column.target:
-            reason = f"{about}, and older rows still have what the dropped one held"
-            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
-        else:
-            reason = f"{about} as {column.type} ({column.target}), and the target has the dropped one ({was.target})"
+        if column.name in new.key and was is not None and was.attnum not in there:
+            reason = f'column "{column.name}" of the key has a name by now that the target has for a dropped one'
             differences.append(Difference(Verdict.RESHAPE, reason))
     return differences
 
@@ -152,7 +135,7 @@ def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[
     """The columns that an older version has and the last one has no more, each as it was last. One whose number is
     known may have the name of another, or of one that is there."""
     as_last: dict[object, Column] = {}
-    for version in with_numbers([*(v for v in versions if v.version < last.version), last])[:-1]:
+    for version in (v for v in versions if v.version < last.version):
         for column in version.columns:
             as_last[_identity_of(column, version)] = column
     here = {_identity_of(column, last) for column in last.columns}
@@ -172,55 +155,11 @@ def _identity_of(column: Column, version: TableSchema) -> object:
     return (version.relation_oid, column.attnum) if column.attnum else column.name
 
 
-def with_numbers(versions: Sequence[TableSchema]) -> list[TableSchema]:
-    """The versions, oldest first; one that was not placed has its columns' numbers from the next one, where that has
-    all of its names: as soon as it can be told, the same shape becomes a version with numbers."""
-    numbered: list[TableSchema] = []
-    for version in reversed(versions):
-        behind = numbered[-1] if numbered else None
-        if not version.published and behind is not None and behind.published:
-            same = behind.relation_oid == version.relation_oid
-            attnums = {column.name: column.attnum for column in behind.columns}
-            if same and [c.name for c in behind.columns] == [c.name for c in version.columns]:
-                columns = tuple(replace(c, attnum=attnums[c.name]) for c in version.columns)
-                version = replace(version, columns=columns, published=behind.published)
-        numbered.append(version)
-    return numbered[::-1]
-
-
-def numbered_by_names(versions: Sequence[TableSchema]) -> list[TableSchema]:
-    """The versions, oldest first, as they are merged: columns of one that was not placed are those of their names in
-    the version before, or else in the next one that was placed. A column that neither has keeps its name alone, and is
-    another column; and a version stays without numbers where these would not stand in the order of its columns, as they
-    do in every message. What is certain of it, and whether the table is marked or parked, the drain has said."""
-    numbered: list[TableSchema] = []
-    for at, version in enumerate(versions):
-        if not version.published:
-            related = [v for v in (*numbered[-1:], *versions[at + 1 :]) if v.relation_oid == version.relation_oid]
-            version = _numbered_as(version, [v for v in related if v.published][:2])
-        numbered.append(version)
-    return numbered
-
-
-def _numbered_as(version: TableSchema, others: Sequence[TableSchema]) -> TableSchema:
-    names = [column.name for column in version.columns]
-    numbers: dict[str, int] = {}
-    for other in others:
-        for column in other.columns:
-            if column.attnum and column.attnum not in numbers.values() and column.name in names:
-                numbers.setdefault(column.name, column.attnum)
-    in_order = [numbers[name] for name in names if name in numbers]
-    if not in_order or in_order != sorted(in_order):
-        return version
-    columns = tuple(replace(c, attnum=numbers.get(c.name, 0)) for c in version.columns)
-    return replace(version, columns=columns, published=tuple(in_order))
-
-
 def called_before(versions: Sequence[TableSchema], first: int, last: TableSchema) -> dict[str, int]:
     """Which column of the source, by its number, each name was that a target can have which has everything below the
     version `first`: what the versions before called it, or if there is none the first one. Of two columns of one name
     the later one, which took the place of the other."""
-    related = [v for v in with_numbers(versions) if v.relation_oid == last.relation_oid and v.published]
+    related = [v for v in versions if v.relation_oid == last.relation_oid and v.published]
     before = [v for v in related if v.version < first] or related[:1]
     return {column.name: column.attnum for version in before for column in version.columns if column.attnum}
 

@@ -20,6 +20,12 @@ def spark_home(environment: Mapping[str, str]) -> Path:
     return Path(pyspark.origin).parent if pyspark is not None and pyspark.origin else Path("/nonexistent")
 
 
+def spark_version(environment: Mapping[str, str]) -> str | None:
+    """The version of the Spark in this machine's folder, None if there is none."""
+    cores = sorted((spark_home(environment) / "jars").glob("spark-core_*-*.jar"))
+    return cores[-1].stem.rpartition("-")[2] if cores else None
+
+
 def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """What spark-defaults.conf of this machine says, as spark-submit finds and reads it (Java's properties); nothing
     where there is none."""

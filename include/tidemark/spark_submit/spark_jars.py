@@ -1,16 +1,20 @@
-"""Two variables of this process -> the files that spark-submit is told of: an application, and the jars of `--jars`.
+"""Names the files that spark-submit is given: an application, and the jars of `--jars`.
+
+The jars are those of a variable, else those that `tidemark jars` fetched for this Python environment and its Spark.
 
 Airflow's tasks hand them to spark-submit; preflight, from a task or a command line, looks whether they are there.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidemark.spark_submit.spark_defaults import spark_defaults
+from tidemark.spark_submit.jar_versions import DELTA, SPARKS
+from tidemark.spark_submit.spark_defaults import spark_defaults, spark_home, spark_version
 from tidemark.storage import commit_safety
 
 # A folder of jars, or a comma-separated list of them; `local:/folder` is one that every machine of the cluster has.
@@ -43,7 +47,11 @@ def jars(lake: str, environment: Mapping[str, str], spark_conf: Mapping[str, str
     and on S3 and for files always our log stores, which nothing else brings. `spark_conf` is what the pipeline file
     says: its spark.jars, or this machine's, which a `--jars` takes the place of, goes on where no variable names
     any."""
-    set_path = environment.get(JARS_VARIABLE, "")
+    set_path = environment.get(JARS_VARIABLE) or ""
+    settings = {**spark_defaults(environment), **spark_conf}
+    chosen = [] if set_path else [jar.strip() for jar in settings.get("spark.jars", "").split(",") if jar.strip()]
+    if not set_path and not has_delta(settings, environment):
+        set_path = str(found) if (found := fetched(environment)) is not None else ""
     scheme_of_lake = urlsplit(lake).scheme
     of_store = OF_STORES.get(scheme_of_lake)
     scheme = EVERYWHERE if set_path.startswith(EVERYWHERE) else ""
@@ -53,8 +61,28 @@ def jars(lake: str, environment: Mapping[str, str], spark_conf: Mapping[str, str
         files = sorted([*folder.glob("*.jar"), *(folder.glob(f"{of_store}/*.jar") if of_store else ())])
         listed = [f"{scheme}{jar}" for jar in files]
     if scheme_of_lake in ("s3a", *commit_safety.FILES):
-        if not set_path:
-            chosen = {**spark_defaults(environment), **spark_conf}.get("spark.jars", "")
-            listed = [jar.strip() for jar in chosen.split(",") if jar.strip()]
         listed.append(str(Path(application("merge_batch", environment)).parent / "log_store" / LOG_STORE))
-    return ",".join(listed) or None
+    return ",".join([*chosen, *listed]) if listed else None
+
+
+def has_delta(settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether Spark has Delta by a setting or by itself: another one beside it would be a second one on its path."""
+    named = ",".join(settings.get(way, "") for way in ("spark.jars", "spark.jars.packages"))
+    if "delta-spark" in named or settings.get("spark.driver.extraClassPath"):
+        return True
+    return any((spark_home(environment) / "jars").glob("delta-spark*.jar"))
+
+
+def fetched(environment: Mapping[str, str]) -> Path | None:
+    """The folder that `tidemark jars` filled for this Spark, None if it did not."""
+    folder = fetched_folder(environment)
+    return folder if folder is not None and any(folder.glob("delta-spark*.jar")) else None
+
+
+def fetched_folder(environment: Mapping[str, str]) -> Path | None:
+    """Where the jars lie unless the variable says otherwise; None for a Spark that Tidemark has no Delta for. It is in
+    the Python environment: whoever uses that one finds them, and an upgrade of Delta or Spark has a folder of its
+    own."""
+    spark = spark_version(environment)
+    minor = ".".join(spark.split(".")[:2]) if spark else ""
+    return Path(sys.prefix) / "share" / "tidemark" / f"delta-{DELTA}-spark-{minor}" if minor in SPARKS else None

@@ -13,7 +13,8 @@ A task hands nothing to the next one: what is staged, planned, applied and confi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -22,11 +23,17 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed, SparkApplicationTooLong
+from tidemark.errors import (
+    JarsUnresolved,
+    LeaseTaken,
+    PipelineFileInvalid,
+    SparkApplicationFailed,
+    SparkApplicationTooLong,
+)
 from tidemark.findings import listed
 from tidemark.formats.layout import plan_file, result_file
 from tidemark.run import Run
-from tidemark.spark_submit import spark_jars
+from tidemark.spark_submit import jar_download, spark_jars
 from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.wording import counted, duration
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
@@ -51,6 +58,8 @@ if TYPE_CHECKING:
 MERGE_WAIT_S = 600
 # What a merge task does besides waiting and its application: plan, results, ending an application whose time is over.
 MERGE_SLACK_S = 300
+# Of what spark-submit prints, the last lines say why it gave up.
+OUTPUT_LINES = 1000
 
 
 def slot_wait_s(config: PipelineConfig) -> int:
@@ -82,6 +91,15 @@ def run_of(config: PipelineConfig, context: Context, *, salted: bool = False) ->
         holder=holder(context),
         salt=salt(config.mask_salt_connection) if salted else None,
     )
+
+
+def skip_unless_begun(run: Run) -> None:
+    """Raise AirflowSkipException for a pipeline of which nothing was ever captured: nothing is there to be proven or
+    cleaned up."""
+    from tidemark.ledger.staged.generations import has_begun
+
+    if not has_begun(run.ledger, run.pipeline):
+        raise AirflowSkipException(f"{run.pipeline}_capture has not run yet: there is nothing to do")
 
 
 class PreflightOperator(BaseOperator):
@@ -150,6 +168,7 @@ class ApplicationOperator(SparkSubmitOperator):
         self.config = config
         self.driver_flags: dict[str, str] = {}  # variables for a driver on this machine
         self._environment: dict[str, str] = {}  # of spark-submit
+        self._output: deque[str] = deque(maxlen=OUTPUT_LINES)  # of spark-submit
 
     def run_application(
         self, name: str, manifest: str, plan: str, access: LakeAccess, limit_s: float, context: Context
@@ -186,7 +205,8 @@ class ApplicationOperator(SparkSubmitOperator):
                     super().execute(context)
                     archive.ended_well = True
                 except AirflowException as failed:
-                    failure = failed
+                    unresolved = jar_download.unresolved(self._output)
+                    failure = failed if unresolved is None else JarsUnresolved(detail=unresolved)
             if limit.passed:
                 return SparkApplicationTooLong(plan=plan, ran=duration(limit.ran_s), limit=duration(limit_s))
         return failure
@@ -196,7 +216,15 @@ class ApplicationOperator(SparkSubmitOperator):
         is for YARN or Kubernetes, and everybody of the machine reads that."""
         hook = super()._get_hook()
         hook._env = self._environment
+        self._output.clear()
+        process_log = hook._process_spark_submit_log
+        vars(hook)["_process_spark_submit_log"] = lambda lines: process_log(self._remembered(lines))
         return hook
+
+    def _remembered(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            self._output.append(line)
+            yield line
 
     def on_kill(self) -> None:
         """spark-submit, the driver's JVM and its Python; on a cluster the driver there, by the hook."""
@@ -317,7 +345,7 @@ def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested]
     from tidemark.storage.store import Store
 
     if not Store(config.lake, config.lake_access).exists(result_file(config.pipeline, plan)):
-        if isinstance(failure, SparkApplicationTooLong):
+        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved):
             raise failure
         raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
     tables = [table for result in ingested if plan in result.plans for table in result.tables]

@@ -17,7 +17,7 @@ from tidemark.findings import listed
 from tidemark_airflow import metrics, offered_tables
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
-from tidemark_airflow.operators.capture_operators import run_of
+from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
 
 FAILED: Final = ("failed", "upstream_failed")
 
@@ -38,9 +38,10 @@ class HealthOperator(BaseOperator):
         from tidemark.observe.health import NOT_CAPTURED, readable
         from tidemark.observe.run_verdict import examine
 
-        examined = examine(
-            run_of(self.config, context), tell=lambda message: self._tell(message, context), of_capture=self.decides
-        )
+        run = run_of(self.config, context)
+        if not self.decides:
+            skip_unless_begun(run)
+        examined = examine(run, tell=lambda message: self._tell(message, context), of_capture=self.decides)
         metrics.emit(examined)
         health = examined.health
         if self.decides and health.states:

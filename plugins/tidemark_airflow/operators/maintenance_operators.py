@@ -17,7 +17,13 @@ from tidemark.errors import SparkApplicationFailed
 from tidemark.formats.layout import maintenance_file
 from tidemark.run import Run
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.operators.capture_operators import MERGE_WAIT_S, ApplicationOperator, run_of, slot_wait_s
+from tidemark_airflow.operators.capture_operators import (
+    MERGE_WAIT_S,
+    ApplicationOperator,
+    run_of,
+    skip_unless_begun,
+    slot_wait_s,
+)
 from tidemark_airflow.operators.run_figures import timed
 
 if TYPE_CHECKING:
@@ -39,7 +45,9 @@ class RetireOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.maintenance.staging_cleanup import retire
 
-        retired = retire(run_of(self.config, context), wait_s=slot_wait_s(self.config))
+        run = run_of(self.config, context)
+        skip_unless_begun(run)
+        retired = retire(run, wait_s=slot_wait_s(self.config))
         self.log.info("%s", retired)
         return retired.to_json()
 
@@ -54,6 +62,7 @@ class CompactOperator(ApplicationOperator):
         from tidemark.maintenance import compaction_runs as upkeep
 
         run = run_of(self.config, context)
+        skip_unless_begun(run)
         plan = upkeep.plan_inspection(run)
         if plan is None:
             return {"tables": 0}
@@ -70,7 +79,7 @@ class CompactOperator(ApplicationOperator):
 
     def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
         """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
-        from tidemark.errors import SparkApplicationTooLong
+        from tidemark.errors import JarsUnresolved, SparkApplicationTooLong
         from tidemark.maintenance import compaction_runs as upkeep
 
         manifest = f"{plan.lake}/{maintenance_file(plan.pipeline, plan.plan)}"
@@ -79,6 +88,6 @@ class CompactOperator(ApplicationOperator):
         result = upkeep.take_result(run.config, plan)
         if result is not None:
             return result
-        if isinstance(failure, SparkApplicationTooLong):
+        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved):
             raise failure
         raise SparkApplicationFailed(plan=plan.plan, detail="it left no result") from failure

@@ -14,7 +14,7 @@ from tidemark.run import Run
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.forms import verify_form
 from tidemark_airflow.operators.backfill_operators import ReportBackfillOperator
-from tidemark_airflow.operators.capture_operators import run_of
+from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
 from tidemark_airflow.operators.run_figures import timed
 
 
@@ -31,8 +31,10 @@ class PlanVerifyOperator(BaseOperator):
         from tidemark.backfill.verifying import plan_verify
 
         answers = context["params"]
+        run = run_of(self.config, context)
+        skip_unless_begun(run)
         planned = plan_verify(
-            run_of(self.config, context),
+            run,
             request=verify_form.request(self.config, answers, context["dag_run"].conf or {}),
         )
         self.log.info("To be compared: %s", ", ".join(one.table for one in planned) or "nothing; nothing is due")

@@ -131,7 +131,8 @@ def test_a_table_at_rest_is_ok_and_its_pipeline_exact() -> None:
     ("table", "state", "expected"),
     [
         (a_table("s.a", merge="parked"), "parked", [("parked", "red")]),
-        (a_table("s.a", target="existing_rows"), "needs a backfill", [("needs a backfill", "red")]),
+        (a_table("s.a", target="existing_rows"), "needs a backfill", [("needs a backfill", "warning")]),
+        (a_table("s.a", target="needs_backfill"), "needs a backfill", [("needs a backfill", "red")]),
         (a_table("s.a", target="holes"), "needs a backfill", [("needs a backfill", "red")]),
         (
             a_table("s.a", merge="parked", target="needs_backfill"),
@@ -209,8 +210,8 @@ def test_what_waits_by_choice_is_late_from_when_it_is_due(waiting: dict[str, Any
     [
         (a_backfill("s.a", read_by="reader 1"), [("being backfilled", "warning")]),
         (a_backfill("s.a", done=True), [("being backfilled", "warning")]),
-        (a_backfill("s.a"), [("needs a backfill", "red")]),
-        (a_backfill("s.a", purpose="verify", read_by="reader 1"), [("needs a backfill", "red")]),
+        (a_backfill("s.a"), [("needs a backfill", "warning")]),
+        (a_backfill("s.a", purpose="verify", read_by="reader 1"), [("needs a backfill", "warning")]),
         (
             a_backfill("s.a", read_by="reader 1", active_at=ago(seconds=STANDSTILL_S + 1)),
             [("backfill stands still", "red"), ("being backfilled", "warning")],
@@ -296,7 +297,7 @@ def test_the_hardest_stands_first() -> None:
     health = judged(
         a_table("s.a", verified=None),
         a_table("s.b", failed_runs=1, error=ERROR),
-        a_table("s.c", target="existing_rows"),
+        a_table("s.c", target="needs_backfill"),
         a_table("s.d", merge="parked"),
     )
     assert [concern.table for concern in health.concerns] == ["s.d", "s.c", "s.b", "s.a"]

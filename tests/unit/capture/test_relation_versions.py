@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from tidemark.capture.definitions.relation_versions import Looks, Schemas
+from tidemark.capture.definitions.relation_versions import Schemas
 from tidemark.capture.definitions.table_definition import Catalog
 from tidemark.config import TableRule
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.delta_types import PgType
-from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
+from tidemark.schema.fingerprint import ColumnPrint
 from tidemark.schema.table import Identity, TableSchema
 from tidemark.source.catalogue.catalog import CapturedTable
 
@@ -203,27 +203,16 @@ def test_a_key_that_spark_does_not_compare_is_stored_as_its_text() -> None:
 def test_a_name_that_is_missing_was_dropped_only_where_its_number_is_gone(
     now: dict[int, str], states: list[str]
 ) -> None:
-    def prints(names: dict[int, str]) -> tuple[ColumnPrint, ...]:
-        return tuple(ColumnPrint(n, name, 25, -1, False, "", None, 700) for n, name in names.items())
+    def published(names: dict[int, str]) -> CapturedTable:
+        columns = tuple(ColumnPrint(n, name, 25, -1, False, "", None, 700) for n, name in names.items())
+        dropped = dict.fromkeys({1, 2} - names.keys(), 701)
+        return replace(captured("id"), columns=columns, published_columns=tuple(names.values()), dropped=dropped)
 
-    before = Fingerprint(16384, 1, 2, "default", ("id",), prints({1: "id", 2: "note"}), (), (), None, ())
     source = Source("id")
+    source.catalog = Catalog({16384: published({1: "id", 2: "note"})}, TYPES)
     wide = one(schemas(source), relation(("id", 20, True), ("note", 25, False)))
-    source.catalog = Catalog({16384: replace(captured("id"), columns=prints(now))}, TYPES)
+    assert wide.published == (1, 2)
+    source.catalog = Catalog({16384: published(now)}, TYPES)
     followed = Schemas(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
-    followed.explain_by(Looks({}, {str(ORDERS): before}, 0))
     narrow = one(followed, relation(("id", 20, True)))
     assert [mark.state for mark in followed.take_marks(narrow)] == states
-
-
-def test_one_dropped_column_explains_one_disappearance_of_its_name() -> None:
-    fingerprint = Fingerprint(16384, 1, 3, "default", ("id",), (), (), (), None, (), dropped=((2, "note"),))
-    wide = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False)))
-    narrow = structs.replace(wide, version=2, columns=wide.columns[:1])
-    again = structs.replace(wide, version=3)
-    for shapes, states in ([wide], []), ([wide, narrow, again], ["parked"]):
-        versions = list(shapes)
-        followed = Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _, v=versions: v)
-        followed.explain_by(Looks({}, {str(ORDERS): fingerprint}, 0))
-        last = one(followed, relation(("id", 20, True)))
-        assert [mark.state for mark in followed.take_marks(last)] == states

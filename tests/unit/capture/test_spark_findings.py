@@ -15,6 +15,7 @@ from tidemark.capture.preflight.spark_findings import spark_findings
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Finding
 from tidemark.spark_submit import spark_jars
+from tidemark.spark_submit.jar_versions import delta_package
 from tidemark.spark_submit.spark_connection import SparkConnection
 from tidemark.spark_submit.spark_defaults import spark_defaults
 from tidemark.storage.lake_access import LakeAccess
@@ -178,7 +179,7 @@ class TestJars:
     def test_spark_may_have_them_in_many_ways(self, machine: dict[str, str], tmp_path: Path, way: str) -> None:
         config, jars = CONFIG, ""
         if way == "spark.conf":
-            config = replace(CONFIG, spark_conf={"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"})
+            config = replace(CONFIG, spark_conf={"spark.jars": "/opt/delta.jar"})
         elif way == "spark-defaults.conf":
             (tmp_path / "spark-defaults.conf").write_text("# spark.jars.packages=not\nspark.jars  /opt/delta.jar\n")
             machine["SPARK_CONF_DIR"] = str(tmp_path)
@@ -190,6 +191,18 @@ class TestJars:
             (folder / "delta-spark_1.jar").touch()
             jars = str(folder / "delta-spark_1.jar") if way == "--jars" else ""
         assert found("local[2]", None, machine, config, jars) == []
+
+    def test_packages_that_every_application_asks_ivy_for_are_a_warning(self, machine: dict[str, str]) -> None:
+        config = replace(CONFIG, spark_conf={"spark.jars.packages": delta_package()})
+        (finding,) = found("local[2]", None, machine, config, "")
+        assert finding.severity == "warning"
+        assert "`tidemark jars`" in finding.remedy
+
+    @pytest.mark.parametrize(("lake", "command"), [("/l", "`tidemark jars`"), ("s3a://b/l", "`tidemark jars s3`")])
+    def test_what_is_missing_is_fetched_by_a_command(self, machine: dict[str, str], lake: str, command: str) -> None:
+        findings = found("local[2]", None, machine, replace(CONFIG, lake=lake), "")
+        assert findings
+        assert all(command in finding.remedy for finding in findings)
 
     def test_whose_variable_is_not_set_is_told_so(self, machine: dict[str, str]) -> None:
         """A command line's process may have fewer than Airflow's tasks."""

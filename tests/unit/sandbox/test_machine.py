@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 
 import pytest
 
 from sandbox.checkout import Checkout, this_checkout
-from sandbox.setup import jars, java, set_up, system_packages
-from sandbox.setup.jars import Jar
+from sandbox.setup import java, set_up, system_packages
 from sandbox.setup.lock import entries_of
 from sandbox.setup.uv_settings import uv_environment, uv_settings
 from sandbox.steps import StepFailed, Steps
@@ -143,40 +141,6 @@ def test_what_pip_is_told_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert told["SSL_CERT_FILE"] == "/etc/mine.pem"
     monkeypatch.setenv("SSL_CERT_FILE", "/etc/told.pem")
     assert uv_environment(checkout.python)["SSL_CERT_FILE"] == "/etc/told.pem"
-
-
-def test_jars_that_maven_or_ivy_has_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = tuple(Jar(name, hashlib.sha256(name.encode()).hexdigest()) for name in ("one", "two", "three"))
-    home, into = tmp_path / "home", tmp_path / "jars"
-    cached = (
-        home / ".m2" / "repository" / "io" / "delta" / "one" / jars.VERSION / pinned[0].file,
-        home / ".ivy2.5.2" / "jars" / f"io.delta_{pinned[1].file}",
-        home / ".ivy2" / "cache" / "io.delta" / "three" / "jars" / pinned[2].file,
-    )
-    for jar, file in zip(pinned, cached, strict=True):
-        file.parent.mkdir(parents=True)
-        file.write_text(jar.artifact)
-    resolved: list[str] = []
-    monkeypatch.setattr(jars, "JARS", pinned)
-    monkeypatch.setattr(jars, "s3a_jars", tuple)
-    monkeypatch.setattr(jars, "resolve", lambda packages, *_: resolved.extend(packages))
-    jars.fetch(into, tmp_path / "ivy", home)
-    assert sorted(f.name for f in into.iterdir()) == sorted(j.file for j in pinned)
-    assert resolved == []
-
-
-def test_a_kept_jar_with_another_hash_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jar = Jar("one", hashlib.sha256(b"right").hexdigest())
-    ivy = tmp_path / "ivy" / "jars"
-    ivy.mkdir(parents=True)
-    cached = tmp_path / ".ivy2" / "jars" / f"io.delta_{jar.file}"
-    cached.parent.mkdir(parents=True)
-    cached.write_text("wrong")
-    monkeypatch.setattr(jars, "JARS", (jar,))
-    monkeypatch.setattr(jars, "s3a_jars", tuple)
-    monkeypatch.setattr(jars, "resolve", lambda *_: (ivy / f"io.delta_{jar.file}").write_text("right"))
-    jars.fetch(tmp_path / "jars", ivy.parent, tmp_path)
-    assert (tmp_path / "jars" / jar.file).read_text() == "right"
 
 
 def test_a_second_set_up_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.schema.column_numbers import Published, left, likely, place, readings
+from tidemark.schema.column_numbers import Published, place
 
 
 class Altered:
@@ -18,29 +18,23 @@ class Altered:
         self.last = 0
         self.columns: dict[int, str] = {}
         self.unpublished: set[int] = set()
-        self.xmins: dict[int, int] = {}
-        self.xid = 2**32 - 3  # ids of 32 bits begin again
         for _ in range(rng.randint(1, 4)):
             self.add()
 
     def add(self) -> None:
         self.last += 1
-        self.xmins[self.last] = self.xid % 2**32
         free = sorted(set("abcdefgh") - set(self.columns.values()))
         self.columns[self.last] = self.rng.choice(free)
         if self.last > 1 and self.rng.random() < 0.15:
             self.unpublished.add(self.last)
 
     def alter(self) -> None:
-        self.xid += 1
         numbers = [n for n in self.columns if n > 1]
         what = self.rng.choice(["add", "add", "drop", "rename", "swap"])
         if what == "add" and len(self.columns) < 7:
             self.add()
         elif what == "drop" and numbers:
-            gone = self.rng.choice(numbers)
-            del self.columns[gone]
-            self.xmins[gone] = self.xid % 2**32
+            del self.columns[self.rng.choice(numbers)]
         elif what == "rename" and numbers:
             free = sorted(set("abcdefgh") - set(self.columns.values()))
             self.columns[self.rng.choice(numbers)] = self.rng.choice(free)
@@ -53,13 +47,12 @@ class Altered:
 
     def published(self) -> Published:
         gone = frozenset(range(1, self.last + 1)) - frozenset(self.columns)
-        return Published(tuple(sorted(self.sent().items())), frozenset(self.columns), gone, xmins=dict(self.xmins))
+        return Published(tuple(sorted(self.sent().items())), frozenset(self.columns), gone)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_message_is_placed_rightly_or_not_at_all(seed: int) -> None:
-    """With and without what is known to be gone before it; and what is in doubt is one of the readings. The likely one
-    is the right one here, where nobody's id is older than what it saw."""
+    """With and without what is known to be gone before it."""
     rng = random.Random(seed)
     placed = 0
     for _ in range(100):
@@ -72,7 +65,7 @@ def test_a_message_is_placed_rightly_or_not_at_all(seed: int) -> None:
         for _ in range(rng.randint(0, 2)):
             table.alter()
         gone_before = frozenset(range(1, table.last + 1)) - frozenset(table.columns)
-        message, xid = table.sent(), table.xid
+        message = table.sent()
         for _ in range(rng.randint(0, 3)):
             table.alter()
         names, now = list(message.values()), table.published()
@@ -80,11 +73,7 @@ def test_a_message_is_placed_rightly_or_not_at_all(seed: int) -> None:
             numbers = place(names, replace(now, settled=settled), before)
             assert numbers in (None, tuple(message))
         placed += numbers is not None
-        possible = readings(names, now, before)
-        assert not possible or tuple(message) in possible or table.unpublished
-        if likely(possible, names, now, before[-1], xid % 2**32) is not None and not table.unpublished:
-            assert likely(possible, names, now, before[-1], xid % 2**32) == tuple(message)
-    assert placed > 50
+    assert placed > 30
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -114,32 +103,28 @@ def test_a_rename_a_swap_and_a_new_column_of_the_old_name_are_told_apart() -> No
     now = Published(((1, "id"), (2, "b"), (3, "a"), (4, "c")), frozenset({1, 2, 3, 4}))
     assert place(["id", "a", "b"], now, [(1, 2, 3)]) == (1, 2, 3)  # before they swapped
     assert place(["id", "b", "a", "c"], now, [(1, 2, 3)]) == (1, 2, 3, 4)
-    gone = Published(((1, "id"), (3, "a"), (4, "c")), frozenset({1, 3, 4}))
+    gone = Published(((1, "id"), (3, "a"), (4, "c")), frozenset({1, 3, 4}), frozenset({2}))
     assert place(["id", "a"], gone, [(1, 2, 3)]) == (1, 3)  # 3 is there still, whatever it was called
     assert place(["id", "a", "c"], gone, [(1, 2, 3)]) is None  # 1, 2, 3 or 1, 3, 4
     assert place(["id", "a", "c"], gone, [(1, 2, 3), (1, 3)]) == (1, 3, 4)
 
 
 def test_a_name_that_a_dropped_column_had_is_the_later_ones_where_that_is_certain() -> None:
-    now = Published(((1, "id"), (4, "a")), frozenset({1, 4}), frozenset({2, 3}), xmins={1: 5, 2: 10, 3: 14, 4: 16})
-    assert readings(["id", "a"], now, [(1, 2)]) == [(1, 2), (1, 3), (1, 4)]
+    now = Published(((1, "id"), (4, "a")), frozenset({1, 4}), frozenset({2, 3}))
+    assert place(["id", "a"], now, [(1, 2)]) is None
     assert place(["id", "a"], replace(now, settled=frozenset({2, 3})), [(1, 2)]) == (1, 4)
     assert place(["id"], now, [(1, 2)]) == (1,)
     assert place(["id", "a"], now, [(1, 2), (1,)]) is None  # 3 came, and went
-    assert left([(1, 2), (1, 3), (1, 4)], (1,), now) == [(1, 2), (1, 3)]
-    assert left([(1, 2), (1, 3), (1, 4)], (1, 2), now) == [(1, 2)]
-    possible = readings(["id", "a"], now, [(1, 2)])
-    assert [likely(possible, ["id", "a"], now, (1, 2), xid) for xid in (9, 12, 17)] == [(1, 2), (1, 3), (1, 4)]
 
 
 def test_a_column_that_was_seen_to_go_is_not_the_next_one_that_comes() -> None:
     """Its doubt would cost the table a backfill, and no row: the simulations end equal without this rule."""
-    now = Published(((1, "id"), (2, "b"), (4, "c")), frozenset({1, 2, 4}))
+    now = Published(((1, "id"), (2, "b"), (4, "c")), frozenset({1, 2, 4}), frozenset({3}))
     assert place(["id", "b", "c"], now, [(1, 2, 3)]) is None  # 1, 2, 3 or 1, 2, 4
     assert place(["id", "b", "c"], now, [(1, 2, 3), (1, 2)]) == (1, 2, 4)
 
 
 def test_a_column_that_was_generated_is_no_reason_to_take_another_one_for_it() -> None:
     """3 was not published when the message was sent, and is now: it only seems to be the second of two."""
-    now = Published(((1, "id"), (3, "sum"), (4, "a")), frozenset({1, 3, 4}))
+    now = Published(((1, "id"), (3, "sum"), (4, "a")), frozenset({1, 3, 4}), frozenset({2}))
     assert place(["id", "a"], now, [(1,)]) is None

@@ -10,10 +10,8 @@ concern.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
@@ -26,28 +24,19 @@ from tidemark.formats.manifest import TableMark
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
-from tidemark.schema.column_numbers import InDoubt, Published, in_doubt, left, place
+from tidemark.schema.column_numbers import Published, place
 from tidemark.schema.delta_types import PgType
 from tidemark.schema.evolution import (
     STOPS,
     Difference,
     Verdict,
-    added_again,
     compare_schemas,
+    name_taken_by_key,
     reshaped,
 )
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source.catalogue.catalog import CapturedTable
-
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """A message of the table that can be read in more than one way, and which version was made of it."""
-
-    table: TableName
-    version: int
-    read: InDoubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +117,6 @@ class Schemas:
         self._catalog = look()
         self._latest: dict[TableName, TableSchema | None] = {}
         self._differences: dict[tuple[TableName, int], list[Difference]] = {}
-        self._doubts: list[Doubt] = []
-        self._guessed: set[tuple[TableName, int]] = set()
         self._renamed: list[TableMark] = []
         self._met: set[TableName] = set()
 
@@ -186,29 +173,25 @@ class Schemas:
             return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
         if not same:
             self._catalog = self._look()  # from after the message
-        shape, doubt = self._placed(relation, shape)
-        if may_be_others and latest is not None and (not shape.published or latest.same_shape(shape)):
-            schema = structs.replace(latest, relation_oid=shape.relation_oid)
-        else:
-            ahead = self._ahead_of(relation.table, latest)
-            schema = structs.replace(shape, version=_number(shape, latest, ahead))
-            older = self._older.setdefault(schema.table, [])
-            if not self.is_bare(str(schema.table)):
-                dropped = self._dropped(schema, ahead)
-                others = [*self._names_not_told(schema, latest), *added_again(older, schema)]
-                reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
-                if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
-                    self._go_on_as(another, relation.table)
-                    return self.schema_for(sent)
-                differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
-                differences += self._older_values(schema, ahead if latest is None else [latest])
-                differences += others
-            differences += self._numbers_given_again(schema)
-            older.append(schema)
-            if doubt is not None:
-                self._guessed.add((schema.table, schema.version))
-        if doubt is not None:
-            self._doubts.append(replace(doubt, version=schema.version))
+        shape = self._placed(relation, shape)
+        if may_be_others and latest is not None and latest.published == shape.published:
+            return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
+        ahead = self._ahead_of(relation.table, latest)
+        schema = structs.replace(shape, version=_number(shape, latest, ahead))
+        older = self._older.setdefault(schema.table, [])
+        if not self.is_bare(str(schema.table)):
+            dropped = self._dropped(schema, ahead)
+            others = name_taken_by_key(older, schema)
+            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
+            if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
+                self._go_on_as(another, relation.table)
+                return self.schema_for(sent)
+            since = [*_since(latest, ahead, schema, dropped), *([] if latest is None else _in_doubt(latest, schema))]
+            differences += self._since_merged(schema, since, dropped)
+            differences += self._older_values(schema, ahead if latest is None else [latest])
+            differences += others
+        differences += self._numbers_given_again(schema)
+        older.append(schema)
         return self._noted(schema, differences)
 
     def _exact(self, relation: RelationMessage, rule: TableRule, latest: TableSchema | None) -> Exact | None:
@@ -269,7 +252,7 @@ class Schemas:
     ) -> tuple[list[Difference], str]:
         """What changed since the version before, and why another table has to take the shape, if one has to."""
         dropped = {c.name for c in (latest or schema).columns if c.attnum not in prints}
-        again = added_again(self._older.get(schema.table, []), schema)
+        again = name_taken_by_key(self._older.get(schema.table, []), schema)
         reason = reshaped([*another_shape(latest, ahead, schema, dropped), *again])
         differences = [*_since(latest, ahead, schema, dropped), *again]
         return [*differences, *self._older_values(schema, ahead if latest is None else [latest], prints)], reason
@@ -334,7 +317,7 @@ class Schemas:
         dropped = {column.name for column in before.columns if column.attnum in captured.dropped}
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
         differences += compare_schemas(before, shape, dropped)
-        differences += added_again([*self._older.get(captured.table, ()), *ahead], shape)
+        differences += name_taken_by_key([*self._older.get(captured.table, ()), *ahead], shape)
         if not before.published or any(one.verdict is not Verdict.FOLLOWED for one in differences):
             names = ", ".join(f'"{column.name}"' for column in added)
             reason = f"column {names} was added beside other changes, and no change of a row shows how"
@@ -383,7 +366,6 @@ class Schemas:
             frozenset(
                 attnum for look in seen if look.relation_oid == captured.relation_oid for attnum, _ in look.dropped
             ),
-            {**{c.attnum: c.xmin for c in captured.columns}, **captured.dropped},
         )
 
     def _would_learn(self, latest: TableSchema, relation: RelationMessage) -> bool:
@@ -395,54 +377,27 @@ class Schemas:
             place([c.name for c in relation.columns], self._published(captured, relation), ())
         )
 
-    def _placed(self, relation: RelationMessage, shape: TableSchema) -> tuple[TableSchema, Doubt | None]:
+    def _placed(self, relation: RelationMessage, shape: TableSchema) -> TableSchema:
         """The shape with the numbers of its columns, and with what rows have of them that were written before they were
-        added; as it is where its columns' numbers are not certain. Of columns of one name, of which one went and
-        another came, the likely ones are taken, and the table is marked."""
+        added; as it is where its columns' numbers are not certain."""
         captured = self._catalog.tables.get(relation.relation_oid)
         if captured is None:
-            return shape, None
-        published, called = self._numbers_before(relation, captured)
+            return shape
         names, now = [c.name for c in relation.columns], self._published(captured, relation)
-        numbers, doubt = place(names, now, published), None
-        if numbers is not None:
-            self._settle_doubts(shape.table, numbers, now)
-        elif published:
-            read = in_doubt(names, now, published, called, relation.xid)
-            if isinstance(read, InDoubt):
-                doubt, numbers = Doubt(shape.table, 0, read), read.taken
-            else:
-                numbers = read
-        if numbers is None:
-            return shape, doubt
-        return numbered(shape, relation, numbers, self._prints(captured)), doubt
+        numbers = place(names, now, self._numbers_before(relation, captured))
+        return shape if numbers is None else numbered(shape, relation, numbers, self._prints(captured))
 
-    def _numbers_before(
-        self, relation: RelationMessage, captured: CapturedTable
-    ) -> tuple[list[tuple[int, ...]], dict[int, str]]:
-        """The numbers that the stream sent before the message, version by version, and what each was called last; where
-        it sent nothing, those of a look from before it. None are known where the last version's are not. A version
-        whose numbers were guessed is none to be certain by."""
+    def _numbers_before(self, relation: RelationMessage, captured: CapturedTable) -> list[tuple[int, ...]]:
+        """The numbers that the stream sent before the message, version by version; where it sent nothing, those of a
+        look from before it. None are known where the last version's are not."""
         versions = [v for v in self._older.get(relation.table, ()) if v.relation_oid == relation.relation_oid]
-        if versions and not versions[-1].published:
-            return [], {}
-        versions = [v for v in versions if (v.table, v.version) not in self._guessed] or versions
         if versions:
-            called = {c.attnum: c.name for version in versions for c in version.columns if c.attnum}
-            return [version.published for version in versions], called
+            return [version.published for version in versions] if versions[-1].published else []
         look = self._looks.staged.get(str(captured.table))
         if look is None or look.relation_oid != captured.relation_oid:
-            return [], {}
-        called = {c.attnum: c.name for c in look.columns}
-        return ([tuple(called)] if len(called) == len(look.published_columns) else []), called
-
-    def _settle_doubts(self, table: TableName, numbers: tuple[int, ...], now: Published) -> None:
-        """What a message was in doubt about may be told by one behind it, until it is marked."""
-        self._doubts = [
-            doubt
-            for doubt in self._doubts
-            if doubt.table != table or left(doubt.read.readings, numbers, now) != [doubt.read.taken]
-        ]
+            return []
+        numbers = tuple(column.attnum for column in look.columns)
+        return [numbers] if len(numbers) == len(look.published_columns) else []
 
     def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:
         """What the catalogue says of each column now; a default that is gone, since the table was rewritten, as the
@@ -460,16 +415,17 @@ class Schemas:
         seen = [*told.values()] if told is not None else [] if captured is None else [*captured.columns]
         if not before or not seen:
             return []
-        prints = {c.name: c for c in seen}
+        prints = {c.attnum if schema.published else c.name: c for c in seen}
         differences = []
         for column in schema.columns:
             was_there = any(schema.column_in(version, column) is not None for version in before)
             if was_there or column.missing is not None or column.mask == "null":
                 continue
             about = f'column "{column.name}" was added'
-            if column.name not in prints:
+            at = column.attnum if schema.published else column.name
+            if at not in prints:
                 reason = f"{about}, and what older rows have of it cannot be told any more"
-            elif prints[column.name].missing is not None:
+            elif prints[at].missing is not None:
                 reason = f"{about} with a default, which older rows have too"
             else:
                 continue
@@ -497,27 +453,6 @@ class Schemas:
             self._lost[table] = self._lost_numbers(str(table))
         return self._lost[table]
 
-    def _names_not_told(self, schema: TableSchema, before: TableSchema | None) -> list[Difference]:
-        """Columns of the version before that are called otherwise by now, or were in between, where it cannot be told
-        which of them the message's are. Once a message shows it, the table goes on
-        (`capture.definitions.unparked_definitions`)."""
-        captured = self._catalog.tables.get(schema.relation_oid)
-        if before is None or not before.published or schema.published or captured is None:
-            return []
-        if before.relation_oid != schema.relation_oid:
-            return []
-        names = {c.attnum: c.name for c in captured.columns}
-        renamed = [
-            f'column "{c.name}" was renamed to "{names[c.attnum]}"'
-            for c in before.columns
-            if names.get(c.attnum, c.name) != c.name
-        ]
-        sent = [c.name for c in schema.columns if c.name in names.values()]
-        if not renamed and sent != [name for name in names.values() if name in sent]:
-            renamed = ["columns had each other's names for a while"]
-        # Whoever un-parks it before that has its changes merged by names.
-        return [Difference(verdict, reason) for verdict in (Verdict.PARK, Verdict.NEEDS_BACKFILL) for reason in renamed]
-
     def streamed(self, table: str) -> TableSchema | None:
         """The last shape that the stream brought of the table."""
         return self._latest_of(TableName.parse(table))
@@ -531,33 +466,14 @@ class Schemas:
         return TableName.parse(table) in self._met
 
     def _dropped(self, schema: TableSchema, ahead: list[TableSchema]) -> set[str]:
-        """The names that the catalogue explains: columns that the version before had, or where the stream brought none
-        the last one that a reader saw, and whose number is a dropped column's by now. One number explains one name,
-        once: the column may have been another of the same name.
-
-        Only a name that this run's look, or one before it, knew by its number is explained. What else a name may have
-        become, a rename included, parks the table.
-        """
-        older = self._older.get(schema.table) or ahead or [schema]
+        """The names of columns that the version before had, or where the stream brought none the last one that a reader
+        saw, and that the catalogue has no more."""
+        before = (self._older.get(schema.table) or ahead or [schema])[-1]
         captured = self._catalog.tables.get(schema.relation_oid)
-        if captured is not None and captured.columns and older[-1].knows_columns_of(schema):
-            live = {column.attnum for column in captured.columns}
-            return {c.name for c in older[-1].columns if c.attnum not in live and c.attnum not in schema.published}
-        here = {column.name for column in schema.columns}
-        missing = [column.name for column in older[-1].columns if column.name not in here]
-        seen = self._looks.first.get(str(schema.table)) if missing else None
-        if seen is None or seen.relation_oid != schema.relation_oid or captured is None:
+        if captured is None or before.relation_oid != schema.relation_oid:
             return set()
-        live = {column.attnum for column in captured.columns}
-        names = [*seen.dropped, *((column.attnum, column.name) for column in seen.columns)]
-        gone = Counter(name for attnum, name in names if attnum not in live)
-        explained = Counter(
-            column.name
-            for before, after in pairwise(older)
-            for column in before.columns
-            if column.name not in {c.name for c in after.columns}
-        )
-        return {name for name in missing if gone[name] > explained[name]}
+        there = {column.attnum for column in captured.columns} | {*schema.published}
+        return {c.name for c in before.columns if c.attnum and c.attnum not in there}
 
     def _since_merged(
         self, schema: TableSchema, differences: list[Difference], dropped: Collection[str]
@@ -589,10 +505,7 @@ class Schemas:
 
     def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
         """The marks of a version, for the batch that is the first to use it; once."""
-        differences = self._differences.pop((schema.table, schema.version), [])
-        ours = [doubt for doubt in self._doubts if (doubt.table, doubt.version) == (schema.table, schema.version)]
-        self._doubts = [doubt for doubt in self._doubts if doubt not in ours]
-        return tuple(marks_of(schema.table, [*differences, *(_of_doubt(doubt.read) for doubt in ours)]))
+        return tuple(marks_of(schema.table, self._differences.pop((schema.table, schema.version), [])))
 
     def _latest_of(self, table: TableName) -> TableSchema | None:
         if table not in self._latest:
@@ -633,15 +546,16 @@ def another_shape(
     """What keeps the shape out of a target that was made by the stream's last version or, where it brought none, by the
     first that a reader saw; of that one the stream may only be behind, as where it has a wider type."""
     if latest is not None:
-        return compare_schemas(latest, schema, dropped)
+        return [*_in_doubt(latest, schema), *compare_schemas(latest, schema, dropped)]
     if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0])):
         return []
     return compare_schemas(ahead[0], schema, dropped)
 
 
-def _of_doubt(doubt: InDoubt) -> Difference:
-    names = ", ".join(f'"{name}"' for name in doubt.contested)
-    reason = "columns were dropped beside others that came or were renamed, and which of them some changes mean"
-    if doubt.contested:
-        reason = f"column {names} was dropped and added again, and which of the two some changes mean"
-    return Difference(Verdict.NEEDS_BACKFILL, f"{reason} is not certain", doubt.columns)
+def _in_doubt(latest: TableSchema, schema: TableSchema) -> list[Difference]:
+    """Where a message can be read in more than one way none is taken: its changes have names alone, and neither what is
+    before them nor what is behind them goes into one table with them."""
+    if latest.relation_oid != schema.relation_oid or bool(latest.published) == bool(schema.published):
+        return []
+    reason = "columns were dropped beside others that came, and which of them some changes have is not certain"
+    return [Difference(Verdict.RESHAPE, reason)]

@@ -26,7 +26,6 @@ from msgspec.structs import replace
 
 from tidemark.capture.definitions.relation_versions import ToldShape, another_shape
 from tidemark.capture.definitions.table_definition import catalogue_shape
-from tidemark.capture.definitions.unparked_definitions import fit, waiting
 from tidemark.capture.table_identities import Places
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
@@ -97,38 +96,26 @@ class Reshaping:
         for table in captured:
             row = rows.get(str(table.table))
             is_parked = row is not None and is_parked_for_its_shape(row)
-            reshaped_table = self.look_at(table, types, parked=is_parked)
-            if reshaped_table is None and is_parked and row is not None:
-                was_another = is_parked_for_what_is_staged(row) or self._was_another_meanwhile(table, types)
-                reshaped_table = self._as_it_is(table, types) if was_another else None
+            reshaped_table = self._as_it_is(table, types) if is_parked else self.look_at(table, types)
             if reshaped_table is not None:
                 self._pending[str(table.table)] = reshaped_table
 
-    def _was_another_meanwhile(self, captured: CapturedTable, types: Mapping[int, PgType]) -> bool:
-        """Whether a parked table is as its Delta tables have it again, and changes are staged that do not fit in."""
-        merged = schema_versions.merged(self._ledger, str(captured.table))
-        if merged is None:
-            return False
-        shape, unfit = catalogue_shape(captured, types, merged)
-        there = {column.attnum for column in captured.captured_columns} | captured.dropped.keys()
-        return not unfit and merged.same_shape(shape) and not fit(waiting(self._ledger, merged), there)
-
     def _as_it_is(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
-        """The table built anew in the shape that it has: what waits of it was there and back in between, and fits
-        into no table with the rest."""
+        """A table that is parked for its shape, built anew in the one that it has: what waits of it may fit into no
+        table with the rest."""
         shape, unfit = catalogue_shape(captured, types, self._streamed(str(captured.table)))
-        if unfit or self._config.evolves(captured.name) != "follow":
+        if unfit or self._is_bare(str(captured.table)) or self._config.evolves(captured.name) != "follow":
             return None
         return Reshaped(captured, shape, "definitions that do not fit into one table are staged of it")
 
-    def look_at(self, captured: CapturedTable, types: Mapping[int, PgType], *, parked: bool = False) -> Reshaped | None:
+    def look_at(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
         """The table in its other shape, None if it has none that another table has to take."""
         if self._config.evolves(captured.name) != "follow":
             return None
         table = str(captured.table)
         if self._is_bare(table):
             return None
-        latest = self._of_target(table) if parked else self._streamed(table)
+        latest = self._streamed(table)
         ahead = [] if latest is not None else schema_versions.ahead(self._ledger, table)
         if latest is None and not ahead:
             return None
@@ -142,11 +129,6 @@ class Reshaping:
         dropped = {c.name for c in before.columns if c.attnum and c.attnum not in live}
         reason = "" if unfit else reshaped(another_shape(latest, ahead, shape, dropped))
         return Reshaped(captured, shape, reason) if reason else None
-
-    def _of_target(self, table: str) -> TableSchema | None:
-        """The shape that the Delta tables of a parked table have, or will have first."""
-        versions = tables.versions(self._ledger, table)
-        return schema_versions.merged(self._ledger, table) or (versions[0] if versions else None)
 
     def replay(self, captured: Iterable[CapturedTable]) -> None:
         """Have these tables kept as others from this run's heartbeat on, which are built of what staging has of them.
@@ -223,11 +205,6 @@ class Reshaping:
 def is_parked_for_its_shape(row: TableRow) -> bool:
     """As an older version of Tidemark, or another `evolve`, left it: what waits of it fits into nothing."""
     return row.life.is_parked and row.error is not None and row.error.kind in FITS_NOT
-
-
-def is_parked_for_what_is_staged(row: TableRow) -> bool:
-    """Its merge found that what is staged of it follows definitions that do not fit into one table."""
-    return row.life.is_parked and row.error is not None and row.error.kind == SchemaVersionsDiffer.__name__
 
 
 def may_have_another(row: TableRow) -> bool:

@@ -74,8 +74,9 @@ from tidemark.storage.store import Store
 LEASE_WAIT_S: Final = 10
 
 # `adopt_slot`: slot and publication of the file are this pipeline's, whoever made them. `staging_is_lost`: the lake is
-# the right one, and lacks its staging for good (`lake_folder`).
-Word = Literal["adopt_slot", "staging_is_lost"]
+# the right one, and lacks its staging for good (`lake_folder`). `ledger_stays`: a look leaves even an empty ledger
+# database as it is.
+Word = Literal["adopt_slot", "staging_is_lost", "ledger_stays"]
 
 
 def preflight(
@@ -97,7 +98,7 @@ def preflight(
     the same every five minutes.
     """
     started = time.monotonic()
-    look = _PreflightRun(run, act, "adopt_slot" in says, "staging_is_lost" in says)
+    look = _PreflightRun(run, act, "ledger_stays" not in says, "adopt_slot" in says, "staging_is_lost" in says)
     look.findings += spark_findings(run.config, spark, os.environ, jars)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
@@ -113,6 +114,7 @@ class _PreflightRun:
 
     about: Run
     act: bool
+    migrates: bool
     adopt_slot: bool
     staging_is_lost: bool
     findings: list[Finding] = field(default_factory=list)
@@ -167,7 +169,7 @@ class _PreflightRun:
         with connect(self.about.ledger) as connection:
             wanted = migrations.pending(connection)
         # A look leaves a ledger in use as it is: migrated, it refuses every task of the older version.
-        if wanted.is_needed and wanted.before is not None and not self.act:
+        if wanted.is_needed and not self.act and (wanted.before is not None or not self.migrates):
             self.note("ledger", f"Would bring the ledger's schema from {wanted.origin} to version {wanted.after}")
             return
         migration = migrations.migrate(self.about.ledger)
@@ -185,6 +187,7 @@ class _PreflightRun:
             lock_timeout_s=self.config.bounds.lock_timeout_s,
             statement_timeout_s=STATEMENT_TIMEOUT_S,
         ) as source:
+            postgres_session.require_own_process(source, "source")
             self.transport("source", self.config.source_connection, source)
             facts = inspection.read_server_facts(source)
             if is_beside(source, self.config.slot):
@@ -202,6 +205,7 @@ class _PreflightRun:
                 table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=InLedger())
                 return
             with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
+                postgres_session.require_own_process(ledger.connection, "ledger")
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
                 places = Places(self.config, ledger, system_identifier(source), records=self.act)

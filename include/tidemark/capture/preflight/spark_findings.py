@@ -121,11 +121,11 @@ def _wrong_programs(spark: SparkConnection, environment: Mapping[str, str]) -> I
         yield _error(missing, "Install Java 17 where Airflow's tasks run, and set JAVA_HOME to its folder")
 
 
-# What spark-submit has to fetch, where it may ask the network; Scala's and Spark's versions stand in the name.
-DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
-
 # Ways besides `--jars` by which Spark may have more classes than its own.
-_OTHER_WAYS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+PACKAGES: Final = "spark.jars.packages"
+_OTHER_WAYS: Final = ("spark.jars", PACKAGES, "spark.driver.extraClassPath")
+# Scheme of a lake -> what `tidemark jars` calls its store.
+_FETCHED_AS: Final[Mapping[str, str]] = {"s3a": " s3", "gs": " gcs", "abfss": " azure"}
 
 
 # Scheme of a lake -> what the jar is for that Spark needs besides -> how its name begins. For gs:// there are two,
@@ -159,13 +159,22 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
             "Name all jars in TIDEMARK_SPARK_JARS, and leave spark.jars out",
             Move.FIX_CONFIG,
         )
-    if "://" in jars or any(way in {**of_this_machine, **config.spark_conf} for way in _OTHER_WAYS):
-        return
-    if all(jar.name == LOG_STORE for jar in listed) and urlsplit(config.lake).scheme != "s3a":
-        remedy = (
-            f'Let Spark fetch them: spark: {{conf: {{spark.jars.packages: "{DELTA_PACKAGE}"}}}} in the pipeline file, '
-            "or name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
+    settings = {**of_this_machine, **config.spark_conf}
+    if PACKAGES in settings:
+        yield Finding(
+            "warning",
+            "spark",
+            f"{PACKAGES} lets every Spark application ask Ivy, and two that start at once with a new cache spoil it",
+            f"Run `tidemark jars` where Airflow's tasks run, and leave {PACKAGES} out: docs/clusters.md, Jars",
+            Move.FIX_CONFIG,
         )
+    if "://" in jars or any(way in settings for way in _OTHER_WAYS):
+        return
+    store = _FETCHED_AS.get(urlsplit(config.lake).scheme, "")
+    remedy = (
+        f"Run `tidemark jars{store}` where Airflow's tasks run, or name a folder that has them in TIDEMARK_SPARK_JARS: "
+        "docs/clusters.md, Jars"
+    )
     # Whoever asks from a command line may have fewer variables than Airflow's tasks.
     unset = "" if environment.get(JARS_VARIABLE) else f". {JARS_VARIABLE} is not set here"
     needed = {"Delta Lake": ("delta-spark",), **_OF_STORES.get(urlsplit(config.lake).scheme, {})}

@@ -298,25 +298,6 @@ def of_run(ledger: Ledger, run_id: str) -> list[Batch]:
     return _batches(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
 
 
-def first_of_last_run(ledger: Ledger) -> datetime | None:
-    """When the first batch of the run that staged last was registered: what a drain parked before that, it parked
-    before that run's looks at the catalogue, which the ledger has. None if the run did not come to its heartbeat, with
-    which the last of them are kept."""
-    row = ledger.execute(
-        """
-        SELECT min(b.registered_at)
-          FROM tidemark.generations g
-          JOIN tidemark.batches last ON last.pipeline = g.pipeline AND last.generation = g.number
-                                    AND last.end_lsn = g.staged_lsn AND last.heartbeat_lsn IS NOT NULL
-          JOIN tidemark.batches b ON b.pipeline = g.pipeline AND b.run_id = last.run_id
-         WHERE g.pipeline = %s
-           AND g.number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = g.pipeline)
-        """,
-        (ledger.pipeline,),
-    ).fetchone()
-    return None if row is None else row[0]
-
-
 def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
     """The generation's batches that end above `lsn`, in order."""
     return _batches(ledger, "pipeline = %s AND generation = %s AND end_lsn > %s", (ledger.pipeline, generation, lsn))

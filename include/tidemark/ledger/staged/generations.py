@@ -16,9 +16,10 @@ from psycopg.types.json import Jsonb
 from tidemark.errors import GenerationMissing, TidemarkError
 from tidemark.formats.error_record import ErrorFacts
 from tidemark.formats.generation_file import GenerationFile
+from tidemark.ledger import migrations
 from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.captured.table_lives import step
-from tidemark.ledger.connection import Ledger
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.lsn import Lsn, WalPoint
@@ -50,6 +51,12 @@ class Generation:
     reason: str
     history: str | None = None
     source_started_at: str | None = None
+
+
+def has_begun(conninfo: str, pipeline: str) -> bool:
+    """Whether a capture of the pipeline has run: before, its ledger may not even have a schema."""
+    with open_ledger(conninfo, pipeline) as ledger:
+        return migrations.version(ledger.connection) is not None and current(ledger) is not None
 
 
 def current(ledger: Ledger) -> Generation | None:

@@ -1,0 +1,141 @@
+"""Writes what a new pipeline needs: its file, the file that makes Airflow's DAGs, and the SQL for the source's
+administrator. What no option says is asked for on a terminal; a file that is there is never overwritten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import yaml
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemark.command_line import screen
+from tidemark.command_line.invocation import CHECKOUT, PIPELINES_VARIABLE, LookUp
+from tidemark.config import PipelineConfig, file_reader
+from tidemark.errors import TidemarkError
+from tidemark.source.grants_sql import grants_sql
+
+DAG_FILE: Final = "tidemark_pipelines.py"
+_DAGS: Final = """\
+from tidemark_airflow.dag_factory import pipeline_dags
+
+globals().update({dag.dag_id: dag for dag in pipeline_dags()})
+"""
+_ROLE: Final = "tidemark"
+
+# Option -> what is asked, and what an empty answer means.
+_QUESTIONS: Final = {
+    "source": ("Airflow connection of the source (type postgres)", "{name}_source"),
+    "tables": ("Tables, for example shop.* public.orders", ""),
+    "lake": ("Lake: a folder, or s3://bucket/path, gs://…, abfss://…", ""),
+}
+
+
+def init(options: argparse.Namespace, look_up: LookUp) -> int:
+    """Exit status 2 if something is missing and nobody can be asked; nothing is written then."""
+    answers = _answers(options, is_asked=sys.stdin.isatty())
+    if isinstance(answers, str):
+        screen.say(answers)
+        return 2
+    folder = Path(options.folder or os.environ.get(PIPELINES_VARIABLE) or (CHECKOUT if CHECKOUT.is_dir() else "."))
+    file = folder / f"{options.name}.yaml"
+    if file.exists():
+        screen.say(f"{file} is there already; nothing was written. Another name makes another pipeline.")
+        return 1
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(_pipeline_file(options, answers), encoding="utf-8")
+    try:
+        config = file_reader.load(file)
+    except TidemarkError:
+        file.unlink()
+        raise
+    script = file.with_suffix(".sql")
+    script.write_text(grants_sql(config, source_role(config, look_up)), encoding="utf-8")
+    dag_file = _dag_file(options)
+    is_new = not dag_file.exists()
+    if is_new:
+        dag_file.parent.mkdir(parents=True, exist_ok=True)
+        dag_file.write_text(_DAGS, encoding="utf-8")
+    screen.say(
+        f"{file}: the pipeline",
+        f"{script}: what the source's administrator runs in its database, once",
+        f"{dag_file}: the DAGs of every pipeline{'' if is_new else ', there already'}",
+        "",
+        *_next_steps(config, folder, look_up),
+    )
+    return 0
+
+
+def source_role(config: PipelineConfig, look_up: LookUp) -> str:
+    """The user of the source's connection; the documents' name for it where there is no connection yet."""
+    with suppress(TidemarkError):
+        return str(conninfo_to_dict(look_up(config.source_connection).conninfo()).get("user") or _ROLE)
+    return _ROLE
+
+
+def _answers(options: argparse.Namespace, *, is_asked: bool) -> dict[str, str] | str:
+    """What was said or asked; else a sentence about what is missing."""
+    answers: dict[str, str] = {}
+    for name, (question, default) in _QUESTIONS.items():
+        default = default.format(name=options.name)
+        said = getattr(options, name)
+        answer = " ".join(said) if isinstance(said, list) else said
+        if not answer and is_asked:
+            with suppress(EOFError):
+                answer = input(f"{question}{f' [{default}]' if default else ''}: ").strip()
+        answer = answer or default
+        if not answer:
+            return f"--{name} is missing: {question}. Nothing was written."
+        answers[name] = answer
+    return answers
+
+
+def _pipeline_file(options: argparse.Namespace, answers: dict[str, str]) -> str:
+    tables = [table for said in answers["tables"].split() for table in said.split(",") if table]
+    slot = f"tidemark_{options.name}"
+    document = {
+        "source": {"connection": answers["source"], "slot": slot, "publication": slot},
+        "tables": tables,
+        "lake": answers["lake"],
+        "ledger": {"connection": options.ledger},
+        "spark": {"connection": options.spark},
+        "schedule": options.schedule,
+        "auto_backfill": True,
+    }
+    written = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    return f"# All options are in docs/configuration.md.\n{written}"
+
+
+def _dag_file(options: argparse.Namespace) -> Path:
+    home = Path(os.environ.get("AIRFLOW_HOME") or Path.home() / "airflow")
+    named = options.dags or os.environ.get("AIRFLOW__CORE__DAGS_FOLDER")
+    return Path(named) / DAG_FILE if named else home / "dags" / DAG_FILE
+
+
+def _next_steps(config: PipelineConfig, folder: Path, look_up: LookUp) -> Iterator[str]:
+    steps = []
+    if os.environ.get(PIPELINES_VARIABLE) != str(folder):
+        steps.append(f"Set {PIPELINES_VARIABLE}={folder.resolve()} for all of Airflow, and here.")
+    steps.append(f"Have {Path(config.path).with_suffix('.sql')} run, and give the role a password.")
+    connections = {config.source_connection: "postgres", config.ledger_connection: "postgres"}
+    connections[config.spark_connection] = "spark"
+    missing = [f"{name} ({kind})" for name, kind in connections.items() if not _is_there(name, look_up)]
+    if missing:
+        steps.append(f"Make the Airflow connections {', '.join(missing)}: docs/own-database.md, Connections.")
+    steps.append(f"tidemark doctor {config.pipeline}: says whatever is missing still.")
+    steps.append(f"Un-pause {config.pipeline}_capture, _verify, _maintenance: the first capture begins the backfill.")
+    yield "Next:"
+    yield from (f"  {number}. {step}" for number, step in enumerate(steps, 1))
+
+
+def _is_there(name: str, look_up: LookUp) -> bool:
+    with suppress(TidemarkError):
+        look_up(name)
+        return True
+    return False

@@ -1,0 +1,137 @@
+"""Fetches a set of jars into a folder: from what the machine already has, else through spark-submit's own Ivy.
+
+Ivy's ordinary settings count: those of spark-defaults.conf (spark.jars.ivySettings, spark.jars.repositories),
+DEFAULT_ARTIFACT_REPOSITORY, a local Maven repository, and HTTPS_PROXY. Ivy works in a folder of its own, so nothing
+that runs beside it shares its cache. Whatever the origin, the hash decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tidemark.errors import JarsDiffer, JarsUnresolved
+from tidemark.spark_submit.jar_versions import Jar, JarSet
+from tidemark.spark_submit.spark_connection import PROGRAMS
+
+# What spark-submit prints of a dependency that it did not get, and the place in its code where it gives up.
+_UNRESOLVED: Final = re.compile(r"(?:unresolved dependency|download failed): ([^\s\]]+)")
+_GIVES_UP: Final = re.compile(r"MavenUtils\$?\.resolveMavenCoordinates")
+# More says nothing that the first lines do not say.
+_LISTED: Final = 5
+
+
+def unresolved(lines: Iterable[str]) -> str | None:
+    """The dependencies that spark-submit's output says it could not fetch, None if that is not what it says."""
+    missing: dict[str, None] = {}
+    gave_up = False
+    for line in lines:
+        missing.update(dict.fromkeys(name.rstrip(":,") for name in _UNRESOLVED.findall(line)))
+        gave_up = gave_up or _GIVES_UP.search(line) is not None
+    names = list(missing)
+    if len(names) > _LISTED:
+        names = [*names[:_LISTED], f"and {len(names) - _LISTED} more"]
+    return ", ".join(names) or ("the packages of spark.jars.packages" if gave_up else None)
+
+
+def fetch(wanted: JarSet, into: Path, environment: Mapping[str, str]) -> list[Jar]:
+    """Bring the jars into a folder and return those that were not there. A jar in the folder is replaced by a rename,
+    so a driver that starts now reads the old one or the new one.
+
+    Raises JarsUnresolved, JarsDiffer.
+    """
+    missing = [jar for jar in wanted.jars if sha256(into / jar.file) != jar.sha256]
+    if not missing:
+        return []
+    home = Path(environment.get("HOME", "/nonexistent"))
+    kept = {jar: copy for jar in missing if (copy := _kept_by_the_machine(jar, home)) is not None}
+    with tempfile.TemporaryDirectory(prefix="tidemark-jars-") as scratch:
+        ivy = Path(scratch) / "ivy"
+        if len(kept) < len(missing):
+            resolve(wanted.roots, wanted.excludes, ivy, environment)
+        sources = {jar: kept.get(jar, ivy / "jars" / f"{jar.group}_{jar.name}") for jar in missing}
+        wrong = [jar.coordinates for jar, source in sources.items() if sha256(source) != jar.sha256]
+        if wrong:
+            raise JarsDiffer(jars=", ".join(wrong))
+        for jar, source in sources.items():
+            _place(source, into / jar.file)
+    return missing
+
+
+def sha256(file: Path) -> str:
+    """Empty for a file that is not there."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def _place(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(source, beside)
+    beside.replace(target)
+
+
+def _kept_by_the_machine(jar: Jar, home: Path) -> Path | None:
+    """Where Ivy (of Spark 4 and before) and Maven keep the jar once anything has asked for it."""
+    return next((copy for copy in _places(jar, home) if sha256(copy) == jar.sha256), None)
+
+
+def _places(jar: Jar, home: Path) -> Iterator[Path]:
+    for ivy in sorted(home.glob(".ivy2*")):
+        yield ivy / "jars" / f"{jar.group}_{jar.name}"
+        yield ivy / "cache" / jar.group / jar.artifact / "jars" / jar.name
+    yield home / ".m2" / "repository" / Path(*jar.group.split(".")) / jar.artifact / jar.version / jar.name
+
+
+def resolve(roots: Sequence[str], excludes: Sequence[str], ivy: Path, environment: Mapping[str, str]) -> None:
+    """Bring the jars into the folder `jars` of an Ivy folder. spark-submit resolves its packages before it starts an
+    application, which here does nothing. Raises JarsUnresolved."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    program = shutil.which(PROGRAMS[0], path=path)
+    if program is None:
+        raise JarsUnresolved(detail=f"there is no {PROGRAMS[0]} on the PATH, nor beside this Python")
+    ivy.mkdir(parents=True, exist_ok=True)
+    nothing = ivy / "nothing.py"
+    nothing.touch()
+    command = [
+        *(program, "--master", "local[1]", "--deploy-mode", "client", "--conf", f"spark.jars.ivy={ivy}"),
+        *("--packages", ",".join(roots), *(("--exclude-packages", ",".join(excludes)) if excludes else ())),
+        str(nothing),
+    ]
+    flags = [environment.get("SPARK_SUBMIT_OPTS", ""), *_proxy_flags(environment)]
+    own = {"PATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**environment, **own, "SPARK_SUBMIT_OPTS": " ".join(filter(None, flags))},
+    )
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        raise JarsUnresolved(detail=unresolved(lines) or _last(lines))
+
+
+def _last(lines: Sequence[str]) -> str:
+    said = [line for line in lines if not line.startswith("at ")]
+    return said[-1] if said else "spark-submit said nothing"
+
+
+def _proxy_flags(environment: Mapping[str, str]) -> Iterator[str]:
+    """Java does not read the variables that pip and curl read. A proxy that wants a password it needs told by hand."""
+    for scheme in ("http", "https"):
+        name = f"{scheme}_proxy"
+        proxy = urlsplit(environment.get(name) or environment.get(name.upper()) or "")
+        if proxy.hostname and not proxy.username:
+            yield f"-D{scheme}.proxyHost={proxy.hostname}"
+            yield f"-D{scheme}.proxyPort={proxy.port or (443 if proxy.scheme == 'https' else 80)}"
