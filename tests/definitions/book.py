@@ -293,7 +293,8 @@ class Book:
         rows = self.pipeline.query(
             "SELECT n.nspname || '.' || c.relname, c.oid::bigint, array_agg(a.attnum::int ORDER BY a.attnum), "
             "array_agg(a.attname::text ORDER BY a.attnum) FROM pg_class c "
-            "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
             f"AND a.attgenerated NOT IN ('v'{self._not_carried()}) "
             "WHERE n.nspname LIKE 's%' AND c.relkind IN ('r', 'p') GROUP BY 1, 2"
         )
@@ -387,10 +388,6 @@ def _play_some(make: MakePipeline, sequences: Several[Sequence], has_trigger: bo
         with make() as pipeline:
             return Book(pipeline, has_trigger).play(sequences)
     except Exception as error:
-        if os.environ.get("SHOW"):
-            import traceback
-
-            traceback.print_exc()
         if len(sequences) == 1:
             outcome = Outcome(
                 sequences[0], "s1", has_trigger, first=Verdict("failed", f"{type(error).__name__}: {error}")
