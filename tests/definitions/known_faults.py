@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tests.definitions.book import Outcome
 from tests.definitions.sequences import Sequence
 
 # With the trigger too: what no message can tell, since the stream has no values of it. A backfill brings them.
@@ -27,8 +28,6 @@ MARKED: Final = frozenset(
         "text_to_int",
         "wider_int",
         "wider_key",
-        "to_a_domain",
-        "from_a_domain",
         "value_of_enum_renamed",
         "attribute_added",
         "attribute_dropped",
@@ -42,7 +41,6 @@ MARKED: Final = frozenset(
         "logged",
         "unlogged_for_a_while",
         "dropped_and_created",
-        "swap_with_another_table",
         "taken_from_the_publication",
         "taken_from_the_publication_and_back",
         "unlogged_partition_created",
@@ -60,22 +58,48 @@ MARKED: Final = frozenset(
 )
 
 # With the trigger: kinds that alone mark their table still, and shall not.
-NOT_YET_EXACT: Final[frozenset[str]] = frozenset()
+NOT_YET_EXACT: Final = frozenset(
+    {
+        "add_of_domain",
+        "add_and_drop",
+        "replaced_in_one_statement",
+        "replaced_in_one_transaction",
+        "to_a_domain",
+        "from_a_domain",
+        "key_made_again",
+        "row_lost_beside_the_key",
+        "swap_with_another_table",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFault:
-    """The shortest sequence that shows it, the word of its fault, and what is wrong. Sequences that have its kinds in
-    this order are excused."""
+    """The shortest sequence that shows it, the word of its fault (`Outcome.word`), a part of what is said of it, and
+    what is wrong. Whatever has this word and this part is excused."""
 
     sequence: Sequence
     word: str
+    part: str
     why: str
 
-    def excuses(self, sequence: Sequence) -> bool:
-        kinds = iter(sequence.kinds)
-        return all(kind in kinds for kind in self.sequence.kinds)
+    def excuses(self, outcome: Outcome) -> bool:
+        return outcome.word == self.word and self.part in outcome.fault
 
 
-WITHOUT_TRIGGER: Final[tuple[KnownFault, ...]] = ()
-WITH_TRIGGER: Final[tuple[KnownFault, ...]] = ()
+_FAULTS: Final = (
+    KnownFault(
+        Sequence("keyless", ("key_added",), changes=frozenset({0}), seed=4),
+        "parked",
+        "KeyValueUnfit",
+        "A row whose column is NULL is deleted, the column becomes the key: the row is staged as one of the new shape.",
+    ),
+    KnownFault(
+        Sequence("keyless", ("replaced_in_one_statement", "add_and_drop"), changes=frozenset({2}), seed=0),
+        "parked",
+        "SchemaNotFollowed",
+        "A column is replaced by one of its name, another one comes and goes: what the names mean cannot be told.",
+    ),
+)
+WITHOUT_TRIGGER: Final = _FAULTS
+WITH_TRIGGER: Final = _FAULTS
