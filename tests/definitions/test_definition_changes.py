@@ -1,0 +1,157 @@
+"""Definitions that change in every way between two looks: each table is equal to its source or says that it may not be.
+
+The kinds of change, alone, in pairs and in random sequences, with and without changes of rows, in one transaction and
+in several, with a chunk of a backfill in any gap; each without the event trigger and with it. `make test` plays every
+kind, and a share of the rest; `make faults` all pairs and 10,000 random sequences (TIDEMARK_DEFINITIONS_SEEDS)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable
+from itertools import islice, pairwise
+
+import pytest
+
+from tests.definitions.altered_table import BASES
+from tests.definitions.book import MakePipeline, Outcome, play_all
+from tests.definitions.known_faults import MARKED, NOT_YET_EXACT, WITH_TRIGGER, WITHOUT_TRIGGER, KnownFault
+from tests.definitions.sequences import KINDS, OF_LISTED, OF_PARTITIONS, Sequence, at_random, fits, of_length
+from tests.definitions.shortest import shortest
+
+AT_ONCE = 40
+MOST_SHOWN = 3
+# What changes something only behind another kind.
+NEEDS_ANOTHER = {
+    "set_expression",
+    "drop_expression",
+    "key_added",
+    "identity_default",
+    "logged",
+    "partition_logged",
+    "leaves_its_parent",
+}
+SEEDS = int(os.environ.get("TIDEMARK_DEFINITIONS_SEEDS", "10000"))
+FIRST = int(os.environ.get("TIDEMARK_DEFINITIONS_FIRST", "0"))
+TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
+
+
+def known(has_trigger: bool) -> tuple[KnownFault, ...]:
+    return WITH_TRIGGER if has_trigger else WITHOUT_TRIGGER
+
+
+def wrong(outcome: Outcome) -> str:
+    """What is not as it shall be, and not known."""
+    if outcome.invalid:
+        return f"PostgreSQL refused {outcome.invalid}"
+    if any(fault.excuses(outcome) for fault in known(outcome.has_trigger)):
+        return ""
+    if outcome.fault:
+        return outcome.fault
+    may_be_marked = not outcome.has_trigger or not (MARKED | NOT_YET_EXACT).isdisjoint(outcome.sequence.kinds)
+    return "" if outcome.is_exact or may_be_marked else f"with the trigger it is {outcome.first}"
+
+
+def judged(make: MakePipeline, sequences: Iterable[Sequence], has_trigger: bool) -> list[Outcome]:
+    """The outcomes, none of which is wrong; what is, is shown as the shortest SQL."""
+    outcomes = list(play_all(make, list(sequences), has_trigger, AT_ONCE))
+    wrongs = [outcome for outcome in outcomes if wrong(outcome)]
+    shown = []
+    for outcome in wrongs[:MOST_SHOWN]:
+        short = shortest(make, outcome) if outcome.fault and not outcome.invalid else outcome
+        shown.append(f"{wrong(short) or short.fault or wrong(outcome)}\n{short.sql()}")
+    listed = "\n".join(f"{outcome.sequence}: {wrong(outcome)}" for outcome in wrongs)
+    assert not wrongs, f"{len(wrongs)} of {len(outcomes)}:\n{listed}\n\n" + "\n\n".join(shown)
+    return outcomes
+
+
+def covered(outcomes: Collection[Outcome]) -> Counter[str]:
+    """What was played, and what flowed."""
+    counts: Counter[str] = Counter(sequences=len(outcomes))
+    for outcome in outcomes:
+        played = outcome.script.played if outcome.script else ()
+        counts.update(f"kind {kind}" for kind in set(played))
+        counts["pairs"] += len(set(pairwise(played)))
+        counts["with rows"] += outcome.changes > 0
+        counts["with updates"] += outcome.updates > 0
+        counts["with a chunk"] += outcome.chunks > 0
+        counts["in one transaction"] += outcome.sequence.together
+        counts["in several"] += not outcome.sequence.together
+        counts[f"base {outcome.sequence.base}"] += 1
+        counts[outcome.first.word] += 1
+    return counts
+
+
+def require(counts: Counter[str], **shares: float) -> None:
+    """At least these shares of the sequences, by what `covered` counts."""
+    for what, share in shares.items():
+        name = what.replace("_", " ")
+        assert counts[name] >= share * counts["sequences"], f"{name}: {counts[name]} of {counts['sequences']}"
+
+
+@TRIGGER
+def test_each_kind_alone(has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    """In the way that shows most. What every base has in common is played of one."""
+    special = {"partitioned": OF_PARTITIONS, "listed": OF_LISTED}
+    sequences = [
+        sequence
+        for sequence in of_length(1)
+        if (sequence.base == "keyed" or special.get(sequence.base, frozenset()).intersection(sequence.kinds))
+        and sequence.changes
+        and not sequence.together
+    ]
+    outcomes = judged(make_pipeline, sequences, has_trigger)
+    counts = covered(outcomes)
+    require(counts, with_rows=0.9, with_updates=0.8, with_a_chunk=0.2)
+    without = {kind for kind in KINDS if not counts[f"kind {kind}"]}
+    assert without == NEEDS_ANOTHER, "kinds that alone change nothing"
+    if has_trigger:
+        exact = {outcome.sequence.kinds[0] for outcome in outcomes if outcome.is_exact}
+        assert not exact & NOT_YET_EXACT, f"exact by now, so not in the list: {exact & NOT_YET_EXACT}"
+
+
+@pytest.mark.thorough
+@TRIGGER
+@pytest.mark.parametrize("base", BASES)
+def test_each_kind_alone_in_every_way(base: str, has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    sequences = [sequence for sequence in of_length(1) if sequence.base == base]
+    require(covered(judged(make_pipeline, sequences, has_trigger)), with_rows=0.4, with_updates=0.3, with_a_chunk=0.2)
+
+
+@TRIGGER
+def test_what_is_known_to_be_wrong_still_is(has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    faults = known(has_trigger)
+    outcomes = {o.sequence: o for o in play_all(make_pipeline, [f.sequence for f in faults], has_trigger, AT_ONCE)}
+    mended = [f for f in faults if outcomes[f.sequence].word != f.word or not outcomes[f.sequence].fault]
+    assert not mended, "\n".join(f"{f.sequence}: {outcomes[f.sequence].first}: take it from the list" for f in mended)
+
+
+@TRIGGER
+def test_some_pairs_and_some_random_sequences(has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    pairs = list(of_length(2))
+    some = pairs[has_trigger :: len(pairs) // 20]
+    counts = covered(judged(make_pipeline, [*some, *map(at_random, range(20))], has_trigger))
+    require(counts, with_rows=0.4, with_updates=0.3, with_a_chunk=0.2, in_several=0.2, in_one_transaction=0.2)
+
+
+def test_the_grammar_has_what_it_promises() -> None:
+    assert len(KINDS) >= 40
+    pairs = {sequence.kinds for sequence in of_length(2)}
+    assert pairs == {(one, other) for one in KINDS for other in KINDS if any(fits(base, one, other) for base in BASES)}
+
+
+@pytest.mark.thorough
+@TRIGGER
+@pytest.mark.parametrize("share", range(20))
+def test_all_pairs(share: int, has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    sequences = list(islice(of_length(2), share, None, 20))
+    require(covered(judged(make_pipeline, sequences, has_trigger)), with_rows=0.4, with_updates=0.3, with_a_chunk=0.2)
+
+
+@pytest.mark.thorough
+@TRIGGER
+@pytest.mark.parametrize("share", range(20))
+def test_random_sequences(share: int, has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    sequences = map(at_random, range(FIRST + share, FIRST + SEEDS, 20))
+    counts = covered(judged(make_pipeline, sequences, has_trigger))
+    require(counts, with_rows=0.4, with_updates=0.3, with_a_chunk=0.2, in_several=0.2, in_one_transaction=0.2)
