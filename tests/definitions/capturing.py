@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.definitions.list_of_rows import Lake, text_of
 from tests.support import judge
 from tests.support.pipeline import Pipeline
-from tidemark.backfill.backfill_requests import wanted
+from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.ledger.captured import successors
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.source import definition_trigger
@@ -79,7 +79,7 @@ class Capture:
     def backfills(self) -> bool:
         """All that are wanted; whether there was one."""
         for number in range(MOST_BACKFILLS):
-            if not wanted(self.pipeline.task()):
+            if not requested_tables(self.pipeline.task()):
                 return number > 0
             self._backfill()
         return True

@@ -142,6 +142,7 @@ THOROUGH: Final = tuple(
     for place in (
         "backfill",
         "capture",
+        "definitions",
         "golden",
         "ledger",
         "maintenance",
