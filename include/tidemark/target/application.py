@@ -1,7 +1,7 @@
-"""What every Spark application is around its work: arguments, log, session, and an end that quotes no value.
+"""Runs the parts that every Spark application shares: arguments, log, session, and an error exit without values.
 
-Starting a session is two seconds in which Python waits for the JVM. What the work imports (pyarrow, numpy, Delta's
-Python, the library's own modules: more than a second where they are not) comes in meanwhile, on a thread.
+Starting a session takes two seconds, in which Python waits for the JVM. A thread imports the work's modules meanwhile:
+pyarrow, numpy, Delta's Python, and the library's own. Imported later, they would take more than another second.
 """
 
 from __future__ import annotations

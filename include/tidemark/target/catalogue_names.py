@@ -1,14 +1,14 @@
-"""After a merge: its Delta tables -> their names in Spark's catalogue, where the pipeline file says in which schema.
+"""Registers a table's Delta tables in Spark's catalogue after a merge, under the schema that the pipeline file names.
 
-`spark.tidemark.catalogue` names the schema, with its catalogue if that is another than the session's: `shop_lake`,
-`main.shop`. `{schema}` in it stands for the schema at the source. Which catalogue that is (Spark's own, Hive's,
-Unity's) its own settings say, in the same place (Spark documentation, "Catalog Plugin API", "Hive Tables").
+`spark.tidemark.catalogue` names the schema, and its catalogue if that is not the session's: `shop_lake`, `main.shop`.
+`{schema}` in it stands for the schema at the source. The catalogue's own settings say which one it is (Spark's own,
+Hive's, Unity's). Sources: Spark documentation, "Catalog Plugin API", "Hive Tables".
 
     shop.orders    current, history, _positions  ──►  orders, orders__history, tidemark_positions
 
-Tables lie where they lie; a name is an entry that nothing of a merge rests on, so an error here is a line in the log,
-and the next merge tries again. A name that leads elsewhere into this pipeline's folder is that of a table that was
-renamed, or dropped and created again: it is given to the one that has it now. Any other is somebody else's, and left.
+A name is only an entry: no table is moved, and no merge depends on it. So an error here is logged, and the next merge
+tries again. A name that points to another table of this pipeline's folder belongs to a table that was renamed, or
+dropped and created again: it is given to the table that has the name now. Any other name is left alone.
 """
 
 from __future__ import annotations

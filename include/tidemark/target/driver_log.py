@@ -1,11 +1,11 @@
-"""What a driver's JVM may say in the log that Airflow keeps, and how a failure is told there: places, never a value.
+"""Sets which messages of a driver's JVM reach the log that Airflow keeps, and logs failures as places, never values.
 
 Spark and Delta quote rows when a task fails (`[CAST_INVALID_INPUT] The value '…' of the type …`, `CHECK constraint …
-violated by row with values: - email : …`), from a dozen loggers, and at level INFO also the literals of every plan. So
-the JVM's loggers are silent but for `SPEAKING`, which tell of cluster, network and storage. What was raised is told by
-`places`. Whoever sets `spark.log.level` in the pipeline file's `spark.conf` chooses Spark's own words, values included.
+violated by row with values: - email : …`), from a dozen loggers. At level INFO they also log the literals of every
+plan. So the JVM's loggers are silent but for `SPEAKING`: cluster, network and storage. `places` formats an exception.
+`spark.log.level` in the pipeline file's `spark.conf` restores Spark's own messages, values included.
 
-Executors on a cluster write logs of their own there. Source: Spark, "Configuring Logging"; Log4j 2, "Configurator".
+Executors on a cluster write their own logs there. Source: Spark, "Configuring Logging"; Log4j 2, "Configurator".
 """
 
 from __future__ import annotations

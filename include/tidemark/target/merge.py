@@ -12,10 +12,10 @@ Per table, from the positions that its two Delta tables carry, to the end of the
       │  current takes the same ones                        one commit
       └──┘
 
-Both steps see one pinned version of current. A rival's commit in between (a driver that outlived its task) only means
-that the positions are read again, a bounded number of times. Tables are merged at the same time, largest first; an
-error of one is that table's result and stops no other. Results name an error's kind and move, never a row's value:
-Spark's messages may quote one, so only its error conditions are passed on.
+Both steps use one pinned version of current. If another driver commits in between (one that outlived its task), the
+positions are read again, a bounded number of times. Several tables are merged at the same time, the largest first. An
+error of one table is its result, and stops no other table. A result has an error's kind and whose move it is, never a
+row's value: Spark's messages may quote one, so only Spark's error conditions are passed on.
 """
 
 from __future__ import annotations

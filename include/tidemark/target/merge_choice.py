@@ -1,19 +1,17 @@
-"""Chooses how one table is merged, and says why: `MergeFacts` -> the ways to try, in order, and the reason against each
-of the others. Pure.
+"""Chooses how one table is merged: `MergeFacts` -> the ways to try, in order, and why not the others. Pure.
 
-A merge of a table has up to three steps, and each of them has its ways:
+A merge of a table has up to three steps. Each step has its ways:
 
-    chunks    rows of chunks that are merged:  files, then proof, then spark
-    changes   the stream's changes:            driver, then spark
+    chunks    rows of chunks that are merged:   files, then proof, then spark
+    changes   the stream's changes:             driver, then spark
     verify    rows of chunks that are compared: proof, then spark
 
     files     the chunks' files become files of history and current; rows that need a closer look go with the changes
-    proof     the driver reads keys and columns, and finds that current has each row already: nothing is written
+    proof     the driver reads keys and columns, and proves that current has each row already: nothing is written
     driver    the driver folds in Arrow and commits through Delta's log, without a Spark job
-    spark     Spark computes it; this way is open to every table
+    spark     Spark computes it; every table can be merged in this way
 
-A way may still give up while it reads, since some facts are known only then: it raises Declined, which is the reason
-against it.
+Some facts are only known after reading. A way may then raise Declined, which is the reason against it.
 """
 
 from __future__ import annotations

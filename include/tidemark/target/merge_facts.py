@@ -1,6 +1,6 @@
-"""Gathers the facts by which a table's merge is chosen: plan, schema versions, pinned tables, settings -> `MergeFacts`.
+"""Collects the facts that decide how a table is merged: plan, schemas, pinned tables, settings -> `MergeFacts`.
 
-No file is read for it: the manifests say how many changes lack a value or move a key.
+It reads no data file: the manifests have the numbers of changes that lack a value or move a key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Spark, Delta or Python raised while one table was merged -> an error of the tree, by whose move it is.
+"""Converts an exception of Spark, Delta or Python during a table's merge to an error of the tree, by whose move it is.
 
-Spark's messages quote values of rows, so nothing of them is passed on but the error condition ("DELTA_...") and the
-class names of the causes; the driver's log has the places besides (`driver_log`).
+Spark's messages quote values of rows. So only the error condition ("DELTA_...") and the class names of the causes are
+passed on. The driver's log has the places in code (`driver_log`).
 """
 
 from __future__ import annotations

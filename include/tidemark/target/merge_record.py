@@ -1,7 +1,7 @@
-"""Records which way each step of a table's merge took and why, and what was left to Spark because of an error.
+"""Records by which way each step of a table's merge was done, and why, and which errors made Spark do it instead.
 
-Whatever is recorded goes into the driver's log at once, and into the table's result: an error by its class alone, never
-by its message, which may quote a row.
+Each record goes into the driver's log at once, and into the table's result. An error is recorded by its class, never by
+its message, which may quote a row.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""plan.json at a URI -> what an application is to do, and what it did -> result.json beside it (R10).
+"""Reads plan.json at a URI, and writes result.json beside it (R10).
 
-The plan is also the driver's witness of the lake. Where a volume is unmounted below a driver, or a name begins to lead
-to another store, every table and every staged file is missing, new tables are begun in the wrong place, and none of
-that is of a table (R6). So a result is left only where the plan still is: without one nothing counts, and the next
-driver finds in the tables what was done.
+The plan file also proves that the lake is there. If a volume is unmounted below a driver, or a name starts to point to
+another store, every table and every staged file is missing, and new tables would start in the wrong place. That is no
+error of a table (R6). So a result is written only if the plan file is still there. Without a result nothing counts, and
+the next driver reads from the tables what was done.
 """
 
 from __future__ import annotations

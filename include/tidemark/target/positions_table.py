@@ -1,13 +1,13 @@
-"""After a merge: up to where each table is level, and at which versions -> one commit on `_positions`.
+"""Writes one commit to `_positions` after a merge: up to which LSN each table is complete, and at which Delta versions.
 
-A row is a fact that no later one takes back: every change of the table below `lsn` is in these versions, or, where a
-version is NULL, in the newest version before. So rows may be missing, be there twice, or come in any order, and a
-reader takes the newest that it finds: a driver that dies before this commit leaves the tables as they are and
-`_positions` one merge behind; one that did it and dies leaves its retry to say the same again. Applications that merge
-other tables at the same time append beside each other, since none reads what is there.
+A row states a fact that no later row withdraws: every change of the table below `lsn` is in these versions, or, if a
+version is NULL, in the newest version before. So rows may be missing, be repeated, or come in any order. A reader takes
+the newest row that it finds. A driver that dies before this commit leaves `_positions` one merge behind. A driver that
+dies after it lets its retry write the same row again. Applications that merge other tables append at the same time
+without conflict, since none reads the table.
 
-The table asks nothing of a reader (no deletion vectors, no features). Nothing of a merge rests on it, so an error here
-is a line in the log, and the result says that it is not there.
+The table requires nothing of a reader: no deletion vectors, no features. No merge depends on it. An error here is
+logged, and the result says that the row is missing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a replayed table takes over before its first batch: `plan.Base` -> both of its Delta tables, as of there.
+"""Writes the base of a replayed table, before its first batch: the rows below `plan.Base` -> both of its Delta tables.
 
-    history of the one before, below the base ──► history    one commit
-    what that history says                    ──► current    one commit, as a rebuild makes it (`target.table_replay`)
+    history of the table before, below the base ──► history    one commit
+    the rows that this history yields           ──► current    one commit, as a rebuild makes it (`target.table_replay`)
 
-Both carry the base as their position, so whoever finds it goes on behind it, and a driver that dies in between leaves
-the rest to the next. Of history everything below is taken: rows of a batch lie at or above its start, and the base is
-a batch's end. Rows that are there never change, whatever is appended meanwhile.
+Both commits carry the base as their position, so every later driver continues behind it. If a driver dies in between,
+the next one does the rest. All rows of the old history below the base are copied: a batch's rows lie at or above its
+start, and the base is a batch's end. Rows that are there never change, whatever is appended meanwhile.
 """
 
 from __future__ import annotations

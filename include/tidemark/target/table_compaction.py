@@ -1,15 +1,17 @@
-"""Delta tables -> fewer files, no dead ones, and logs of bounded length, with positions, rows and order as they were.
+"""Compacts Delta tables and removes their dead files and old log entries; rows, order and positions stay as they are.
 
-OPTIMIZE writes the same rows into fewer files (`dataChange = false`) and carries the table's transactions on, VACUUM
-deletes files that no version within the retention names (Delta documentation, "Optimizations", "Remove files no longer
-referenced"; Delta protocol, "Transaction Identifiers"). So a position is never touched; what would erase it is
-`delta.setTransactionRetentionDuration`, which nobody sets.
+OPTIMIZE writes the same rows into fewer files (`dataChange = false`) and keeps the table's transactions. VACUUM deletes
+files that no version within the retention has. So no position is ever removed. Only
+`delta.setTransactionRetentionDuration` would remove one, and nothing sets it. Sources: Delta documentation,
+"Optimizations", "Remove files no longer referenced"; Delta protocol, "Transaction Identifiers".
 
-What runs beside a merge gives way to it or makes it look again. An append to history reads no file, so compacting
-history cannot be in its way. A MERGE reads current: OPTIMIZE of it would make one of the two fail, so it runs under the
-table's lease alone (step `current`); a driver that has outlived its task and merges all the same makes it fail, which
-is left to the next run, or is made to read the positions again. A change of properties is a conflict for both: it is
-made once per table, and the merge reads again.
+A compaction beside a merge gives way to it, or makes it read the positions again:
+
+- An append to history reads no file, so a compaction of history does not conflict with it.
+- A MERGE reads current, so an OPTIMIZE of current makes one of the two fail. It runs only under the table's lease (step
+  `current`). A driver that outlived its task may still merge: then OPTIMIZE fails and is left to the next run, or the
+  driver reads the positions again.
+- A change of properties conflicts with both. It is made once per table, and the merge reads again.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
-"""`history` -> `current` made anew, or tables as of a moment beside the live ones: `ReplayPlan` -> `ReplayResult`.
+"""Rebuilds `current` from `history`, or writes tables as of a moment: `ReplayPlan` -> `ReplayResult`.
 
-A rebuild is one commit of current, on the version that was pinned before history was: it takes all files away, adds
-what history says up to its own position (`tidemark.lake.as_of_query`), and carries that position, as every commit does
-that a merge makes (R5). So a driver that dies leaves current as it was or made anew; done twice it gives the same rows;
-a merge that commits in between, by a driver that outlived its lease, makes this commit a conflict, and both tables are
-looked at again. Where a merge had died between history and current, current is level afterwards, and the next plan
-finds nothing to do.
+A rebuild is one commit of current. It removes all files, adds the rows that history implies up to its own position
+(`tidemark.lake.as_of_query`), and carries that position, as every commit of a merge does (R5). It starts from a version
+that was pinned before history was. So:
 
-Tables as of a moment are written where nobody else writes, named by the position, and overwritten by the same.
+- A driver that dies leaves current as it was, or rebuilt. A second rebuild gives the same rows.
+- A driver that outlived its lease may merge in between. That makes this commit a conflict, and both tables are read
+  again.
+- If a merge had died between history and current, current is complete after the rebuild, and the next plan has nothing
+  to do.
+
+Tables as of a moment are written into folders that nothing else writes. The position names the folder; writing the same
+position again overwrites it.
 """
 
 from __future__ import annotations

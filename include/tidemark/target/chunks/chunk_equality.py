@@ -1,15 +1,15 @@
-"""Proves that current has all rows of some chunks, without a plan of Spark's and with nothing to write.
+"""Proves that current has all rows of some chunks already, without a Spark plan; nothing is written.
 
     chunk files ── keys ──► the rows of current with these keys ── column by column ─┬─► all equal: `EqualChunks`
                                                                                      └─► Declined: Spark compares
 
-Every chunk of a verify is such a chunk while the lake is right, and of a backfill that is run again. A row whose key a
-change has as well is judged by `chunk_fold`; it may add nothing either. A sweep of such chunks removes nothing if every
-row of current in its range is in a chunk, or in a change that it spares.
+Every chunk of a verify is such a chunk while the lake is right; so is every chunk of a backfill that is run again.
+`chunk_fold` judges a row whose key a change has too; it may add nothing either. A sweep of such chunks removes nothing
+if every row of current in its range has its key in a chunk, or in a change that the sweep spares.
 
-It is all or nothing. If a single row is missing, differs, lacks a value or is there twice, or has a value that does not
-fit, `Comparison` computes the whole: it counts and names what differs. Columns are compared for as many rows at a time
-as fit in memory; no value becomes a Python object.
+All chunks are proven, or none. `Comparison` counts and names the differences if a single row is missing, differs, lacks
+a value, exists twice, or has a value that does not fit. Columns are compared for as many rows at a time as fit in
+memory. No value becomes a Python object.
 """
 
 from __future__ import annotations

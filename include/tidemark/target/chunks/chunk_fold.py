@@ -1,18 +1,18 @@
-"""The few rows of a first load's chunks whose keys changes have too -> what they add to the changes: `visibility` told
-a second time, row by row and without a plan of Spark's.
+"""Computes what a first load's chunk rows add under changes of the same keys: `visibility`'s rule, without Spark.
 
     masked rows of chunks ───┐
     changes of their keys ───┼─► a verdict per row ─► `read` and `sweep` rows ─► with the plan's changes: `PlainChanges`
     current's rows of them ──┘
 
-It is for changes that each say what their key's row is: none moves a key, truncates, or leaves a value unsent. Then a
-key's changes are a list in R1 order, of which the chunk's snapshot saw a beginning, and nothing has to be filled in:
+It takes only changes that contain their key's whole row. None moves a key, truncates, or leaves a value unsent. The
+changes of a key are then a list in R1 order. The chunk's snapshot saw the beginning of the list:
 
     older, seen ─ older, unseen ─ the plan's, seen ─ the plan's, unseen       (one of the middle two is empty)
-                  └─ the newest below the watermark, if of the plan: what the stream says
-                     else the newest: what the chunk's row has become, in current already if current is right
+                  └─ the newest below the watermark, if of the plan: the row by the stream
+                     else the newest: the row by the chunk, which current has already if current is right
 
-tests/target/test_whole_chunks.py holds it against `visibility`, row by row and count by count.
+`visibility` has the same rule as a Spark plan; a change of one is a change of both. tests/target/test_whole_chunks.py
+compares the two, row by row and count by count.
 """
 
 from __future__ import annotations

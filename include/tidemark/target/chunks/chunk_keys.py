@@ -1,4 +1,4 @@
-"""The keys that the changes of a batch have, read from its staged files: what a chunk's row must give way to."""
+"""Reads the keys of a batch's changes from its staged files; chunk rows with these keys are judged one by one."""
 
 from __future__ import annotations
 

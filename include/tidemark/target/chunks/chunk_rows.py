@@ -1,4 +1,4 @@
-"""What the driver needs of chunks to work out by itself what comes of them."""
+"""Holds what the driver reads to apply chunks: the next batches, and the chunk rows whose keys changes have too."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""Adds the files of a first load's chunks to history and current, as far as their rows are new: rows stay encoded.
+"""Adds the files of a first load's chunks to history and current, and masks the rows that are not new.
 
     chunk files ─┬─ rows whose key a change has, or current ─► `chunk_fold`; or copied as chunks ─► `ChunkChanges`
                  └─ all others, masked where they are not these ─► history: `read` rows at the watermark     (AddFile)
                                                                 ─► current: rows of keys that it has not     (AddFile)
 
-A chunk's row whose key no change of the plan or its evidence has, and no row of current, is a row that the target lacks
-and that nothing overtakes (R7): its verdict is "inserted" whatever it says. So such a row is never decoded. Its pages
-are copied with columns of one value beside them, those of the high watermark (`parquet_footer`), and the rows of which
-this is not certain are masked in the copies by a deletion vector and go the way of any chunk.
+The target lacks a chunk's row if no row of current has its key, and no change of the plan or of its evidence has it
+(R7). Its verdict is "inserted" whatever its values are, so it is never decoded. Its pages are copied, with columns of
+one value beside them: those of the high watermark (`parquet_footer`). The other rows are masked in the copies by a
+deletion vector, and are merged as any chunk's rows.
 
-It is certain where no row of current can have the key: current's files are either chunks of the same backfill, added
-here before, whose ranges do not overlap, or their keys are read and compared. More rows may be masked than need be,
-never fewer. A sweep removes nothing where every row of current lies in a chunk of the backfill, or its key is in a
-chunk, or in a change that the sweep spares; where that is not so, `first_load` raises Declined.
+When can no row of current have the key? Either current's files are chunks of the same backfill that were added here
+before, whose ranges do not overlap. Or the keys of current are read and compared. Too many rows may be masked, never
+too few. A sweep removes nothing if the key of every row of current is in a chunk of the backfill, or in a change that
+the sweep spares. Otherwise `first_load` raises Declined.
 
-Files are copied and not referred to, as history's are: staging keeps its own retention, VACUUM sees files of the table.
+Files are copied, not referred to: staging has its own retention, and VACUUM manages only files of the table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The data files of one version of a Delta table, and a commit that masks rows of them and adds others, without a
-Spark job (Delta protocol, "Deletion Vectors", "Add File and Remove File").
+"""Reads the data files of one version of a Delta table, and commits masked rows and added files without a Spark job.
 
     pinned version ─► data_files, masked_rows ─► which rows, by file and number ─► exchange
 
-`exchange` names rows by their numbers in the files of the pinned version, so a commit in between that adds or removes
-any file is a conflict: whoever wants to try again looks at the newest version anew.
+`exchange` names rows by their numbers in the files of the pinned version. So a commit in between that adds or removes
+any file is a conflict, and the caller reads the newest version before it tries again. Source: Delta protocol, "Deletion
+Vectors", "Add File and Remove File".
 """
 
 from __future__ import annotations

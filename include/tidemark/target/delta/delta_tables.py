@@ -1,4 +1,4 @@
-"""Every call to Delta: a path, pinned at one version -> its position, its rows, the commit that moves it on (R5).
+"""Reads and commits Delta tables: a path, pinned at one version -> its position, its rows, the next commit (R5).
 
 Positions are Delta's own application transactions (Delta protocol, "Transaction Identifiers"): `txnAppId` names
 pipeline, generation, table and step, `txnVersion` is the end LSN of the last batch applied. They are read from the

@@ -1,8 +1,8 @@
-"""Whole small files of the lake, read and written by the driver itself: through Hadoop's file systems, as everything a
-Spark application does with the lake (R10), so that it needs no other client of an object store.
+"""Reads and writes small files of the lake whole, in the driver, through Hadoop's file systems (R10).
 
-A local file is read past the JVM. It is written through it all the same, since Hadoop may keep a checksum beside it.
-A small object of S3 is read by one request: S3A asks first how long it is, also where that is known.
+A Spark application does everything with the lake through them, so it needs no other client of an object store. A local
+file is read without the JVM. It is written through the JVM, since Hadoop may keep a checksum beside it. A small object
+of S3 is read by one request; S3A would first ask for its length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Python takes from the JVM of its Spark driver: classes by name, and values that Scala's signatures ask for."""
+"""Gives Python the JVM's classes by name, and converts values to the types that Scala's signatures require."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""Parquet files -> one Parquet file of their pages as they are, with columns of one value each beside them, and others
-left out. Nothing is decoded: pages are copied by whoever calls, and a footer says anew where they lie.
+"""Builds one Parquet file from the pages of several, with columns of one value added and others left out.
+
+Nothing is decoded: the caller copies the pages, and a new footer says where they lie.
 
     a file      PAR1 | pages | footer | length | PAR1          the body is what stands before the footer
     the result  body 1 | pages of constants 1 | body 2 | pages of constants 2 | … | footer | length | PAR1
 
-A footer says of every column chunk at which byte of the file it begins, and of a row group which column chunks it has,
-in the schema's order, wherever in the file they lie (parquet-format: "File format", `parquet.thrift`). So a row group
-takes a column from pages that were written elsewhere once both have one row count. The first column stays the first:
-readers that divide a file among them tell by where it begins whose a row group is.
+A footer has the byte at which every column chunk begins, and the column chunks of each row group, in the schema's
+order, wherever in the file they lie (parquet-format: "File format", `parquet.thrift`). So a row group can take a column
+from pages that were written elsewhere, if both have one row count. The first column stays the first: readers that
+divide a file among them decide by its start whose a row group is.
 
-The footer is Thrift's compact protocol, which names the type of every field ("Thrift Compact protocol encoding"). It is
-read without knowledge of the fields, and what is not changed here is written back as it was.
+The footer is in Thrift's compact protocol, which has the type of every field ("Thrift Compact protocol encoding"). It
+is read without knowledge of the fields. Fields that do not change are written back as they were.
 """
 
 from __future__ import annotations

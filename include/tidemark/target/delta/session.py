@@ -1,8 +1,8 @@
-"""How Tidemark's Spark applications are set up: settings -> SparkSession, and one session per table below it.
+"""Builds the SparkSession of an application from its settings, and one session below it per table.
 
-A table gets a session of its own because Delta takes `txnAppId` and `txnVersion` from the session's configuration
-(R5) and tables are merged at the same time; `newSession()` forgets what was set at run time, so every session is
-configured here. The settings' reasons stand beside them. Spark: "Configuration"; Delta: "Delta table properties",
+Delta takes `txnAppId` and `txnVersion` from the session's configuration (R5), and tables are merged at the same time.
+So each table has its own session. `newSession()` forgets settings made at run time, so every session is configured
+here. The settings' reasons stand beside them. Sources: Spark, "Configuration"; Delta, "Delta table properties",
 "Idempotent writes".
 """
 

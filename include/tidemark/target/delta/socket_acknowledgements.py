@@ -1,11 +1,10 @@
-"""Answers of the JVM without a wait of 40 ms each.
+"""Removes a wait of 40 ms from each long answer of the JVM, by acknowledging its packets at once.
 
-Python and the JVM of its Spark driver talk through a socket. The JVM writes an answer of more than 8 KB in two pieces,
-and the kernel keeps the second one back until the first is acknowledged (Nagle's algorithm), which the other end does
-after 40 ms, in the hope that it has something to send itself (delayed acknowledgement). The schema of a table of fifty
-columns is such an answer, a merge of a hundred columns got twenty of them, and its 0.9 s were these waits alone. Here
-the reading end acknowledges at once; see tcp(7), TCP_QUICKACK, which the kernel forgets, so that it is said before each
-read.
+Python and the JVM of its Spark driver communicate through a socket. The JVM writes an answer of more than 8 KB in two
+pieces. The kernel keeps the second one back until the first is acknowledged (Nagle's algorithm). The other end delays
+that for 40 ms, in case it has something to send itself (delayed acknowledgement). The schema of a table of fifty
+columns is such an answer. A merge of a hundred columns got twenty of them: 0.9 s of waits alone. Here the reading end
+acknowledges at once: tcp(7), TCP_QUICKACK. The kernel resets the option, so it is set before each read.
 
 Py4J has no setting for it. Where the operating system has none either, nothing is changed.
 """

@@ -1,8 +1,8 @@
 """Reads the staged changes of batches into one Arrow table: the newest version's columns and names, in R1 order.
 
-A file of an older version lacks the columns that were added later, which are NULL or have the default that older rows
-have (`Column.missing`), and may call a column by an older name, in its marks too. The bytes that are decoded are those
-that were staged: size and SHA-256 are compared first.
+A file of an older schema version lacks columns that were added later. They are NULL, or have the default that older
+rows have (`Column.missing`). It may have older names of columns, in its marks too. Size and SHA-256 of the file are
+compared with the manifest before it is decoded.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@
                                               │                    ▲
                                               └── base: keys whose rows of current the unchanged values come from
 
-It keeps numbers of rows, never a value: values stay in Arrow's arrays and are taken out of them by number at the end,
-so they come out as they went in.
+The walk keeps row numbers, never values. Values stay in Arrow's arrays and are taken out by row number at the end.
 
-The result is that of `spark.fold`: `split_identity`, `fill_unchanged` and `newest_per_key`. The windows of those are,
-per key and in R1 order, such a walk: the newest value present since the life's insert is the one that the walk met
-last; a change of the key hands over what the old life had when the walk reached it; above the plan's last truncate no
-value comes from the target. tests/target/test_few_changes.py compares the two with each other and with the model.
+The result equals that of `spark.fold`: `split_identity`, `fill_unchanged` and `newest_per_key`. Per key and in R1
+order, the windows of `spark.fold` are such a walk. The newest value since the life's insert is the last one in the
+walk. A change of the key hands over the old life's values at that point. Above the plan's last truncate no value comes
+from the target. tests/target/test_few_changes.py compares the two with each other and with the model.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
              └─ all others: the newest change of a key is its row ─────────────────────────────────┼─► current's rows
     current's files that may have one of the keys ──► which rows these replace ────────────────────┘
 
-Nothing is a Python object but the changes of the keys that are walked. A key's changes are walked if one of them lacks
-a value, or moved the key or another one to it; they have no values in common with those of other keys. What is new
-above all keys that are there, as most inserts are, is compared with no row; no MERGE joins it with the table.
+A key's changes are walked if one of them lacks a value, moved the key, or moved another key to it. These keys share no
+values with others. All other changes stay in Arrow's columns. New keys above all keys of current, as most inserts have,
+are compared with no row.
 """
 
 from __future__ import annotations

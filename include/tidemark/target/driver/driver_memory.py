@@ -1,7 +1,8 @@
 """Reserves the driver's memory for one table at a time.
 
-A backlog is of all tables, and as many of these as the application has threads need more memory than a driver has
-beside its JVM. A table that does not get it goes through Spark, which needs no more for more of them.
+A backlog concerns all tables, and the application merges several at the same time. Together they would need more memory
+than a driver has beside its JVM. A table that does not get the memory is merged by Spark, which needs no more memory
+for more tables.
 """
 
 from __future__ import annotations

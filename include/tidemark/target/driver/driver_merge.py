@@ -4,8 +4,8 @@
                    └─ `driver_fold` ─┬─► one Parquet file ─────────────────────────┐
     current's files ─────────────────┴─► the numbers of the rows that it replaces ─┴─► current's commit
 
-For a few rows Spark's planning, compiling and scheduling is nearly all of a merge, and there is one per table. For
-millions a MERGE joins them with the table. Rows that are replaced are masked by deletion vectors, as MERGE masks them.
+For a few rows, Spark's planning, compiling and scheduling are nearly all of a merge's time, per table. For millions of
+rows, Spark's MERGE joins them with the whole table. Deletion vectors mask the replaced rows, as MERGE does it.
 """
 
 from __future__ import annotations

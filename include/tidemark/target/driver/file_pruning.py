@@ -1,8 +1,8 @@
-"""Between which values the keys of some files lie -> a condition on the target, by which Delta leaves out files of it.
+"""Derives from the key ranges of some files a condition on the target, by which Delta skips files.
 
-Only the first column of a key that is a whole number says so: the bounds of such a column are exact in Delta's log,
-and Spark's order of whole numbers is everybody's. A few ranges at most, since each is compared with every row that is
-read; the smallest gaps between them are closed.
+Only the first whole-number column of a key is used. The bounds of such a column are exact in Delta's log, and all
+engines order whole numbers alike. Every range is compared with every row that is read, so there are few: the smallest
+gaps between ranges are closed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Finds the staged files that can be added to history without rewriting, and copies them into its folder.
 
-    a batch in which every value was sent and no key changed, in shapes
-    that history has as they were staged                                    all of its files, unread
-    any other batch of several files                                        those in such shapes whose footer says it
-                                                                            of them (`Extent`)
+    a batch in which every value was sent and no key changed,
+    staged in shapes that history has                                       all of its files, unread
+    any other batch of several files                                        the files in such shapes whose footer has
+                                                                            the same facts (`Extent`)
 
-Rows of all other files go through the fold. They are told apart from these by R1's order, in which each file has a
-stretch to itself, so that the fold need not know of files.
+The fold takes the rows of all other files. R1's order separates them: each file covers a range of the order alone, so
+the fold need not distinguish files.
 """
 
 from __future__ import annotations

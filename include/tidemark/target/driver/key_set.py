@@ -1,6 +1,6 @@
 """Holds a set of keys in Arrow's columns and looks other keys up in it, without a Python object for each.
 
-The keys are of types of which Arrow and Spark mean the same by being equal (`arrow_columns.is_comparable`).
+Only key types are allowed whose equality is the same in Arrow and in Spark (`arrow_columns.is_comparable`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Reads many changes on a thread, and finds the newest of each key, while the JVM makes or opens the table.
+"""Reads many changes on a thread, and finds the newest of each key, while the JVM creates or opens the table.
 
     the batches that come next ──┬─► thread: files read, hashed and decoded; the newest row of each key ──┐
                                  └─► the table's shape: the JVM's first commits ──────────────────────────┴─► the fold
 
-A new driver's first commits are mostly the JVM finding and loading classes, on one core, and take about as long as a
-million changes take to be read on the other. The thread writes nothing and decides nothing, and Spark runs no job for
-it: whoever folds the changes asks for those of these files in this shape, and then gets what reading them raised.
+In a new driver's first commits the JVM mostly loads classes, on one core. That takes as long as reading a million
+changes takes on the other core. The thread writes nothing, decides nothing, and needs no Spark job. The fold asks for
+the changes by files and shape, and gets the thread's result or its exception.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Gathers small files of current that earlier merges wrote into one, in a commit that changes current anyway.
+"""Replaces small files of current that earlier merges wrote by one, in a commit that changes current anyway.
 
-A merge adds a file with the rows that it wrote, and each later one opens all files that may have one of its keys. A
-table that is merged every minute would cost more with every hour, until maintenance compacts it; and from fifty files
-on Delta asks Spark for the list of them. So the driver takes its own small files along: as soon as there are MOST of
-them, the rows that are left in them are written again, once, beside the new ones. What was gathered is a small file
-again until it has grown, so a row is written a few times, whatever the number of merges.
+Each merge adds a file, and each later merge opens all files that may have one of its keys. A table that is merged every
+minute would cost more with every hour until maintenance compacts it. From fifty files on, Delta also has Spark list
+them. So when there are MOST small files of the driver's own, a merge writes their remaining rows again, once, beside
+the new ones. The result counts as small until it has grown, so a row is written a few times, however many merges come.
 
-Only files that the driver wrote by itself, and says so in the log (ROWS_TAG), are taken: they have the types of
-`row_schema`, and nothing else is known of them by their place (chunks' files are known by their tags).
+Only files that the driver wrote and tagged in the log (ROWS_TAG) are taken. They have the types of `row_schema`. The
+files of chunks have tags of their own.
 """
 
 from __future__ import annotations

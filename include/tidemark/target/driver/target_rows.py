@@ -1,7 +1,6 @@
-"""Finds the rows of one version of current that have certain keys, and reads values of them: keys -> files and row
-numbers.
+"""Finds the rows of one version of current that have certain keys, as files and row numbers, and reads their values.
 
-Raises Declined where that is more, or other, than the driver should read by itself.
+Raises Declined if the driver should not read these rows itself: there are too many, or a file is of another kind.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Chunks that a verify reads, and the target -> what differs: counts, and the keys of some of it (R7, R8).
+"""Compares the chunks of a verify with the target, and counts the differences and records some of their keys (R7, R8).
 
-What a chunk of a backfill would insert is missing, what it would repair differs, what it or the sweep would remove is
-extra, as is a second row of one key. All of it is compared with the pinned tables, before anything is written: of
-chunks that are only compared nothing ever is, those that repair are merged besides, as `ChunkChanges`.
+A row is *missing* if a backfill's chunk would insert it, *differs* if the chunk would repair it, and *extra* if the
+chunk or the sweep would remove it, or if it is a second row of one key. All chunks are compared with the pinned tables
+before anything is written. Chunks of purpose `verify` write nothing; those of purpose `repair` are merged besides, as
+`ChunkChanges`.
 
-Values that do not fit are stored alike, so their texts are compared: with those of the key's newest row in history, as
-far as that says what they are. The keys that differ go to a Delta table of their own, `MOST_KEYS` of them at most, as
-texts that a backfill of mode `keys` takes. The lake's own rows hold these values too; no log does.
+Values that do not fit are all stored alike, so their texts are compared with those of the key's newest row in history,
+if that row has them. Keys that differ are written to a Delta table of their own, at most `MOST_KEYS` of them, as texts
+that a backfill of mode `keys` accepts. The lake's own rows hold these values too; no log does.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
-"""Changes -> what history and current get of them. DataFrame to DataFrame, no I/O.
+"""Folds changes into the rows that history and current get: DataFrame to DataFrame, no I/O.
 
     changes ── split_identity ── fill_unchanged ──┬── history: every change, one row each
                                                   └── newest_per_key ── current: one row per key (net_copies: multiset)
 
 Changes are ordered by `(_commit_lsn, _ordinal)` within a generation (R1). `split_identity` turns a change of the key
-into two rows, the delete of the old and the insert of the new one, ordered by HALF within their change; so after it
-every row has one key, and a key has one life after the other: a life begins with an insert or in the target, and ends
+into two rows: the delete of the old key and the insert of the new one. HALF orders them within their change. After it,
+every row has one key. A key has one *life* after the other: a life begins with an insert or in the target, and ends
 with a delete.
 
-A chunk's row stands in its key's order between the changes that its snapshot saw and those that it did not, which are a
-suffix; it begins a life, as an insert does. Changes that were applied before, and that the snapshot did not see, follow
-it again: what they leave open is what the target has.
+A chunk's row begins a life, as an insert does. It stands behind the changes that its snapshot saw. The other changes of
+the key follow it; they are always the last ones. Older changes that the snapshot did not see are folded again; the
+target has the values that they do not set.
 
-**Unchanged values** (a TOASTed value that an update did not touch is not sent) are a mask, `_unchanged`, never a
-value. The newest value present since the life's insert stands for it; a life that began in the target takes the
-target's; a life that began with a change of the key takes what the old key's life had just then, and so on along the
-chain of moves, whatever keys it swaps or uses again. A value whose base is nowhere is a hole: NULL in its column, and
-its column named in HOLES.
+**Unchanged values**: PostgreSQL does not send a TOASTed value that an update did not touch. The mask `_unchanged` names
+such columns. Its value is the newest one since the life's insert. If the life began in the target, it is the target's.
+If the life began with a change of the key, it is the value that the old key's life had at that point, along the whole
+chain of moves, even if keys are swapped or used again. If no value is found, the column is a hole: it is NULL, and
+HOLES names it.
 
-Each rule's value is wrapped into a struct, so that "present, and NULL" differs from "not present". Beside it stands the
-text of a value that does not fit (R8), but only if it comes from a chunk's row or an older change: the plan's own
-changes bring theirs to history themselves, and the target has none.
+Each value is wrapped into a struct, so that "present and NULL" differs from "not present". The struct also holds the
+text of a value that does not fit (R8), but only a text of a chunk's row or of an older change. The plan's own changes
+bring their texts to history themselves, and the target has none.
 """
 
 from __future__ import annotations

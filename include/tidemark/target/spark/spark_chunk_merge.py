@@ -1,13 +1,13 @@
-"""Merges the changes of batches that claim chunks, or sweep, with Spark: with the rows that the chunks add (R7).
+"""Merges with Spark the batches that claim chunks or sweep: their changes, and the rows that the chunks add (R7).
 
     staged changes ─┐                     ┌─► rows: the changes, unchanged values filled, from chunks too
     older changes ──┼─ place, fill ───────┤
     chunk rows ─────┘                     └─► additions: `read` and `sweep` rows ─┬─► history, besides the changes
     current, history as they were ────────────────────────────────────────────────┘   current, by what is newest per key
 
-What a chunk adds is worked out against the pinned tables, so history and current get the same whatever happens between
-their two commits, and a chunk that is right already adds nothing: then no row is written. Chunk rows whose keys no
-change touches, which is nearly all of them, go past every window.
+The additions are computed against the pinned tables. So history and current get the same additions, whatever happens
+between their two commits. A chunk whose rows are right already adds no row. Most chunk rows have keys that no change
+touches; they pass no window.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Merges the changes of some batches of one table with Spark: history's append, and current's MERGE.
 
-Everything that depends on the target is taken from one pinned version of current: the values that unchanged columns
-keep, and how many copies of a row a multiset holds. That version carries the position just before these changes, so
-both commits are functions of it and of the staged files alone, and a second attempt computes the same.
+Every value that depends on the target comes from one pinned version of current: the values of unchanged columns, and
+the number of copies of a row in a multiset. That version carries the position just before these changes. So both
+commits depend only on it and on the staged files, and a second attempt computes the same.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Staged Parquet files of one table -> one DataFrame of changes in the newest schema version's shape.
+"""Reads the staged Parquet files of one table into one DataFrame of changes, in the newest schema version's shape.
 
-Files are read by explicit list and explicit schema, with the sizes that their manifest says, one read per schema
-version: nothing is asked for, listed, inferred or merged. A version lacks the columns that were added after it, and
-those that were dropped before; they are NULL there, or what older rows have (`Column.missing`). A column that was
-widened is read as it was staged, and cast; one that was renamed is found by its number, and the marks get its newest
-name. Anything else that differs between two versions of a plan is an error, since the drain parks such a table before
-it gets here.
+Files are read by explicit list, schema and size, as their manifest has them, with one read per schema version. Nothing
+is listed, inferred or merged. A file of an older version lacks columns that were added later; they are NULL, or have
+the default of older rows (`Column.missing`). A dropped column is NULL in newer files. A widened column is read as it
+was staged, and cast. A renamed column is found by its number, and the marks get its newest name. Any other difference
+between two versions of a plan is an error, because the drain parks such a table earlier.
 """
 
 from __future__ import annotations

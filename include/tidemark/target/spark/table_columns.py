@@ -1,18 +1,18 @@
-"""The columns of a Delta table that follow those of the source: each change of them is one commit on the pinned
-version, without a position.
+"""Changes the columns of a Delta table as those of the source changed: one metadata commit each, without a position.
 
-Delta's own ALTER TABLE commands make a commit each, and none of them fills what it adds. Here the metadata is written
-as it shall be, with whatever rows belong to it, by Delta's own transaction: a driver that dies leaves the change whole
-or not at all, and one that lost a race reads again (`delta_tables.is_contested`). Follows Delta's protocol, "Change
+Each of Delta's own ALTER TABLE commands makes a commit of its own, and none fills the column that it adds. Here Delta's
+transaction writes the final metadata together with the rows that belong to it. A driver that dies leaves the change
+whole or not done, and one that lost a race reads again (`delta_tables.is_contested`). Source: Delta protocol, "Change
 Metadata", "Schema Serialization Format".
 
-What the source says of a column stands in its metadata in Delta's schema: SOURCE is which column it is there, by the
-OID of the table and its number; OLDER, of `history` alone, says which of its rows were written before the column was
-added, hold NULL there, and mean the default. ADDED, of `history` alone, says where the table was when it got a column
-that it had not from the beginning: `current`, which gets it behind `history`, has had it once it is beyond that. SAID
-is the comment that the source had when it was taken over last, and so it is in the table's properties. HAD, of the
-properties alone, are the numbers of all columns that the table ever got: a field that somebody drops takes what it says
-along.
+Facts about a column's source are kept in its metadata in Delta's schema:
+
+    SOURCE    the column at the source: the OID of its table, and its number
+    OLDER     history only: which rows were written before the column was added; they hold NULL and mean the default
+    ADDED     history only: the table's position when it got a column later; current, which gets it after history, has
+              it once current is beyond that position
+    SAID      the source's comment when it was last copied; also in the table's properties
+    HAD       table properties only: the numbers of all columns that the table ever had, which survive a dropped field
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The shape that a table's history and current have, or get before a plan is applied: columns added, widened, renamed
-and marked, in metadata commits that carry no position.
+"""Changes the shape of a table's history and current before a plan: adds, widens, renames and marks columns.
 
     versions of the plan's files + what history has ──► `settled` ──► of_history, of_current ──► the pinned tables
 
-A driver that dies between the two tables leaves one of them ahead; the next one finds the rest missing, and goes on. A
-column that a table had and has no more was taken away by hand: TargetDiffers, since its rows lack what it held.
+Each change is a metadata commit without a position. A driver that dies between the two tables leaves one of them ahead;
+the next driver adds the rest. A column that a table had and has no more was removed by hand. Its rows lack its values,
+so TargetDiffers is raised.
 """
 
 from __future__ import annotations

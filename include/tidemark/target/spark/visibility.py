@@ -1,19 +1,20 @@
-"""Claimed chunks and the changes around them -> what a chunk adds to the changes: `read` and `sweep` rows (R7).
+"""Decides by visibility which rows a chunk adds to the changes around it: `read` and `sweep` rows (R7).
 
     chunk rows ── base under ──► the changes that their snapshot did not see
                      │
                      ▼
-    the row just below the chunk's high watermark W, by the snapshot's word
-                     │  differs from ── the row just below W, by the stream's word
+    the row just below the chunk's high watermark W, by the snapshot
+                     │  differs from ── the row just below W, by the stream
                      ▼
     a `read` row at W: what the target lacks or has otherwise (a `sweep` row if it has one and should not)
 
-Visibility decides, never an LSN: a change whose commit record lies below the low watermark may not have been visible
-when the chunk was read. The changes of one key that a snapshot did not see are a suffix of its changes, since row locks
-outlast visibility; a truncate is a change of every key. Keys in no chunk follow the stream alone.
+LSNs do not decide: a change whose commit record lies below the low watermark may not have been visible when the chunk
+was read. The changes of a key that a snapshot did not see are always its last ones, since row locks outlast visibility.
+A truncate is a change of every key. Keys in no chunk follow the stream alone.
 
-DataFrame to DataFrame, no I/O but the lists of claims, which the driver has anyway. A claim's facts are joined to its
-rows by number; nothing here grows on the driver with the number of changes.
+DataFrame to DataFrame, with no I/O but the lists of claims, which the driver has anyway. A claim's facts are joined to
+its rows by number, so nothing on the driver grows with the number of changes. `chunks.chunk_fold` has the same rule in
+Arrow, for a first load: a change of one is a change of both.
 """
 
 from __future__ import annotations
