@@ -1,4 +1,4 @@
-"""One pipeline's configuration: the records that the library reads, and the file that they come from.
+"""Holds one pipeline's configuration: the records that the library reads, and the reader of the file.
 
 `file_reader` reads include/pipelines/<name>.yaml with the models in `sections` and makes a `PipelineConfig` of them.
 The same models generate docs/configuration.md (`options_page`) and docs/pipeline.schema.json (`json_schema`).

@@ -1,8 +1,8 @@
-"""An Airflow connection id -> the record, the libpq conninfo and the Spark master that Airflow's own hooks make of it.
+"""Converts an Airflow connection id to its record, and to the libpq conninfo and Spark master of Airflow's hooks.
 
-The command line works without importing Airflow: an id is looked up in the environment first (AIRFLOW_CONN_<ID>, as
-JSON or as URI, as Airflow does), else `airflow connections get` is asked as a subprocess. Inside Airflow the hooks
-resolve ids. No password is ever part of a message. Source: Airflow documentation, "Managing Connections"; PostgreSQL
+The command line works without importing Airflow. It reads an id from the environment first (AIRFLOW_CONN_<ID>, JSON or
+URI, as Airflow does), else from the output of the subprocess `airflow connections get`. Inside Airflow the hooks
+resolve ids. No password is ever part of a message. Sources: Airflow documentation, "Managing Connections"; PostgreSQL
 documentation, 34.1.2 "Parameter Key Words".
 """
 

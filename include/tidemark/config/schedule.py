@@ -1,7 +1,7 @@
-"""A DAG's schedule -> the longest time between two runs, in seconds.
+"""Computes the longest time between two runs of a DAG from its schedule, in seconds.
 
-Preflight compares it with what the source tolerates (`idle_replication_slot_timeout`). Only the five-field cron form
-and Airflow's presets are understood; anything else gives None, and is Airflow's to judge.
+Preflight compares it with the time that the source tolerates (`idle_replication_slot_timeout`). Only the five-field
+cron form and Airflow's presets are parsed. Any other schedule gives None; Airflow judges it.
 """
 
 from __future__ import annotations
