@@ -1,0 +1,1 @@
+"""Defines table schemas: PostgreSQL and Delta types, versions, evolution, and the states of a table. Pure."""

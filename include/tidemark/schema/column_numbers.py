@@ -1,19 +1,23 @@
-"""Numbers the columns of a RELATION message, where the catalogue leaves one way to do so (R11).
+"""Numbers the columns of a RELATION message if the catalogue leaves only one way to do so (R11).
 
-The stream sends names in the order of pg_attribute. The catalogue has the numbers of now. A number is never given out
-again, and new columns only get higher ones. So a message had every column of the version before that is still there, of
-those that are gone any, and of the new ones the first few; as many in all as it has names, whatever they are called:
+The stream sends column names in the order of pg_attribute. The catalogue has the present numbers. A number is never
+given out again, and new columns only get higher ones. So a message has as many columns as it has names, whatever the
+names are:
 
-    the version before   id 1   colour 2                    its numbers are known
-    the catalogue now    id 1   paint 2   weight 3          nothing of 1, 2 is gone
+- all columns of the version before that still exist,
+- some of the columns that no longer exist,
+- the first few of the new columns.
+
+    the version before   id 1   colour 2                    its numbers are recorded
+    the catalogue now    id 1   paint 2   weight 3          neither 1 nor 2 is dropped
     a message            id     colour              ──►  1, 2: the rename is still to come
-    a message            id     paint     weight    ──►  1, 2, 3: renamed, and one came
+    a message            id     paint     weight    ──►  1, 2, 3: renamed, and one added
 
-    the catalogue now    id 1             colour 3          2 is gone
-    a message            id                         ──►  1: after the one, before the other
+    the catalogue now    id 1             colour 3          2 is dropped
+    a message            id                         ──►  1: after the drop, before the new column
     a message            id     colour              ──►  1, 2 or 1, 3: not certain
 
-Names prove nothing: a column may have had another one's. Pure.
+Names prove nothing: a column may have had the name of another. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A column's type in PostgreSQL -> its Delta type (DDL) and its name, by the rows of `postgres_types`.
+"""Derives a column's Delta type (DDL) and type name from its PostgreSQL type, by the rows of `postgres_types`.
 
-Pure: the catalogue's rows come in as `PgType`s. Built-in types are recognised by their OID, types of extensions by
-their name. A type that is not known becomes `string`, PostgreSQL's own text, never a failure (R8).
+The catalogue's rows come in as `PgType`s. Built-in types are recognised by their OID, types of extensions by their
+name. An unknown type becomes `string`, with PostgreSQL's own text, never a failure (R8). Pure.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""Two schemas, or two fingerprints, of one table -> what differs, and whether the target can follow (R8, R11).
+"""Compares two schemas, or two fingerprints, of one table, and decides if the target can follow each change (R8, R11).
 
-    FOLLOWED         nothing of the older rows changes: the merge goes on, adding a column where one came
-    FILLED           older rows hold something else now, and the merge knows what: it goes on, and gives it to them
-    NEEDS_BACKFILL   older rows hold something else now and no change of the stream says so: the merge goes on, the
-                     table is marked
-    RESHAPE          the target's table cannot take the new shape, and one that is built anew can: that begins beside
-                     it, or the table is parked where the pipeline file does not have it followed
-    PARK             what the change is cannot be told, or no table can take it: nothing newer is applied until a person
-                     acts
+    FOLLOWED         no older row changes: the merge goes on, and adds a column if one was added
+    FILLED           older rows hold a new value that the merge can compute: it goes on, and writes it to them
+    NEEDS_BACKFILL   older rows hold a new value that no change of the stream has: the merge goes on, the table is
+                     marked
+    RESHAPE          the target's table cannot take the new shape, but a new table can: it is built beside the old one,
+                     or the table is parked if the pipeline file does not have it followed
+    PARK             the change is ambiguous, or no table can take it: nothing newer is applied until a person acts
 
-The two comparisons see different things. The stream's shape (`compare_schemas`) is exact for the changes that follow
-it, but shows neither a default nor a rewrite. The catalogue (`compare_fingerprints`) shows those, but says "now", and
-the stream may be older: so it never parks. Pure.
+The two comparisons have different evidence. The stream's shape (`compare_schemas`) is exact for the changes that follow
+it, but has neither defaults nor rewrites. The catalogue (`compare_fingerprints`) has those, but as they are now, and
+the stream may be older. So it never parks. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the source's catalogue says of one table, as evidence of changes that the stream does not show (R11).
+"""Defines the fingerprint of a table: what the catalogue holds of it, as evidence of changes the stream lacks (R11).
 
-`source.catalogue.catalog` reads a fingerprint per table and run, manifest and ledger keep it as JSON,
-`schema.evolution` compares two of them. A column's `xmin` is that of its pg_attribute row: with a new relfilenode it
-tells a rewriting ALTER, whose column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows of
-pg_attribute alone. Pure.
+`source.catalogue.catalog` reads a fingerprint per table and run. Manifest and ledger store it as JSON.
+`schema.evolution` compares two of them. A column's `xmin` is that of its pg_attribute row. Together with a new
+relfilenode it distinguishes a rewriting ALTER, whose row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave
+the rows of pg_attribute alone. Pure.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""Masks and left-out columns follow the column, not its name: what the file says -> guards of attnums -> what becomes
-of each column of a RELATION message.
+"""Masks and leaves out columns even if they are renamed: guards follow the column's number, not its name.
 
     file + catalogue ──bind──► guards: attnum -> how, and by which name of which table it came to be
-    RELATION's names ──resolve──► leave_out and mask by the names of that moment
+    RELATION's names ──resolve──► leave_out and mask, by the names in the message
 
-The stream names columns and nothing else, and the names are those of the change, not of now. So a name is taken for a
-column only if two looks at the catalogue stand around the change, one from before and one from after, and the row of
-pg_attribute is the same in both: then nothing renamed that column in between. Of all other names it is only known that
-they are not such a column. While a guarded column is among the others, each of them may be it, and is staged as NULL.
+The stream has names of columns and no numbers, as they were at the time of the change. So a name counts as a column
+only if one catalogue reading lies before the change and one after it, and the row of pg_attribute is the same in both:
+then no rename happened in between. Any other name is only known not to be such a column. While a guarded column is
+among these other names, each of them may be it, and is staged as NULL.
 
-A guard stays with its column until the file says something of the name that the column has now (`clear` is something
-too), or takes back what it said while the column still has the old name. What inherits a guard is left out as before,
-or masked `null`: a hash under another name was asked for by nobody. Pure.
+A guard stays with its column until the file has an entry for the column's present name (also `clear`), or removes its
+entry while the column still has the old name. A column that inherits a guard is left out as before, or masked `null`:
+hashing never continues under a new name, since nobody asked for a hash of that name. Pure.
 """
 
 from __future__ import annotations

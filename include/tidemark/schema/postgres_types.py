@@ -1,14 +1,14 @@
-"""What Tidemark knows of PostgreSQL's types, one row each, and of the Delta types that hold them.
+"""Lists the PostgreSQL types that Tidemark maps, one row each, and the Delta types that hold them.
 
-A row says what PostgreSQL calls the type and which Delta type holds its values. What follows from the Delta type stands
-once, in its own row: how Arrow holds it, which codec reads PostgreSQL's text, what becomes of a value that does not
-fit, when two values are equal, whether a key may have it. Everything else is derived: `mapping` names and maps columns,
-`values` converts them, `evolution` and `source.rows.key_ranges` ask which types are alike, and the table of types in
-docs/formats.md is what `PYTHONPATH=include python -m tidemark.schema.postgres_types` prints.
+A row has PostgreSQL's name of the type, and the Delta type of its values. Each Delta type has a row of its own: how
+Arrow holds it, which codec reads PostgreSQL's text, what becomes of a value that does not fit, when two values are
+equal, and whether a key may have it. Everything else is derived. `delta_types` names and maps columns, `values`
+converts them, `evolution` and `source.rows.key_ranges` compare types. `PYTHONPATH=include python -m
+tidemark.schema.postgres_types` prints the table of types in docs/formats.md.
 
-A new type that is stored as its text, or that PostgreSQL writes like one of these, is one line here. A type that is in
-no row is stored as PostgreSQL's text, never a failure (R8). Built-in types have the OIDs that PostgreSQL never changes;
-types of extensions are known by their names. Pure.
+To add a type that is stored as its text, or that PostgreSQL writes like one of these, add one line here. A type without
+a row is stored as PostgreSQL's text, never a failure (R8). Built-in types have the OIDs that PostgreSQL never changes.
+Types of extensions are recognised by their names. Pure.
 """
 
 from __future__ import annotations

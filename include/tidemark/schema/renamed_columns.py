@@ -1,19 +1,19 @@
-"""Which columns of a Delta table are called otherwise by now: numbers and names of then -> names of now (R11).
+"""Finds the columns of a Delta table that are renamed at the source by now: numbers and old names -> new names (R11).
 
-A column is what it is by its number at the source (`pg_attribute.attnum`), which its field in Delta says; of a field
-that does not say it, `called` does: what versions of the table's definition from before called their columns. Pure.
+A column is identified by its number at the source (`pg_attribute.attnum`), which its field in Delta stores. For a field
+that does not store it, `called` has the names of earlier versions of the definition. Pure.
 
     field of the target    colour (2)   size (3)                       5 is new, and is added under its own name
-    the source by now      2 size       3 weight      5 colour   ──►   colour becomes size, size becomes weight
+    the source now         2 size       3 weight      5 colour   ──►   colour becomes size, size becomes weight
 
-A dropped column keeps its field, and so its name. A column that has this name at the source later, since it was added
-or renamed so, is called `name__2` in the target, or by the first higher number that is free:
+A dropped column keeps its field and so its name. If a column of the source has this name later, since it was added or
+renamed, it is called `name__2` in the target, or by the first higher number that is free:
 
-    field of the target    id (1)   size (2)                           2 is dropped, 4 came
-    the source by now      1 id     4 size                      ──►   size (2) stays, 4 becomes size__2
+    field of the target    id (1)   size (2)                           2 is dropped, 4 was added
+    the source now         1 id     4 size                      ──►   size (2) stays, 4 becomes size__2
 
-A name may stand there already under no number at all: somebody's repair added it. Then the field becomes that column's,
-and what was called otherwise stays, as a dropped one does.
+A field without a number may have the name already: a repair by hand added it. Then the field becomes that column's
+field, and the column with the other name stays, as a dropped one does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One version of a captured table: columns with their PostgreSQL and Delta types, key and identity.
+"""Describes one version of a captured table: columns with their PostgreSQL and Delta types, key and identity.
 
-A new version begins wherever the stream's RELATION message differs in a way that matters to files or target. Versions
-are numbered per table by the ledger; staged files carry the version they follow.
+A version begins wherever the stream's RELATION message differs in a way that matters to files or target. The ledger
+numbers versions per table; staged files carry the version that they follow.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The life of a captured table: three machines side by side, their states, their transitions, and what a stage may do.
+"""Defines a captured table's life: three state machines, their transitions, and what each stage may do in each state.
 
-    capture   is it in file and publication, and was its join judged?
+    capture   is the table in file and publication, and was its join judged?
     merge     do its staged changes reach the target?
     target    does current lack anything that a backfill must bring?
 
-A table is in one state of each. They are apart because they change apart: a parked table may leave, and a table that
-needs a backfill is merged meanwhile. Nothing is stored twice: the states are derived from what the ledger keeps of the
-table, by columns that PostgreSQL computes (migration 0014), and every function of the ledger that changes one of them
-names the event (`ledger.captured.table_lives.step`). An event that TRANSITIONS does not have for the state raises in
-the same transaction, and so does a write that ends in another state than the one that stands here. An event leaves the
-other two machines as they are; what changes more than one, like beginning anew, is several events in one transaction.
+A table is in one state of each machine. The machines are separate because they change separately: a parked table may
+leave, and a table that needs a backfill is merged meanwhile. States are derived from what the ledger keeps of the
+table, by columns that PostgreSQL computes, so nothing is stored twice. Every function of the ledger that changes a
+state names the event (`ledger.captured.table_lives.step`). An event that TRANSITIONS lacks for the state raises in the
+same transaction, and so does a write that leads to another state than TRANSITIONS. An event leaves the other two
+machines as they are. A change of several machines, like beginning anew, is several events in one transaction.
 
-docs/table-life.md is drawn from TRANSITIONS (`drawing`); a test holds the two equal.
+`drawing` prints docs/table-life.md from TRANSITIONS; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""PostgreSQL's text of values -> Arrow arrays of the target type: the one codec of stream and chunks (R8).
+"""Converts PostgreSQL's text of values to Arrow arrays of the target type, for stream and chunks alike (R8).
 
-Text is what the types' output functions give in a session with TimeZone=UTC, DateStyle=ISO,
-IntervalStyle=iso_8601, bytea_output=hex, extra_float_digits=1, UTF-8. A column is converted as a whole, by one
-Arrow kernel; only if that kernel refuses are the values looked for that do not fit. Such a value never fails:
-it is NULL (dates and timestamps: the nearest end of 0001-01-01 .. 9999-12-31T23:59:59.999999), `kept` marks it,
-and `kept_text` gives PostgreSQL's text of it.
+The text is the output of the types' functions in a session with TimeZone=UTC, DateStyle=ISO, IntervalStyle=iso_8601,
+bytea_output=hex, extra_float_digits=1, UTF-8. One Arrow kernel converts a whole column. Only if it refuses, the values
+that do not fit are searched. Such a value never fails: it becomes NULL (dates and timestamps: the nearest end of
+0001-01-01 .. 9999-12-31T23:59:59.999999), `kept` marks it, and `kept_text` gives PostgreSQL's text of it.
 """
 
 from __future__ import annotations
