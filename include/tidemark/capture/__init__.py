@@ -1,7 +1,6 @@
-"""The stages of a run, one module each, usable without Airflow: preflight, waiting, drain, merging, confirm, and what
-they are made of.
+"""Runs the stages of a capture, one module each, without Airflow: preflight, waiting, drain, merge planning, confirm.
 
-`drain`, `merging` and `confirm` stand here although the backfill DAG runs them too: they know nothing of its runs. Its
-chunks are claimed by whichever drain stages their high watermark (`claims`), applied by whichever merge comes next, and
-the slot is confirmed for all. So `tidemark.backfill` imports this package, and nothing here imports it.
+The backfill DAG runs `drain`, `merge_planning` and `confirm` too. They do not depend on its runs: any drain that stages
+a chunk's high watermark claims the chunk (`claims`), the next merge applies it, and the slot is confirmed for all. So
+`tidemark.backfill` imports this package, and nothing here imports it.
 """

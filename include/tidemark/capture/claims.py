@@ -1,18 +1,18 @@
-"""The drain's side of a backfill: high watermarks in the stream -> the chunks that a batch claims (R7).
+"""Matches high watermarks in the stream with read chunks: the chunks that a batch claims (R7).
 
-    before the heartbeat   unclaimed chunks of the ledger ──► another high watermark each, since any later message is
-                           valid evidence: a reader that died before its own costs nothing
+    before the heartbeat   unclaimed chunks of the ledger ──► another high watermark each: any later message is valid
+                           evidence, so a reader that died before its own costs nothing
     while a batch is open  messages ──► `Watermarks`
     when it ends           watermarks + ledger ──► claims, sweeps, rejections ──► manifest and registration
 
-A chunk whose table has become another one since is rejected and read again: what its fingerprint had in common with
-today's must be all but added columns. The run's own fingerprints may be older than the chunk; so where they differ,
-the catalogue is asked once more, and that answer is younger. A high watermark without an unclaimed chunk is a dead
-attempt's, or one of two for the same chunk; it is counted and has no effect. Low ones only date the window.
+A chunk is rejected and read again if its table has changed since, except for added columns. The run's fingerprints may
+be older than the chunk. If they differ from the chunk's, the catalogue is read once more, and that reading decides. A
+high watermark without an unclaimed chunk belongs to a dead attempt, or is the second one of a chunk. It is counted, and
+has no effect. A low watermark only dates the window.
 
-A watermark is any login's word (`source.wal.wal_messages`). What makes it evidence is the chunk's row: the message must
-have been committed at or above the LSN at which the chunk's snapshot had been taken. Everything the snapshot saw then
-lies below it, whoever wrote it, so a forged one that passes says what is true.
+Any login can write a watermark (`source.wal.wal_messages`). The chunk's row makes it evidence: the message must have
+been committed at or above the LSN at which the chunk's snapshot was taken. Everything that the snapshot saw lies below
+it, whoever wrote it. So a forged watermark that passes states a true fact.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Ledger -> the slot's confirmed position (R3).
+"""Moves the slot's confirmed position to what the ledger has as applied everywhere (R3).
 
-The position is `positions.confirmable`, from batches and Delta's positions as ingested, never from a task's state: a
-task marked successful by hand confirms nothing. The slot is read first, since pg_replication_slot_advance raises below
-its position and clamps above the end of the WAL; at or beyond is done. It is moved over a connection made for that, and
-read back: a server that took the call and forgot it is an error, and so is a slot that does not move although nothing
-holds it. Source: PostgreSQL documentation, 9.28.6 "Replication Management Functions".
+The position is `applied_positions.confirmable`, computed from batches and from Delta's positions as ingested, never
+from a task's state: a task that was marked successful by hand confirms nothing. The slot is read first, because
+pg_replication_slot_advance raises below the slot's position and clamps above the end of the WAL. A slot at or beyond
+the position is left alone. A connection of its own moves the slot, and its position is read back. It is an error if the
+server forgot the call, or if the slot does not move although nothing holds it. Source: PostgreSQL documentation, 9.28.6
+"Replication Management Functions".
 """
 
 from __future__ import annotations

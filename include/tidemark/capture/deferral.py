@@ -1,17 +1,17 @@
-"""Which tables a plan may hold now: ledger and the file's `merge` -> those that are due, and when the others are (R6).
+"""Decides which tables a plan may hold now, and when the deferred ones are due, by `merge` of the pipeline file (R6).
 
-A table waits only by choice: the file says so, and it is in state `deferred`, which it comes to once it was level. What
-waits counts as staged (R3), so nobody is held back by it: the files are durable and registered, the slot moves on, and
-retention keeps what is not applied. A deferred merge is a late one, and a late merge is exact: it applies every batch
-in order, each under the schema version it was staged with. So neither a truncate nor a change of columns makes a
-table due. Due before its time is what waits for more than its own changes:
+A table waits only by choice: the file allows it, and the table is in state `deferred`, which it enters once all its
+changes are applied. Its waiting changes count as staged (R3), so it holds nothing back: the files are durable and
+registered, the slot moves on, and retention keeps unapplied files. A late merge is exact: it applies every batch in
+order, each under the schema version that it was staged with. So neither a truncate nor a change of columns makes a
+table due. These make a table due before its time:
 
-    chunks of a backfill or a verify   the run's report waits for them, and its evidence pins staging
-    a last merge that failed           R6 counts failed runs; a table that is to be parked shall not take hours to be
-    a generation that has ended        nothing comes to it any more, and what came after has to wait for it (R1)
-    a run that a person triggered      who presses the button wants to see what is there
+    chunks of a backfill or a verify   the run's report waits for them, and their evidence keeps staging
+    a last merge that failed           R6 counts failed runs; a table should not take hours to be parked
+    a generation that has ended        nothing is added to it, and the next generation has to wait for it (R1)
+    a run that a person triggered      a person who presses the button expects the newest rows
 
-A table in any other state is due with each plan, or parked: a new one, and one that was un-parked, merge at once.
+A table in any other state is due with each plan, or parked. A new or un-parked table is merged at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slot -> registered batches: one run's drain (R2, R3, R4, R11).
+"""Reads the slot up to the run's heartbeat and registers what it stages as batches (R2, R3, R4, R11).
 
     take the lease `slot` ─► settle the generation ─► valve ─► remove what dead attempts left
       ─► open the stream ─► heartbeat
@@ -6,10 +6,10 @@
           ▲                                                                                         │
           └─────────────────────── until the heartbeat is in, or run_s is over ─────────────────────┘
 
-The run's heartbeat is a transactional message with this attempt's id; its end LSN is how far the run goes. Nothing is
-confirmed here: the slot stays where the ledger says it was confirmed, and whatever this run does not register the
-source sends again. A batch is staged when its files are fsynced, then their folders, then the manifest is in place,
-and then the ledger has its row.
+The heartbeat is a transactional message with this attempt's id. Its end LSN is where the run ends. The drain confirms
+nothing: the slot stays at the position that the ledger confirmed, and the source sends again what this run does not
+register. A batch is staged in this order: its files are fsynced, then their folders, then the manifest is in place, and
+then the ledger has its row.
 """
 
 from __future__ import annotations

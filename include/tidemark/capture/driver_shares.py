@@ -1,10 +1,10 @@
-"""Tables that are due -> which Spark application of the run merges which, by what their merges took before.
+"""Divides the tables that are due among the run's Spark applications, by the time that their merges took before.
 
-The applications share no table and nothing else: each plans its tables by itself, under their leases
-(`capture.merge_planning.leased_plan`), so what is said here may be old when it is acted on. Longest first to the
-application with the least to do: one table that takes longer than all others together has an application to itself, and
-none ends late because its long table came last. An application costs its start, and is worth it only if it has
-something to do for about as long; a run with little to merge starts one.
+The applications share no table. Each plans its tables by itself, under their leases
+(`capture.merge_planning.leased_plan`), so a share may be outdated when its application starts. The longest table goes
+first, to the application with the least to do. A table that takes longer than all others together has an application to
+itself, and no application ends late because a long table came last. Starting an application is worth it only if it has
+work for about as long as the start takes. A run with little to merge starts one.
 """
 
 from __future__ import annotations

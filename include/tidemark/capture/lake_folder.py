@@ -1,4 +1,4 @@
-"""`<lake>/<pipeline>` and the ledger -> whether it is the folder that this ledger's generations were staged in (R8).
+"""Checks that the folder `<lake>/<pipeline>` is the one that this ledger's generations were staged in (R8).
 
     the ledger has generation n open, and the folder
         has no generation.json of it               ──► StagingMissing: another store, an empty one, a volume that is not
@@ -6,20 +6,19 @@
         has another one of that number             ──► LakeTaken
         has a newer one, of another server or of a
           slot that is still there                 ──► LakeTaken
-        has a newer one that may be its own        ──► the ledger is an older copy: `recovery` brings it level
+        has a newer one that may be its own        ──► the ledger is an older copy: `recovery` completes it
     the ledger has none, and the folder
         has none                                   ──► a first run opens one; of two at the same moment one does
         has one                                    ──► as a newer one
 
-Positions in the tables are told apart by the pipeline's name and the generation's number alone: in another one's folder
-they would count for this one's, and what lies below them would be passed over. In an empty one every table would be
-missing. So whoever writes into the folder, plans what is written, or takes a table for gone because it is not there,
-asks here first; it costs one read of a file. So does whoever takes a driver's result from it. Beside preflight those
-are the drain, a backfill's readers, the merge, all tasks of maintenance, a replay, `ledger rebuild` and `unpark
---anew`.
+Only the pipeline's name and the generation's number distinguish positions in the tables. In the folder of another
+pipeline, its positions would count for this one, and changes below them would be skipped. In an empty folder every
+table would be missing. So the folder is checked before anything writes into it, plans from it, takes a driver's result
+from it, or takes a missing table for a removed one. A check costs one read of a file. These check it: preflight, the
+drain, a backfill's readers, the merge, all tasks of maintenance, a replay, `ledger rebuild` and `unpark --anew`.
 
-A person may say two things, each by a word of its own. `preflight --adopt-slot`: a newer generation than the ledger's
-is the pipeline's own all the same. `preflight --staging-is-lost`: this is the right folder, without its staging.
+A person may overrule it in two cases. `preflight --adopt-slot`: the newer generation is the pipeline's own all the
+same. `preflight --staging-is-lost`: this is the right folder, without its staging.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Ledger -> which tables are level with what is staged, for the application to note in `_positions`; and what it means
-that it did.
+"""Finds the tables with nothing left to merge, which the application records in `_positions`, and acts on that record.
 
-What is staged is asked first, what waits afterwards: a batch that is registered in between makes its tables wait, and
-none of them is called level with less than it has.
+The staged position is read first, and the waiting tables afterwards. A batch that is registered in between makes its
+tables wait, so no table is recorded as complete while it lacks a change.
 
-A table that is built beside another one has no name for readers until all rows are in it. Then one commit says that it
-has the name, further on than anything that the other one was ever said to have it at; and the other one is put aside.
+A table that is built next to another one has no name for readers until it has all rows. Then one commit of `_positions`
+gives it the name, at a higher position than the other table ever had there. The other table is put aside.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Around the Spark application: ledger -> plan.json, and result.json -> ledger (R5, R6).
+"""Writes the plan of a Spark application and ingests its result: ledger -> plan.json, result.json -> ledger (R5, R6).
 
     ingest ──► leased_plan ──► spark_apps/merge_batch.py ──► ingest
     (whatever earlier tasks left)           (one plan)       (this one's result)
 
-A plan lists, beside the batches, the older ones that its chunks and sweeps need as evidence (R7).
+A plan lists, per table, every registered batch that the ledger does not have as applied, not only "its run's batch". It
+also lists the older batches that its chunks and sweeps need as evidence (R7).
 
-A plan does not hold "its run's batch" but, per table, every registered batch that the ledger does not know as
-applied. It is a file and a row of its own for every attempt. The row is written after the file and before the
-application starts, so every result that ever appears is found by whoever comes next, and a worker that dies after
-Spark's success costs nothing: positions in the ledger only rise, and those in Delta are the truth behind them.
+Every attempt has a plan file and a row of its own. The row is written after the file and before the application starts.
+So every result that appears is found later, and a worker that dies after Spark's success costs nothing. Positions in
+the ledger only rise, and Delta's positions are the truth behind them.
 """
 
 from __future__ import annotations

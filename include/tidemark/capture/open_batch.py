@@ -1,10 +1,10 @@
-"""Decoded blocks -> the files and tallies of the one batch that a drain is staging (R2).
+"""Writes decoded blocks to the files of the batch that is being staged, counts them, and decides where it ends (R2).
 
     open ──add──► open ──finish──► the durable files as `WrittenBatch`     (abandon: what was written is garbage, R4)
 
-`end_of_batch` is the whole rule for where a batch ends: at the first commit at which a bound is passed, or the
-heartbeat is in. Rows and the heartbeat are known per commit; bytes and time per block, so by these a batch ends at
-the first commit of the block after the one that passed the bound, or at the last commit of the one that does.
+`end_of_batch` is the rule for where a batch ends: at the first commit at which a bound is passed, or the heartbeat is
+in. Rows and the heartbeat are counted per commit; bytes and time per block. So by bytes or time a batch ends at the
+first commit of the block after the one that passed the bound, or at the last commit of the one that did.
 """
 
 from __future__ import annotations

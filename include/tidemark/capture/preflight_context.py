@@ -1,4 +1,4 @@
-"""What the steps of one preflight share: its sessions, what was read of the server, and the findings they add to."""
+"""Holds what the steps of one preflight share: sessions, the server's facts, and the findings that they add."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""As which table a relation of the source is kept: by its OID, whatever it is called (R11).
+"""Assigns each relation of the source, by its OID, the id under which its table is kept, whatever its name is (R11).
 
-    RELATION message, or a look at the catalogue ──► OID ──known──► its id
-                                                       └─unknown──► an id by its name, new where another has that one
+    RELATION message, or a catalogue reading ──► OID ──known──► its id
+                                                  └─unknown──► an id by its name, new if another relation has that one
 
-    DROP TABLE, CREATE TABLE    another OID: the next place of the name, `schema.table~2`; what was there stays
-    RENAME TABLE, SET SCHEMA    the same OID, the same id; also where two tables swap their names
+    DROP TABLE, CREATE TABLE    another OID: the next place of the name, `schema.table~2`; the old tables stay
+    RENAME TABLE, SET SCHEMA    the same OID, the same id; also if two tables swap their names
     another shape               the same OID, the next place from a position on (`capture.definitions.successor_shapes`)
 
-An id belongs to the relation as a whole, so it is written at once: no batch has to be registered for it, and a drain
-that begins again finds what the one before chose. The rules of the file are asked by the name at the source: for a
-change by the name that it had then.
+An id belongs to the relation as a whole, so it is written at once, before any batch is registered. A drain that begins
+again finds the id that the previous one chose. The rules of the file apply by the name at the source: for a change, by
+the name at the time of the change.
 """
 
 from __future__ import annotations

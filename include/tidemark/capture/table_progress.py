@@ -1,6 +1,6 @@
-"""What was brought into the ledger -> per table whose position advanced: LSN range, rows, lag behind the source.
+"""Computes from ingested results, per table whose position rose: LSN range, rows, lag behind the source.
 
-For people and for whoever reads the tables next; nothing here decides what is applied.
+It is for people and for later readers of the tables. It does not decide what is applied.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Source and ledger -> whether a run has anything to do.
+"""Decides whether a run has anything to do, from the ledger and the source.
 
-The ledger is asked first, it costs nothing. Whether the source has changes is more than "its WAL grew": an idle server
-writes checkpoints and snapshots of its own, other pipelines their heartbeats and the ledger, and so would every run
-look busy, and the run that it starts would write what wakes the others. Nothing but the slot's own decoding proves
-that WAL holds nothing of ours, so the slot is asked for the first transaction above `staged` that the publication
-holds; nothing is consumed. Heartbeats and other messages are left out of that. If it is too much to ask, it is taken
-as work unread. A column that was added to a table which nobody writes to is in no change: whether a table has more
-columns than the last run saw, the catalogue says. Source: PostgreSQL documentation, 9.28.6,
-pg_logical_slot_peek_binary_changes.
+The ledger is read first, since that is cheap. Growth of the source's WAL is not enough: an idle server writes
+checkpoints and snapshots, and other pipelines write heartbeats and the ledger. So every run would look busy, and its
+own writes would wake the others. Only the slot's decoding proves that WAL has nothing for this pipeline. So the slot is
+peeked for the first transaction above `staged` that the publication has. Nothing is consumed. Heartbeats and other
+messages do not count. If peeking would cost too much, the run counts as having work.
+
+An added column of a table that nobody writes to is in no change. So the columns in the catalogue are compared with
+those of the last run. Source: PostgreSQL documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
 """
 
 from __future__ import annotations

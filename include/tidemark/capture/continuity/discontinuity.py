@@ -1,8 +1,8 @@
-"""Decides what follows where the slot does not plainly continue the open generation (R4, R8).
+"""Decides how to proceed if the slot does not plainly continue the open generation (R4, R8).
 
     no generation                                    ──► open one at the slot's confirmed LSN
     a server on an older timeline than the one that
-      is followed                                    ──► SourceLeftBehind: nothing is read until a person says so
+      is followed                                    ──► SourceLeftBehind: nothing is read until a person decides
     other system identifier, a history of WAL that
       parts from what was staged, or WAL that ends
       below staged (an older copy of the disk)       ──► new generation, every table needs a backfill, SourceReplaced
@@ -14,13 +14,15 @@
     a failover slot on a newer timeline that left
       this one at or above staged                    ──► the generation goes on, on that timeline
 
-A slot that was dropped and created again stands beyond everything staged, since creating one writes WAL; one that was
-copied from another slot may stand below, and is then complete. A failover slot keeps its generation across a promotion
-if the new timeline began at or above staged; what the ledger keeps of snapshots above that point is read, or judged,
-anew (`generations.follow`). A source put back to an older copy of its disk, on the same timeline, whose WAL has since
-grown beyond staged again, lacks the last heartbeat (`source_rewinds`); restoring by recovery (PITR) always begins a
-new timeline. A server that `pg_upgrade` made has another system identifier: `capture.pg_upgrade` continues on it once
-a person has said so, before any run adopts its slot.
+A slot that was dropped and created again stands beyond everything staged, since creating one writes WAL. A slot that
+was copied from another may stand below, and is then complete. A failover slot keeps its generation across a promotion
+if the new timeline began at or above staged. The ledger's evidence of snapshots above that point is then read, or
+judged, again (`generations.follow`).
+
+A source may be put back to an older copy of its disk, on the same timeline, and its WAL may have grown beyond staged
+again. Then it lacks the last heartbeat (`source_rewinds`). Restoring by recovery (PITR) always begins a new timeline. A
+server that `pg_upgrade` made has another system identifier. `capture.pg_upgrade` continues on it once a person has
+confirmed the upgrade, before any run adopts its slot.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 PostgreSQL gives a slot no identity. So the question is not "is it the same slot" but "does it still send everything
 above `staged`". An ordinary run ends here: the same server, timeline and history, a slot at or below `staged`, and WAL
-that reaches it. Everything else goes through one door, `discontinuity.resolve`: a first run, a failover, a lost or
-re-created slot, an older copy of the source.
+that reaches it. Everything else goes through `discontinuity.resolve`: a first run, a failover, a lost or re-created
+slot, an older copy of the source.
 
     the slot is not this pipeline's                            ──► SlotUnknown, nothing is read (`ownership`)
     the folder in the lake is another pipeline's               ──► LakeTaken (`lake_folder`)

@@ -1,12 +1,12 @@
-"""A ledger that was lost -> what staging, plans and their results give back of it (R4), before a run needs it.
+"""Rebuilds a lost ledger from staging, plans and their results, before a run needs it (R4).
 
     generation.json, retired.json ──► generations, and how far each was cleaned up
     manifests                     ──► batches, the tables' parts of them, schema versions, fingerprints, marks, claims
     plans and results             ──► positions, failures, holes
 
-The first run after the loss does the same by itself (`recovery`). By hand it is done without the source, with nothing
-merged or confirmed by it, and says what is there again; and what is not, since nothing in the lake has it. Where a
-table stands that no result tells of, the next merge reads off its Delta tables.
+The first run after the loss does the same by itself (`recovery`). A rebuild by hand needs no source, and merges and
+confirms nothing. It reports what the ledger has again, and what the lake does not have. A table whose position is in no
+result gets it from its Delta tables at the next merge.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Slot and publication of the file -> whether they are this pipeline's, from ledger and staging (R9).
+"""Decides whether the slot and the publication of the file are this pipeline's, from ledger and staging (R9).
 
     made by preflight, noted in the ledger before ──► its own
-    a generation was staged from the slot         ──► its own; the ledger knows it, or generation.json does
-    anything else                                 ──► somebody's: it is neither read nor changed, until a person says
+    a generation was staged from the slot         ──► its own, by the ledger or by generation.json
+    anything else                                 ──► another's: it is neither read nor changed, until a person runs
                                                       `preflight --adopt-slot`
 
-Whose the folder in the lake is, `lake_folder` asks.
+`lake_folder` decides the same of the folder in the lake.
 
-Reading a slot moves it on, and its owner loses what lies between; so nobody reads one because a file names it. Whoever
-judges a slot asks here first, and only then what is wrong with it: the advice to drop a slot is for one's own alone.
+Reading a slot moves it, and its owner loses the changes in between. So a slot is not read because a file names it.
+Every judgement of a slot starts here, and only then reports the slot's faults: the advice to drop a slot is for the
+pipeline's own slot alone.
 """
 
 from __future__ import annotations

@@ -1,19 +1,22 @@
-"""Staging -> what the ledger no longer knows, or never learned: complete manifests that go
-on from `staged` are registered.
+"""Registers complete manifests of staging that continue from `staged` and that the ledger lacks.
 
-That heals two things alike. A drain that died between manifest and registration left a batch that is as good as any.
-And a ledger that was restored from an older copy, or lost, is behind the tables: draining again would end batches
-elsewhere, and the tables' positions would lie inside them; the manifests give the very batches back, and the results of
-the plans that applied them are ingested with the next merge. What such a manifest claims is claimed, whether the ledger
-knows the chunk or not; a backfill whose row is then behind is read on from there, and reading twice changes nothing.
-Generations that the ledger does not know are opened again from their generation.json.
+That repairs two things in the same way:
 
-What maintenance removed of staging does not come back, and need not: it was applied. retired.json says how far that
-is, and a ledger from before the clean-up learns it (`relearning.learn`). One that was lost begins there, and the tables
-that kept something below are read again. One that ends below it is behind a gap, like any other.
+- A drain died between manifest and registration. Its batch is as good as any other.
+- The ledger was restored from an older copy, or lost, and is behind the tables. Another drain would end batches
+  elsewhere, and the tables' positions would lie inside them. The manifests give the same batches back. The next merge
+  ingests the results of the plans that applied them.
 
-One manifest is not as good as any: that which gives a table's new shape a number that a backfill's reader gave to
-another shape first. It is removed, with what goes on from it, and drained again, since the source still sends it.
+A claim of such a manifest holds even if the ledger lacks the chunk. A backfill whose row is then behind continues from
+there; reading twice changes nothing. Generations that the ledger lacks are opened from their generation.json.
+
+Staging that maintenance removed does not come back, and need not, because it was applied. retired.json has how far. A
+ledger that is older than the clean-up takes this over (`restored_retirement.apply`). A lost ledger begins at that
+position, and the tables that kept something below it are read again. A ledger that ends below it is behind a gap, as
+any gap.
+
+One kind of manifest is not as good as any: it gives a table's new shape a number that a backfill's reader first gave to
+another shape. It is removed together with its successors, and drained again, since the source still sends it.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""Staging, and where the source left the history that was staged -> what the lake has and the source lost: `LostPart`.
+"""Finds the transactions that the lake has and the source lost in a failover, and the rows they touched: `LostPart`.
 
     ── timeline 1 ──────────────┬───────────────── staged
                                 │ left_lsn         └── these transactions are in the lake alone
                                 └── timeline 2 ──►
 
 A standby was promoted that lacked the newest WAL. Every transaction whose commit record lies at or above `left_lsn` is
-lost; which those are stands in the batches' transactions.parquet, which rows they touched in the staged changes. All
-other rows are as the new history has them too: what is staged below that point is common to both, and nothing but the
-lost transactions came after. So those rows alone are read again, where they can be told (R7, R8); of a table whose
-rows cannot be told, all of them.
+lost. The batches' transactions.parquet lists them, and the staged changes have the rows that they touched. All other
+rows are the same in the new history: changes below that point are common to both, and only the lost transactions came
+after it. So only these rows are read again, if they can be identified (R7, R8). Otherwise the whole table is.
 
-What a backfill's chunk brought above that point needs no look of its own: a chunk is claimed once everything is staged
-that it can have seen, so a lost change in it is one of those that are found here. A table that joined above that point
-is another matter: it was changed before it joined, too. The ledger sees to those (`generations.open_generation`).
+A backfill's chunk from above that point needs no search of its own. A chunk is claimed once everything that it can have
+seen is staged, so a lost change in it is among those found here. A table that joined above that point is different: it
+was changed before it joined, too. The ledger handles it (`generations.open_generation`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Slot and ledger -> whether the source's WAL still has the run's last heartbeat where the drain found it (R4, R8).
+"""Checks that the source's WAL still has the last heartbeat at the LSN where the drain read it (R4, R8).
 
     ── heartbeat H ── staged             the lake
     ── copied ─╳                         a copy of the disk that was made before H, put back, and written on:
              └──────────────── flush     same system, same timeline, and WAL beyond `staged` again
 
-Such a server is one on which nothing of what identifies a source differs. What was staged above the copy is not what
-it has there, so "its slot stands at or below staged" proves nothing. But its slot stands below H, where the copy had
-it, and would send H again; the message names an attempt, and no other WAL has it. So H is asked for, where
+Nothing that identifies a source differs on such a server. What was staged above the copy is not what the server has
+there, so a slot at or below `staged` proves nothing. But the slot stands below H, where the copy had it, and would send
+H again. The message names an attempt, and no other WAL has it. So H is read from the WAL if both hold:
 
-    the server was started since it was last asked     a copy is not put back under a server that runs
-    and the slot stands below H                        else the slot itself was moved beyond H by this very WAL
+    the server was started since the last check        a copy is not put back under a server that runs
+    the slot stands below H                            else this very WAL moved the slot beyond H
 
 A crash that moved the slot back looks the same, and has H.
 """

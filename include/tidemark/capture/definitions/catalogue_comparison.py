@@ -1,13 +1,13 @@
-"""What one run sees of the source's tables, beside what the last one saw, and what that means for each (R11).
+"""Compares the source's catalogue with the previous run's, and classifies each difference of a table (R11).
 
     the run begins ──► as which table each relation is kept, columns' guards, the catalogue
                    ──► a fingerprint of each table, beside the ledger's ──► marks; the next manifest has what changed
-    RELATION       ──► which table in which version (`capture.definitions.relation_versions`), by the same look
-    a chunk        ──► one table looked at again, for its claim
-    the heartbeat  ──► what could not be told before all that this look saw is staged: `held`
+    RELATION       ──► which table in which version (`capture.definitions.relation_versions`), by the same reading
+    a chunk        ──► one table read again, for its claim
+    the heartbeat  ──► what cannot be decided before all that this reading contains is staged: `held`
 
-The look is from before this run's heartbeat. What it saw is staged once the heartbeat is, and it is the ledger's from
-then on.
+The catalogue is read before this run's heartbeat. Once the heartbeat is staged, so is everything that this reading
+contains, and the ledger keeps the reading from then on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which columns of a RELATION message are masked or left out, whatever was renamed meanwhile (`schema.guards`).
+"""Decides which columns of a RELATION message are masked or left out, despite renames (`schema.guards`).
 
     the drain begins ──► the guards of the ledger ──► a first look at all guarded tables, bound and kept
     RELATION of transaction X   seen by the first look: before = the ledger's look, after = the first one

@@ -1,11 +1,11 @@
-"""Tables whose definition may not be followed by itself, by `evolve` of the pipeline file -> merged no further (R6).
+"""Decides by `evolve` of the pipeline file which tables with a changed definition are merged no further (R6).
 
-    follow   what can be followed is (`schema.evolution`)
-    ask      a change of the definition parks the table until a person goes on with it
-    freeze   the same, and nobody can while the file says so
+    follow   every change that can be followed is (`schema.evolution`)
+    ask      a change of the definition parks the table until a person continues it
+    freeze   the same, and nobody can continue it while the file has `freeze`
 
-It is held when a merge is planned, not when the change is staged: so it holds for what a backfill's reader saw before
-the stream did too. What is staged stays, the slot and the other tables go on.
+The decision is made when a merge is planned, not when the change is staged. So it also covers a change that a
+backfill's reader met before the stream had it. Staged files stay. The slot and the other tables go on.
 """
 
 from __future__ import annotations

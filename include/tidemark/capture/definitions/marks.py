@@ -1,4 +1,4 @@
-"""What was found of a table's definition -> the `TableMark`s of a manifest, which the ledger takes over (R6, R8)."""
+"""Converts the differences of a table's definition to the `TableMark`s of a manifest, for the ledger (R6, R8)."""
 
 from __future__ import annotations
 

@@ -1,17 +1,22 @@
-"""Partitions that the stream shows and no look at the catalogue -> marks (R8, R11).
+"""Finds partitions that existed only between two readings of the catalogue, and marks their root table (R8, R11).
 
-    look of the run before ──── CREATE, INSERT, DROP, or ATTACH, INSERT, DETACH ──── this run's look
+    previous run's reading ──── CREATE, INSERT, DROP, or ATTACH, INSERT, DETACH ──── this run's reading
                                         └─ the stream has the rows, as the root's
 
-Neither look knows the partition, so that comparing them shows nothing, and `current` would keep its rows for ever. But
-pgoutput defines every partition in front of its first change, with its own name and number, though the change comes as
-the root's. One that none of the looks has is asked for anew: if it is gone, the root is marked; if it is there, it came
-behind this run's look, which is kept as one that saw it, so that the next run's sees it go.
+Such a partition is in neither reading, so comparing them detects nothing, and `current` would keep its rows for ever.
+But pgoutput describes every partition before its first change, with its own name and OID, even if the change is sent as
+the root's. If no reading has the partition, the catalogue is read again:
 
-A captured table that was a partition for a while is marked too: its changes of that time are another one's. And a root
-whose partition names its old rows by other columns than the root: what its changes were made to, nobody can tell. The
-decoder leaves out those that it cannot tell at all, so every batch of the run from there on says it: a backfill that
-was begun beside it may have read a row whose DELETE comes with a later one.
+- The partition is gone: the root is marked.
+- The partition exists, so it was created after this run's reading. It is added to that reading, so that the next run
+  detects its removal.
+
+Two more cases are marked:
+
+- A captured table was a partition for a while. Its changes of that time were sent as another table's.
+- A partition identifies its old rows by other columns than its root does. Then it is unknown which rows its changes
+  were made to. The decoder leaves out the changes that it cannot assign at all. So every later batch of the run has the
+  mark: a backfill beside it may have read a row whose DELETE comes in a later batch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The stream's RELATION messages -> numbered `TableSchema`s, and what to say of a table whose shape changed (R6, R8,
-R11).
+"""Numbers the table shapes in the stream's RELATION messages, and marks tables whose shape changed (R6, R8, R11).
 
 Columns come from the message, since the stream may be older than the catalogue
-(`capture.definitions.table_definition`). A shape that the ledger does not have yet becomes the table's next version; a
-version that only a backfill's reader knows is not compared with, since the stream is older. What `schema.evolution`
-finds becomes `TableMark`s (`capture.definitions.marks`), which ride on the manifest of the first batch that they
-concern.
+(`capture.definitions.table_definition`). A shape that the ledger does not have yet becomes the table's next version. A
+version that only a backfill's reader has is not compared with, since the stream is older. The differences that
+`schema.evolution` finds become `TableMark`s (`capture.definitions.marks`). They are in the manifest of the first batch
+that they concern.
 """
 
 from __future__ import annotations

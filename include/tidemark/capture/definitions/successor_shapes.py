@@ -1,18 +1,16 @@
-"""A relation whose Delta tables cannot take its shape any more -> kept as another table from a position on (R11).
+"""Begins a new table for a relation whose new shape its Delta tables cannot take, from one position on (R11).
 
-    the stream shows it     from that RELATION message on its changes are the new table's; the batch that holds the
-                            first of them says so
-    the catalogue alone     nobody wrote behind the ALTER: from this run's heartbeat on, whose look it was
+    the stream has the new shape   from that RELATION message on, changes belong to the new table; the batch that holds
+                                   the first of them records it
+    only the catalogue has it      nobody wrote after the ALTER: from the heartbeat of the run that read it
 
-The new table joins as any table with rows does: a backfill brings them, and no snapshot counts that is older than its
-join horizon. That horizon is taken once the batch is registered, so whoever wrote what the old table has of the
-relation has ended by then, and every chunk sees it; what a chunk does not see is staged for the new table. So the
-position at which the one follows the other needs no proof of its own: any is right, and this one leaves the old table
-whole.
+The new table joins like any table with rows: a backfill brings them, and a snapshot older than the join horizon does
+not count. The horizon is taken after the batch is registered. By then every transaction has ended whose changes went to
+the old table, so every chunk sees them. A change that a chunk does not see is staged for the new table. So the position
+between the two needs no proof: any position is right, and this one leaves the old table whole.
 
-Nothing of it is known outside this drain before a batch says so, but for the id (`ledger.captured.successors.reserve`):
-a drain that dies leaves the relation as it was. Only with `evolve: follow`; else the table is parked, as for what no
-shape settles.
+Only the id is written before the batch is registered (`ledger.captured.successors.reserve`). A drain that dies leaves
+the relation as it was. All this happens only with `evolve: follow`. Otherwise the table is parked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A RELATION message, or the catalogue's look at a table, and what the file says of it -> the shape that is captured.
+"""Builds the captured shape of a table from a RELATION message, or from the catalogue, and the file's rules.
 
-Columns come from the message; the types behind the OIDs, the order of the key's columns and the primary key under FULL
-from the catalogue. What a message cannot say is taken from the version before: a type that is gone, the key's order.
+Columns come from the message. The catalogue has the types behind the OIDs, the order of the key's columns, and the
+primary key under FULL. The previous version has what is gone from the catalogue: a dropped type, the key's order.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Whether all leaves of a partitioned table were emptied through its root -> a mark where the stream has none of it.
+"""Marks a partitioned table if a TRUNCATE that is not in the stream emptied all of its leaves.
 
     new storage of all leaves, by one transaction ──► held until the run's heartbeat is in
                         TRUNCATE of the root by it in the stream, now or before ──► nothing is to be done
-                        none ──► the leaves were named one by one, which the stream never says: the table is marked
+                        none ──► the leaves were named one by one, which is never in the stream: the table is marked
 
-TRUNCATE of the root and of all leaves by their names look alike in the catalogue, and only the first is published. What
-a run's look saw is staged once its heartbeat is. Until then the ledger keeps the fingerprint from before, so that a run
-that ends earlier leaves the question to the next one. What was done below a savepoint has a number of its own in the
-catalogue, and its transaction's in the stream: TRUNCATE of the root is not known again there, and the table is marked.
+The catalogue shows TRUNCATE of the root and of all leaves by name alike, and only the first is published. Changes
+before the reading of the catalogue are staged once the run's heartbeat is. Until then the ledger keeps the fingerprint
+from before, so a run that ends earlier leaves the decision to the next one. Below a savepoint the catalogue has the
+subtransaction's id, and the stream has the transaction's. So a TRUNCATE of the root there is not recognised, and the
+table is marked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lake root and its log store -> what would keep a merge from running, or two drivers from being fenced (R5)."""
+"""Finds what would prevent a merge at the lake root, and what would prevent the fencing of two drivers there (R5)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Slot and publication, made and changed as the pipeline file has them (R9).
+"""Makes and changes the slot and the publication as the pipeline file has them (R9).
 
-    noted as our own ──► made          a crash between leaves a note of something that is not there, which is no harm;
-                                       the other way round, what we made would be somebody else's
+    noted as our own ──► made          a crash in between leaves a harmless note of something that does not exist;
+                                       the other way round, what we made would count as another's
 
-Many tables are added to a publication at once. If PostgreSQL refuses that because of one of them, they are added one
-by one: a table that somebody holds, dropped or gave away costs itself alone, and the others a bounded wait (R6).
+Many tables are added to a publication at once. If PostgreSQL refuses because of one of them, they are added one by one.
+A table that is locked, dropped or given away then fails alone, and the others wait for a bounded time (R6).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How spark-submit would be called -> what would keep a merge from running, said before one is tried.
+"""Finds what would prevent a merge in the way spark-submit is called, before a merge is tried.
 
     master       deploy mode   the driver is
     local[…]     client        a child of the task, and does all the work
@@ -6,9 +6,9 @@
     yarn, k8s    client        a child of the task
     yarn, k8s    cluster       in the cluster, in a Python of its own
 
-Nothing of it asks Spark to do anything: a Master that is down must not keep the source from being drained (R3), so that
-is a warning. What only Spark's machines know, whether all of them see the lake, nobody says before a merge: executors
-that do not see it cannot read what is staged, and the merge ends with that.
+Nothing here runs Spark: a Master that is down must not keep the source from being drained (R3), so that is only a
+warning. Whether all of Spark's machines reach the lake is not known before a merge. Executors that do not reach it
+cannot read staged files, and the merge fails with that error.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What is wrong with a table -> an error of this table alone (R6), kept in the ledger; the others go on.
+"""Finds what is wrong with each table, as errors of that table alone (R6), kept in the ledger; the others go on.
 
     matching     what the file names and the source has
      ├─ barred   its errors keep it out: always, or only as long as it has not joined (`findings.Bars`)
-     └─ selected what publication and joins are brought about for
+     └─ selected tables that publication and joins are brought about for
 
-Whoever may create a table must not be able to stop the pipeline. What stops everything is one finding here: that no
-table is left, and no slot is there that would have to move on.
+A person who may create a table must not be able to stop the pipeline. Only one finding here stops everything: no table
+is left, and no slot is there that would have to move on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tables of file and publication that come and go -> their joins in the ledger, each judged once.
+"""Records in the ledger the tables that join and leave, and judges each join once.
 
-A table's rows from before its join are in no stream, so it needs a backfill unless it was seen empty by a snapshot
-whose xmin is at or above its join horizon. The looks into tables are bounded together: a table that is locked or slow
-is taken for one with rows, and costs the others nothing (R6, R9).
+Rows from before a table's join are in no stream, so it needs a backfill, unless a snapshot whose xmin is at or above
+its join horizon saw it empty. The checks of all tables share one time limit. A table that is locked or slow counts as
+one with rows, and costs the others nothing (R6, R9).
 """
 
 from __future__ import annotations
