@@ -1,12 +1,12 @@
-"""What ledger and slot say of a pipeline -> what is not as it should be, with severity, since when, and a remedy.
+"""Judges a pipeline from ledger and slot: everything that is wrong, with severity, since when, and a remedy. Pure.
 
-The one judgement that the task `health`, `tidemark status`, the page and the alerts share: pure, `judge` reads nothing.
+The task `health`, `tidemark status`, the page and the alerts share this judgement. `judge` reads nothing.
 
-    red      the lake is not an exact copy, or soon cannot be, and stays so until somebody does something
-    warning  not exact either, and something is under way that ends it; or it may become red
-    note     to know; nothing is wrong
+    red      the lake is not an exact copy, or soon cannot be, and stays so until a person acts
+    warning  the lake is not exact, but something in progress ends that; or it may become red
+    note     worth knowing; nothing is wrong
 
-`Concern.line` says what, where and what to do on one line of a screen; `message` and `ways` say all of it.
+`Concern.line` has the fact and the remedy on one line of a screen; `message` and `ways` have all of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What is red of a pipeline and was not told, and what was told and is over -> one message each, told once.
+"""Sends one alert for each new red finding of a pipeline, and one more when it clears.
 
-The ledger remembers what was told, in the transaction around the telling (`ledger.observations.sent_alerts`): a
-notifier that fails leaves the message to the next run, a cleared task tells nothing again, and a process that dies
-between telling and commit tells twice. What cannot be judged now, as the slot of a source that is away, is neither new
-nor over. Five hundred tables that became red for one reason are one message.
+The ledger records what was sent, in the transaction around the sending (`ledger.observations.sent_alerts`). If a
+notifier fails, the next run sends the message. A cleared task sends nothing again. A process that dies between sending
+and commit sends twice. A finding that cannot be judged now, like the slot of an unreachable source, is neither new nor
+cleared. Five hundred tables that became red for one reason are one message.
 """
 
 from __future__ import annotations

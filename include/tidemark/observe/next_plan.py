@@ -1,7 +1,6 @@
-"""Ledger -> what the next merge would do, table by table, and what it would leave: `tidemark plan`.
+"""Computes what the next merge would do, table by table, and what it would leave: `tidemark plan`.
 
-Reads, and writes nothing: no plan is recorded, no lease is taken. What is drained or merged meanwhile makes it another
-plan.
+It only reads: no plan is recorded, and no lease is taken. A drain or merge in the meantime changes the result.
 """
 
 from __future__ import annotations

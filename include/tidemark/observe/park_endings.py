@@ -1,4 +1,4 @@
-"""A parked table's error -> what ends the park (R6)."""
+"""Lists the commands that end a table's park, by the error for which it is parked (R6)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The end of a run: how the pipeline stands -> its row of `runs`, what has to be told, and the verdict.
+"""Ends a run: records the pipeline's state in `runs`, sends alerts, and returns the verdict.
 
-It reads what is there when it begins, whoever brought it about, and changes nothing that a table or the slot depends
-on.
+It reads the state as it is, whoever caused it, and changes nothing that a table or the slot depends on.
 """
 
 from __future__ import annotations

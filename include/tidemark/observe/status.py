@@ -1,8 +1,8 @@
-"""Where a pipeline stands, read from source, ledger and lake -> `Status`, and what of it needs somebody.
+"""Reads where a pipeline stands from source, ledger and lake -> `Status`, with the findings that need a person.
 
-Each of the three may be out of reach: that is said, and the rest is shown. What is wrong is judged by `observe.health`
-and said first; how the tables stand is a count, and a list where it is asked for (`observe.status_text`). Positions are
-R3's three: staged, applied per table, confirmed.
+Each of the three may be out of reach: the status says so, and has the rest. `observe.health` judges what is wrong, and
+that stands first. Tables are counted, and listed on demand (`observe.status_text`). Positions are R3's three: staged,
+applied per table, confirmed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A `Status`, and what is known of one table -> JSON: what `tidemark status --json` prints and Airflow's page draws.
+"""Converts a `Status`, and the details of one table, to JSON for `tidemark status --json` and Airflow's page.
 
 LSNs are texts as PostgreSQL writes them, times are ISO 8601 in UTC, sizes and durations are numbers in the unit that
-ends their name. Nothing here is a row's value.
+ends their name. No row's value is in it.
 """
 
 from __future__ import annotations

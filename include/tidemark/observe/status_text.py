@@ -1,4 +1,4 @@
-"""A `Status` -> what a terminal shows: a summary, what needs somebody, and every table where that is asked for.
+"""Formats a `Status` for a terminal: a summary, the findings that need a person, and every table on demand.
 
     pipeline shop: 3 things need somebody
       source  slot "tidemark_shop" confirmed 0/1A2B3C4, keeps 2 MiB of WAL (reserved)
@@ -10,7 +10,7 @@
       shop.orders: what happened, and what to do
         After that: tidemark unpark …
 
-Of many tables with one and the same trouble the first is said in full and the others are named, so that a hundred and
+If many tables have the same finding, the first is printed in full and the others are named, so that a hundred and
 thirty fit a screen.
 """
 

@@ -1,8 +1,7 @@
-"""What a person does to one table of a pipeline, at the command line or on the page: un-park it, pause and resume it,
-forget it.
+"""Runs a person's action on one table, from the command line or the page: un-park, pause, resume, forget.
 
-A table is given as its id or as `schema.table`. Each function returns what to say, and whether something was done; it
-raises TableUnknown for a name that the pipeline does not have.
+A table is given as its id or as `schema.table`. Each function returns the sentence to show, and whether something was
+done. It raises TableUnknown for a name that the pipeline does not have.
 """
 
 from __future__ import annotations
