@@ -1,14 +1,17 @@
-"""`history` -> the rows that `current` had at a position, as one statement: pure, the SQL of any engine.
+"""Builds one SQL statement that takes from `history` the rows that `current` had at a position, for any engine. Pure.
 
     below the position ─► above the last truncate ─► the last row of each key ─► less deletes and sweeps
 
-Without a key: inserts and reads less deletes and sweeps, as multisets. That is the judge of every scenario
-(docs/formats.md, Target tables), so it holds for every state, whatever became of the versions of `current`: a change of
-the key is a delete and an insert at one place; an unchanged value was filled in when it was merged, and where nobody
-knew it `_holes` names the column; a row from before a column came has its default; a dropped column is NULL in rows
-that were written since; what was masked was never anything else.
+Without a key: inserts and reads less deletes and sweeps, as multisets. Every scenario is judged by this statement
+(docs/formats.md, Target tables). So it holds for every state, whatever became of the versions of `current`:
 
-`history` is the name by which whoever runs a statement knows that table.
+- A change of the key is a delete and an insert at one place.
+- An unchanged value was filled in when it was merged. If it was nowhere, `_holes` names the column.
+- A row from before a column was added has the column's default.
+- A dropped column is NULL in rows that were written later.
+- A masked value was masked in every row.
+
+In the statement the table is called `history`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""delta-rs as the engine (the package `deltalake`): rows are Arrow tables, Spark and Java are not needed.
+"""Implements the engine with delta-rs (the package `deltalake`): rows are Arrow tables, without Spark or Java.
 
-Its SQL reads deletion vectors, its way through pyarrow does not; so every row comes by a statement. DuckDB and Polars
-take the Arrow tables as they are.
+Its SQL reads deletion vectors, its reader through pyarrow does not. So every row comes by a statement. DuckDB and
+Polars take the Arrow tables as they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a Delta table's log says of its columns -> `TableShape`: the source's columns, the key, what older rows mean.
+"""Reads from a Delta table's log its `TableShape`: the source's columns, the key, and the defaults of older rows.
 
-Follows Delta's protocol, "Schema Serialization Format". The key is what `current` has as NOT NULL (docs/formats.md,
-Target tables); a table without `current` is one of which the source can only insert, or whose first merge died between
-its two commits.
+Source: Delta protocol, "Schema Serialization Format". The key is the NOT NULL columns of `current` (docs/formats.md,
+Target tables). A table without `current` has only inserts at the source, or its first merge died between its two
+commits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the SQL of the engines differs: names, literals, lists. `past` writes everything else once for all of them."""
+"""Holds the differences between the engines' SQL: names, literals, lists. `as_of_query` has everything else, once."""
 
 from __future__ import annotations
 

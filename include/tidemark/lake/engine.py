@@ -1,4 +1,4 @@
-"""What `reading` asks of an engine: a Delta table at one version, and statements over such tables."""
+"""Defines the interface of an engine: open a Delta table at one version, and run statements over such tables."""
 
 from __future__ import annotations
 

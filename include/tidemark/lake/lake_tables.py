@@ -1,15 +1,15 @@
-"""A pipeline's folder -> its tables as they are, as they were at any moment, and several as of one (R1, R2).
+"""Opens the tables of a pipeline's folder: as they are, as they were at any moment, and several as of one (R1, R2).
 
-`current` is read where a version of it shows the moment that is asked for, `history` everywhere else, so that nothing
-depends on the versions that Delta keeps. How far a table is known stands in its Delta tables, as the position of the
-last batch that touched it, and in `_positions`, where the merge says how far it was level without being touched
-(`formats.layout.positions_table`). `_positions` is read first, the tables after it: what it says held when it was
-written, so it holds for what is opened later.
+`current` is read if one of its versions has the state of that moment, `history` otherwise. So nothing depends on how
+many versions Delta keeps. A table is complete up to the position of the last batch that touched it, which its Delta
+tables have. It may be complete further without being touched: the merge records that in `_positions`
+(`formats.layout.positions_table`). `_positions` is read first and the tables after it: a row held when it was written,
+so it holds for a table that is opened later.
 
-`exact_from` is since when a table as a whole is what the source was. A backfill's `read` and `sweep` rows are no
-changes of the source: they say what was found at their watermark, and that the changes alone had not told it before. So
-a table is exact since the last of them, or since the ledger last stopped to call it in need of a backfill, whichever is
-later; None while it needs one, and where `_positions` says nothing of the table.
+`exact_from` is the moment from which the table as a whole equals the source. A backfill's `read` and `sweep` rows are
+no changes of the source. They are the rows at their watermark that the changes before had not brought. So a table is
+exact from the last of them, or from when the ledger last ended its need of a backfill, whichever is later. It is None
+while the table needs one, and if `_positions` has no row of the table.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""What a moment is: a position in the order of commits (R1), or a time that is turned into one.
+"""Turns a time into a position in the order of commits, and parses positions (R1).
 
-The state at position (generation, LSN) holds every transaction of an older generation, and of this one those whose
-commit record begins below the LSN: half-open, as a batch is (R2). So what `pg_current_wal_flush_lsn()` gave when
-somebody looked is the position that shows what they saw committed, and a row's own `_commit_lsn` shows the moment
-before it.
+The state at position (generation, LSN) has every transaction of an older generation, and those of this generation whose
+commit record begins below the LSN: half-open, as a batch is (R2). So the result of `pg_current_wal_flush_lsn()` is the
+position of everything that was committed when it was called. A row's own `_commit_lsn` is the moment before that row.
 
 Commit times do not rise with commit LSNs: PostgreSQL takes the time before it writes the record, and a clock can be set
-back. So the state at a time is the longest beginning of the order of commits in which nothing was committed after it:
-always a state that the source had, and never half a transaction.
+back. So the state at a time is the longest beginning of the order of commits in which nothing was committed after that
+time. It is always a state that the source had, and never half a transaction.
 """
 
 from __future__ import annotations

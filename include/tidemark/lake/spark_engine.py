@@ -1,4 +1,4 @@
-"""Spark as the engine: rows are DataFrames, read when somebody asks for them, of the version that was opened."""
+"""Implements the engine with Spark: rows are DataFrames of the version that was opened, and are read when used."""
 
 from __future__ import annotations
 
