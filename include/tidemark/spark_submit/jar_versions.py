@@ -1,8 +1,8 @@
 """Lists the jars that Spark needs besides its own, each with version and SHA-256: Delta's, and Hadoop's for each store.
 
-The one place of these versions: `tidemark jars`, the set-up of a checkout and preflight read it. Standard library only.
-What pyspark has itself is left out, and for S3 the bundle of the whole AWS SDK (670 MB) with it: S3A needs three of its
-modules (13 MB).
+Versions stand only here: `tidemark jars`, the set-up of a checkout and preflight read them. Standard library only.
+pyspark's own jars are left out. For S3 so is the bundle of the whole AWS SDK (670 MB): S3A needs three of its modules
+(13 MB).
 """
 
 from __future__ import annotations

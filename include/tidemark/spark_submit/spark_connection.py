@@ -1,6 +1,6 @@
-"""What the Spark connection of a pipeline comes to: master, deploy mode and program, as spark-submit is called by them.
+"""Describes a pipeline's Spark connection as spark-submit uses it: master, deploy mode and program.
 
-Airflow's SparkSubmitHook resolves it (plugins), the command line does as that does, and preflight looks at it.
+Airflow's SparkSubmitHook resolves it (plugins). The command line does the same as the hook, and preflight checks it.
 """
 
 from __future__ import annotations

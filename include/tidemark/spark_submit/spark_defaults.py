@@ -1,4 +1,4 @@
-"""This machine's Spark -> its folder, and what its spark-defaults.conf says."""
+"""Reads this machine's Spark: its folder, its version, and the settings in its spark-defaults.conf."""
 
 from __future__ import annotations
 
