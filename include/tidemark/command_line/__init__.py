@@ -1,8 +1,9 @@
-"""`tidemark` on a terminal: what the DAGs do and what the page shows, by the same code.
+"""Implements the command `tidemark` with the code of the DAGs and of the page.
 
-invocation  one call: a pipeline's file, and the connections that it names
-acting      commands that change something
-showing     commands that show something
-doctor      everything that a bug report needs, and no secret
-screen      tables and colours
+invocation         one call: a pipeline's file, and the connections that it names
+changing_commands  commands that change something
+showing_commands   commands that show something
+doctor             checks of everything around a pipeline
+bug_report         a text for a bug report, without secrets
+screen             tables and colours
 """

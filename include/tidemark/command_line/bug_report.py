@@ -1,9 +1,7 @@
-"""Prints what a bug report needs, in one text that may be shown to strangers: versions, the pipeline's options, how
-it stands, the last runs and plans.
+"""Prints a text for a public bug report: versions, the pipeline's options and state, its last runs and plans.
 
-There is no secret in it by how it is made, not by blanking it out: of a connection it says the type, the port and which
-of its parts are given, of an error the message that logs have too, of the lake no more than its scheme, and no row's
-value anywhere.
+Secrets are never collected, so none has to be blanked out. Of a connection it prints the type, the port and which parts
+are set; of an error the message that logs have too; of the lake only the scheme. It prints no row's value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The commands that change something: what each says, and 0 if it was done."""
+"""Runs the commands that change something (preflight, backfill, pause …), and prints what each did.
+
+Exit status: 0 if it was done.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Writes what a new pipeline needs: its file, the file that makes Airflow's DAGs, and the SQL for the source's
-administrator. What no option says is asked for on a terminal; a file that is there is never overwritten.
+"""Writes a new pipeline's files: its own, the one that makes Airflow's DAGs, and SQL for the source's administrator.
+
+It prompts on a terminal for what no option gives. It never overwrites a file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One call of the command line: which pipeline, what was typed, and where its connections come from.
+"""Derives from one call of the command line the pipeline, the options, and its connections.
 
-A pipeline is given as the path of its file, or by its name: then its file is looked for where the DAGs find it.
+A pipeline is given as the path of its file, or by its name. A name is looked up in the folder that the DAGs read.
 """
 
 from __future__ import annotations

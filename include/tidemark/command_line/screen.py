@@ -1,7 +1,6 @@
-"""Rows of text -> a table on a terminal, and a plain one where the output is no terminal.
+"""Prints rows of text as a table on a terminal, and as a plain table elsewhere.
 
-Colours and lines are for people: in a pipe there are neither, and no line is cut to the width of a terminal that is not
-there. What comes from a database is never markup.
+A pipe gets neither colours nor lines, and no line is cut to a width. Text from a database is never markup.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The commands that show something: by the records and the JSON that the page in Airflow shows too.
+"""Runs the commands that only show something (status, tables, plan …), from the records of Airflow's page.
 
-Each has `--json`, for programs. Exit status by severity: 0 nothing is wrong, 3 something may become so or ends by
-itself, 1 somebody is needed.
+Each has `--json`, for programs. Exit status by severity: 0 nothing is wrong, 3 something may go wrong or ends by
+itself, 1 a person must act.
 """
 
 from __future__ import annotations
