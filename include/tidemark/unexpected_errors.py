@@ -4,7 +4,7 @@ An exception of Python, pyarrow or a file system may quote a value (`invalid lit
 a task's log shows the text of the exception and of its causes. So an error of the tree is raised unchanged; any other
 becomes an `UnexpectedError` with its class, its place and its traceback. Causes outside the tree are removed.
 Operators, reader processes and the command line are guarded by `hides_foreign_texts`; a Spark application has
-`target/failures`.
+`target/merge_failures`.
 """
 
 from __future__ import annotations
