@@ -154,11 +154,10 @@ def verify(called: Invocation) -> int:
     """Trigger the verify DAG: it needs Spark, and its run is to be seen where all runs are. Without an Airflow here,
     the command to type where there is one."""
     from tidemark.observe import table_commands as by_hand
-    from tidemark.observe.health import readable
 
     config, options = called.config, called.options
     with called.open_ledger() as book:
-        names = [readable(by_hand.named(book, config, table).table) for table in options.tables]
+        names = [by_hand.named(book, config, table).table for table in options.tables]
     return _trigger_verify(called, names, share=options.share, repair=options.repair)
 
 
