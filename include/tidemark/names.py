@@ -1,4 +1,4 @@
-"""Spell names of PostgreSQL tables as SQL does, name their folders, and quote Spark identifiers.
+"""Converts names of PostgreSQL tables to ids in SQL's spelling, to folder names, and to quoted Spark identifiers.
 
 A table's id is its name in SQL's spelling, quoted where that needs it: `shop.orders`, `"Legacy CRM"."Order.Items"`. It
 is what ledger, manifests, messages and people use. PostgreSQL allows every character but NUL in a name. Object stores,
