@@ -154,7 +154,7 @@ def _spark(engine: Engine) -> SparkEngine:
 
 @dataclass(frozen=True, slots=True)
 class TableInLake:
-    """One table of the lake; each call looks at it anew."""
+    """One table of the lake; each call reads it again."""
 
     lake: Lake
     name: str
@@ -302,7 +302,7 @@ class Past:
         return self.look.engine.frame(self.statement(name), {name: self.look.history})
 
     def statement(self, history: str) -> str:
-        """What `rows` asks of the table's history, in the engine's SQL, if history is known by that name."""
+        """The statement behind `rows`, in the engine's SQL, for a history of that name."""
         look = self.look
         truncated = [Truncated(**row) for row in look.listed(as_of_query.last_truncate, self.position)]
         return as_of_query.rows(look.engine.dialect, look.shape, history, self.position, next(iter(truncated), None))

@@ -206,10 +206,12 @@ def compare_fingerprints(
     *,
     told: bool = False,
 ) -> list[Difference]:
-    """What changed at the source between two looks at its catalogue, as far as older rows are concerned. `streamed` is
-    the last shape that the stream brought: where it has its columns' numbers, the next one is compared by them, and
-    tells of renamed columns itself. `told`: definitions stand in the stream, so only what an event trigger does not
-    tell is of account."""
+    """The changes at the source between two readings of its catalogue, as far as they concern older rows.
+
+    `streamed` is the last shape in the stream. If it has its columns' numbers, the next shape is compared by them, and
+    renamed columns are found there. With `told`, definitions are in the stream, so only changes that an event trigger
+    does not report count.
+    """
     if old.relation_oid != new.relation_oid:
         return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
     if told:

@@ -102,7 +102,7 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
         return bool(self.key) or self.is_multiset
 
     def knows_columns_of(self, other: TableSchema) -> bool:
-        """Whether the columns of both can be told by their numbers, whatever they are called."""
+        """Whether the columns of both can be matched by their numbers, whatever their names are."""
         return bool(self.published and other.published) and self.relation_oid == other.relation_oid
 
     def column_in(self, other: TableSchema, column: Column) -> Column | None:
@@ -137,8 +137,8 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
         return self if columns == self.columns else replace(self, version=0, columns=columns)
 
     def is_read_as(self, target: TableSchema) -> bool:
-        """Whether a file of this version says what it means to a reader of the target's shape: its columns have the
-        target's types, and the target has nothing for rows that lack one."""
+        """Whether a file of this version can be read as the target's shape without changes: its columns have the
+        target's types, and the target has no default for a column that the file lacks."""
         for column in target.columns:
             own = target.column_in(self, column)
             if own is None and (column.missing is not None or column.name in {c.name for c in self.columns}):

@@ -55,8 +55,8 @@ class RowGroup:
 
 
 class SoughtKeys:
-    """Keys that are sought, no two of which are equal. New keys above all that are there need neither a set of them nor
-    their values in order: both are made once somebody asks."""
+    """Keys to find, no two of which are equal. New keys above all existing ones need neither a set of them nor their
+    values in order: both are computed on first use."""
 
     def __init__(self, types: Sequence[pa.DataType], columns: Sequence[pa.ChunkedArray]) -> None:
         self.types = types

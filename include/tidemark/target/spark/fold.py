@@ -72,8 +72,8 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
     """A change of the identity -> delete of the old (HALF 0) and insert of the new (HALF 1).
 
     `identity` are the key's columns, or all columns of a multiset. In a multiset every update is split, whatever
-    `moved` says, and a delete takes its values from the old row. With a key, `moved` false, as the manifest says where
-    no key changed, splits nothing. Takes BEFORE away.
+    `moved` is, and a delete takes its values from the old row. With a key, `moved` false splits nothing; the manifest
+    has it if no key changed. Removes BEFORE.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
