@@ -96,7 +96,7 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
             differences.append(Difference(Verdict.FOLLOWED, reason))
         if was is not None:
             differences += _compare_columns(was, column)
-    if not new.knows_columns_of(old) and _in_another_order(old, new):
+    if not new.matches_by_number(old) and _in_another_order(old, new):
         reason = "its columns changed places: some swapped their names, or were dropped and added again"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     keys_alike = tuple(new.other_names(old).get(name, name) for name in old.key) == new.key
@@ -122,7 +122,7 @@ def name_taken_by_key(older: Sequence[TableSchema], new: TableSchema) -> list[Di
     (`schema.renamed_columns`), but one of the key is found by its name everywhere."""
     there = {column.attnum for column in new.columns if column.attnum}
     differences = []
-    for column in new.columns if older and older[-1].knows_columns_of(new) else ():
+    for column in new.columns if older and older[-1].matches_by_number(new) else ():
         was = next((c for schema in reversed(older) for c in schema.columns if c.name == column.name), None)
         if column.name in new.key and was is not None and was.attnum not in there:
             reason = f'column "{column.name}" of the key has a name by now that the target has for a dropped one'

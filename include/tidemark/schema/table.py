@@ -101,13 +101,13 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
         """Without any identity no row can be told from another, and the source can only insert: history only."""
         return bool(self.key) or self.is_multiset
 
-    def knows_columns_of(self, other: TableSchema) -> bool:
+    def matches_by_number(self, other: TableSchema) -> bool:
         """Whether the columns of both can be matched by their numbers, whatever their names are."""
         return bool(self.published and other.published) and self.relation_oid == other.relation_oid
 
     def column_in(self, other: TableSchema, column: Column) -> Column | None:
         """What a column of this shape is in another one, None where that has it not."""
-        if self.knows_columns_of(other) and column.attnum:
+        if self.matches_by_number(other) and column.attnum:
             return next((c for c in other.columns if c.attnum == column.attnum), None)
         return next((c for c in other.columns if c.name == column.name), None)
 
@@ -119,7 +119,7 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
     def same_shape(self, other: TableSchema) -> bool:
         """Whether files of both follow one version: all but the version number and the relation's OID is equal. Names
         that were given to other columns make another shape."""
-        if self.knows_columns_of(other) and self.published != other.published:
+        if self.matches_by_number(other) and self.published != other.published:
             return False
         return (self.table, self.identity, self.key, self.columns) == (
             other.table,
