@@ -78,7 +78,7 @@ class Places:
         return relation.table
 
     def go_on(self, oid: int) -> TableName:
-        """Keep a known relation as another table from here on; other processes learn it from the batch that records it."""
+        """Keep a known relation as another table from here on; the batch that records it makes this known."""
         relation = self._relations[oid]
 
         def in_lake() -> Iterable[int]:
