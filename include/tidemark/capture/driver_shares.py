@@ -58,8 +58,8 @@ def spread(run: Run, scope: PlanScope) -> list[Share]:
 
 
 def expected_s(backlog: Backlog, measured: Sequence[Measured]) -> float:
-    """How long the table's merge will take, from the merge of it with the most similar number of changes: fewer take
-    less, but not less than a table's least; more take more in proportion."""
+    """How long the table's merge will take, by its earlier merge with the most similar number of changes. Fewer changes
+    take less, but not less than a table's minimum; more take proportionally more."""
     if not measured:
         return TABLE_S + max(backlog.changes / CHANGES_PER_S, backlog.bytes / BYTES_PER_S)
     like = min(measured, key=lambda one: abs(math.log((one.changes + 1) / (backlog.changes + 1))))

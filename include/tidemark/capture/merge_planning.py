@@ -405,7 +405,7 @@ def _result(store: Store, pipeline: str, recorded: RecordedPlan) -> PlanResult |
         log.warning("%s", broken)
         return None
     if (result.plan, result.pipeline, result.generation) != (recorded.plan, pipeline, recorded.generation):
-        log.warning("what lies beside plan %s is another plan's result", recorded.plan)
+        log.warning("The result file beside plan %s belongs to another plan", recorded.plan)
         return None
     return result
 

@@ -63,9 +63,9 @@ def changes_waiting(
     all_of_them: bool = False,
     now: Callable[[], datetime] = utc_now,
 ) -> Waiting:
-    """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it. What a
-    table waits for by choice is no work before it is due, unless the run merges `all_of_them`. `now` is the clock of
-    those who drain, by which a heartbeat was written."""
+    """Check once, without waiting. A wrong slot or generation counts as work: the drain reports it. A deferred table is
+    no work before it is due, unless the run merges `all_of_them`. `now` is the clock of the drains, by which a
+    heartbeat was written."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         generation = generations.current(book)
