@@ -20,7 +20,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tidemark.capture import deferral, level_tables
+from tidemark.capture import complete_tables, deferral
 from tidemark.capture.continuity.generation import still_continues
 from tidemark.capture.deferral import Due
 from tidemark.config import PipelineConfig
@@ -104,7 +104,7 @@ def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, due
     if counts:
         number = sum(counts.values())
         return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"
-    if whole := level_tables.to_name(book):
+    if whole := complete_tables.awaiting_their_name(book):
         return f"{listed(sorted(whole))} {plural(len(whole), 'is')} whole, and readers do not see it by its name yet"
     unclaimed = chunks.unclaimed_ids(book)
     if unclaimed:

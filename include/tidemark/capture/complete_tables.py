@@ -24,7 +24,7 @@ from tidemark.ledger.staged.generations import StagedPosition
 log = logging.getLogger(__name__)
 
 
-def level_with(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
+def level_of_plan(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
     """The level of a plan, for `_positions`.
 
     `staged` was read before the plan's batches were listed. `planned` are the plan's tables, with all their waiting
@@ -55,7 +55,7 @@ def level_with(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Seq
     )
 
 
-def to_name(ledger: Ledger) -> set[str]:
+def awaiting_their_name(ledger: Ledger) -> set[str]:
     """The tables that were built beside others, have all rows, and whose new name no plan has recorded. If nothing else
     is to be merged, a plan without tables records it."""
     unplaced = successors.unplaced(ledger)
@@ -64,14 +64,14 @@ def to_name(ledger: Ledger) -> set[str]:
     return whole - batches.unapplied_counts(ledger, whole).keys() if whole else whole
 
 
-def name_what_is_whole(ledger: Ledger, plan: MergePlan) -> None:
+def record_names(ledger: Ledger, plan: MergePlan) -> None:
     """Record the tables, built beside others, to which the plan gives their names."""
     level = plan.level
     if level is not None and level.generation == plan.generation:
         successors.name(ledger, plan.plan, [table for table, called in level.names.items() if called is not None])
 
 
-def place_what_is_whole(ledger: Ledger, result: PlanResult) -> None:
+def place_complete_tables(ledger: Ledger, result: PlanResult) -> None:
     """Complete the replacement of tables once the plan's level is in `_positions`: put aside the tables that readers
     used until then, and those given up on the way. Changes that wait for a table parked for its shape fit no table, and
     are skipped."""
