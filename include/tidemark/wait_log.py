@@ -93,7 +93,7 @@ def logged_wait(limit_s: float, awaited: Callable[[], str]) -> Iterator[None]:
             try:
                 wait.log_if_due(awaited)
             except Exception as failed:
-                log.debug("What is awaited could not be read: %s", type(failed).__name__)
+                log.debug("Could not read what this task waits for: %s", type(failed).__name__)
 
     watcher = threading.Thread(target=watch, name="wait log", daemon=True)
     watcher.start()

@@ -142,8 +142,8 @@ def columns_and_positions(folder: str) -> str:
     assert newest.position == Position(1, Lsn(61))
     assert newest.exact_from is None, "nothing was noted"
     assert said(newest)[1] == (None, None), "a name that is no column's says nothing"
-    columns = tuple(replace(column, may_be_renamed=column.name == "body") for column in newest.look.shape.columns)
-    newest.look.shape = replace(newest.look.shape, columns=columns)
+    columns = tuple(replace(column, may_be_renamed=column.name == "body") for column in newest.reading.shape.columns)
+    newest.reading.shape = replace(newest.reading.shape, columns=columns)
     assert said(newest)[1] == (None, ["body"]), "the column may have been called so"
 
     noted = [("s.t", 55, False), ("s.t", 58, True), ("s.t", 70, True), ("s.other", 90, True)]

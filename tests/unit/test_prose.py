@@ -39,7 +39,21 @@ HIDING = {
 SAYING = re.compile(r"_?(look|looks|told|tell|says|said|asks|asked|knows|known|found|seen|unseen)(_.*)?")
 # Names that an interface outside of the library gives.
 OF_INTERFACES = {"tell"}
-ROOMS = ("backfill", "formats", "ledger", "maintenance", "pgoutput", "postgres", "staging", "storage")
+ROOMS = (
+    *(
+        "backfill",
+        "formats",
+        "lake",
+        "ledger",
+        "maintenance",
+        "pgoutput",
+        "postgres",
+        "schema",
+        "spark_submit",
+        "staging",
+    ),
+    "storage",
+)
 
 
 def first_line(module: str) -> str:

@@ -25,12 +25,14 @@ COUNTS: Final = ("inserted", "repaired", "unchanged", "overtaken")
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table's backfill. `read` rows were read in `chunks` chunks; of `unknown` chunks no result says what became of
-    their rows, and the counts leave them out. `swept` is None if it is not known or there was nothing to sweep.
-    `overtaken` rows gave way to a change that their snapshot did not see; `lost_by_window` counts those of them that
-    a watermark window alone would have put over the newer row, and is said where there were any. `complete_lsn` is
-    where the table, or what was asked for unless it was the `whole` of it, equals its source. `needs_backfill` says why
-    the table needs another one, if so."""
+    """One table's backfill: `read` rows in `chunks` chunks.
+
+    The merge results of `unknown` chunks are missing, and the counts leave them out. `swept` is None if it is unknown
+    or nothing was to be swept. `overtaken` rows gave way to a change that their snapshot did not see. `lost_by_window`
+    counts those of them that a watermark window alone would have put over the newer row; it is printed if it is not 0.
+    `complete_lsn` is the LSN at which the table, or the requested part unless it is the `whole`, equals its source.
+    `needs_backfill` is the reason if the table needs another one.
+    """
 
     table: str
     backfill: str

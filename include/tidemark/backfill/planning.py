@@ -71,7 +71,7 @@ _PARAMETER_TEXT = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """What the form of the backfill DAG says. Without `tables`, what the ledger says is wanted, each as it needs.
+    """The fields of the backfill DAG's form. Without `tables`, the backfills that the ledger requires.
 
     `tables` are names or patterns as in the pipeline file. `keys` are for mode `keys`: per row a mapping from key
     column to value, or the values in the key's order, as PostgreSQL reads them. `columns` are those to read besides the

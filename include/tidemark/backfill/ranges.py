@@ -195,7 +195,7 @@ class _RangeReader:
             reach("read.before_chunk")
             if not self._record(lease, chunk, key_range.cursor, done=ended):
                 log.info(
-                    "Chunk %s of %s was read by another, or is not wanted any more", key_range.chunk, backfill.table
+                    "Chunk %s of %s was read by another reader, or is no longer needed", key_range.chunk, backfill.table
                 )
                 self._store.delete(chunk.folder)
                 return

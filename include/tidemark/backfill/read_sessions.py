@@ -82,7 +82,7 @@ def connect(conninfo: str, config: PipelineConfig) -> psycopg.Connection[Any]:
 
 
 def settings(conn: psycopg.Connection[Any]) -> dict[str, str]:
-    """What the session's text output depends on, as it is now."""
+    """The present values of the settings that the session's text output depends on."""
     return dict(
         conn.execute(
             "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name", (list(_TEXT_DEPENDS_ON),)
@@ -91,8 +91,8 @@ def settings(conn: psycopg.Connection[Any]) -> dict[str, str]:
 
 
 def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """The settings under which what was read in between is not to be believed: those that changed, and those that are
-    not Tidemark's. Names alone: a function may have put anything into a value."""
+    """The settings that make rows read in between invalid: those that changed, and those that are not Tidemark's. Only
+    names, because a function may have put anything into a value."""
     return [
         name
         for name, value in after.items()

@@ -83,12 +83,12 @@ def emit_again(source: psycopg.Connection[Any], ledger: Ledger, generation: int)
 
 
 class Watermarks:
-    """The high watermarks of the batch that is open, one per chunk. A transaction may begin in one block and end in
-    another, so the time of its commit is filled in when that is seen.
+    """The high watermarks of the open batch, one per chunk.
 
-    The ledger is asked, once for a block, which of them are of chunks without a batch. A chunk's row precedes its
-    watermark, so what is unknown now is nobody's: kept is no more than the ledger has chunks, however many messages
-    somebody writes.
+    A transaction may begin in one block and end in another, so the time of its commit is filled in later. Once per
+    block the ledger is read: which watermarks belong to chunks without a batch? A chunk's row precedes its watermark,
+    so one that the ledger lacks belongs to no chunk. So there are never more of them in memory than the ledger has
+    chunks, however many messages a login writes.
     """
 
     def __init__(self, ledger: Ledger, generation: int) -> None:

@@ -56,7 +56,8 @@ class ConfirmResult:
 
 
 def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) -> ConfirmResult:
-    """Confirm what the ledger says is applied everywhere. Takes the lease `slot`, for which it waits up to `wait_s`.
+    """Confirm up to the LSN that is applied everywhere, by the ledger. Takes the lease `slot`, for which it waits up to
+    `wait_s`.
 
     Raises `GenerationMissing`, `GenerationStale`, `ConfirmFailed`, `SlotBusy`, `LeaseTaken` or a slot's error.
     """

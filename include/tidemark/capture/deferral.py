@@ -32,8 +32,8 @@ from tidemark.wording import counted, moment
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The tables that may be merged now, whether anything waits for them or not, and those that wait by choice, each
-    with when it is due by the clock."""
+    """The tables that may be merged now, with or without waiting changes, and the deferred ones, each with its due
+    time."""
 
     tables: frozenset[str]
     deferred: Mapping[str, datetime] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Due:
 
 
 def look(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: bool = False) -> Due:
-    """Parked tables are in neither, unless their retry is due."""
+    """The due and deferred tables. A parked table is in neither, unless its retry is due."""
     allowed = tables.due(ledger, config.bounds.unpark_retry_s)
     if all_of_them or not config.merge.defers:
         return Due(frozenset(allowed))
@@ -80,8 +80,8 @@ def waits_until(config: PipelineConfig, table: TableStatus, now: datetime) -> da
 
 
 def follow_the_file(ledger: Ledger, config: PipelineConfig) -> None:
-    """Let tables wait, or no longer, as the file says. One waits from when nothing waits for it: what is new, or was
-    un-parked, is merged at once the first time."""
+    """Begin or end the deferral of tables, as the file has it. A table is deferred only when it has no waiting changes,
+    so a new or un-parked one is merged at once the first time."""
     if config.merge.defers:
         tables.defer(ledger)
     else:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.capture.merge_planning import PlanScope, may_be_planned, to_name
+from tidemark.capture.merge_planning import PlanScope, awaiting_their_name, may_be_planned
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import plans, unapplied_changes
 from tidemark.ledger.staged.plans import Measured
@@ -49,7 +49,7 @@ def spread(run: Run, scope: PlanScope) -> list[Share]:
     """At most `merge.applications` shares; none if nothing is due."""
     with open_ledger(run.ledger, run.pipeline) as book:
         names = may_be_planned(book, run, scope)
-        if not names and (whole := to_name(book, scope)):
+        if not names and (whole := awaiting_their_name(book, scope)):
             return [Share(tuple(whole), 0.0)]
         waiting = unapplied_changes.all_of(book, names)
         measured = plans.measured(book, names, LATEST)
@@ -58,8 +58,8 @@ def spread(run: Run, scope: PlanScope) -> list[Share]:
 
 
 def expected_s(backlog: Backlog, measured: Sequence[Measured]) -> float:
-    """How long the table's merge will take, from the merge of it with the most similar number of changes: fewer take
-    less, but not less than a table's least; more take more in proportion."""
+    """How long the table's merge will take, by its earlier merge with the most similar number of changes. Fewer changes
+    take less, but not less than a table's minimum; more take proportionally more."""
     if not measured:
         return TABLE_S + max(backlog.changes / CHANGES_PER_S, backlog.bytes / BYTES_PER_S)
     like = min(measured, key=lambda one: abs(math.log((one.changes + 1) / (backlog.changes + 1))))

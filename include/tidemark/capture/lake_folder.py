@@ -42,7 +42,7 @@ from tidemark.storage.store import Store
 
 
 def opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
-    """How a generation of the folder began; None if its file is not there, or not complete."""
+    """How a generation of the folder began; None if its file is missing or incomplete."""
     try:
         return _read(store, pipeline, number)
     except (FileNotFoundError, ValueError):
@@ -50,7 +50,7 @@ def opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
 
 
 def require(config: PipelineConfig, store: Store, generation: Generation) -> None:
-    """Raise StagingMissing or LakeTaken unless the folder has the very generation that the ledger has open."""
+    """Raise StagingMissing or LakeTaken unless the folder has the generation that the ledger has open."""
     try:
         staged = _read(store, config.pipeline, generation.number)
     except FileNotFoundError:
@@ -76,9 +76,12 @@ def refuse_another(
     *,
     accepts: bool = False,
 ) -> None:
-    """`require`, and LakeTaken if somebody else opened a newer generation than the ledger has. `numbers` are those of
-    the folder. `accepts`: a person said that the folder is the pipeline's; not where the ledger has another generation
-    of that number, as no older copy of the folder's has."""
+    """`require`, and LakeTaken if another ledger opened a newer generation. `numbers` are the generations of the
+    folder.
+
+    `accepts`: a person confirmed that the folder is the pipeline's. That does not count if the ledger has another
+    generation of the same number, because no older copy of the folder's ledger has one.
+    """
     if generation is not None:
         require(config, store, generation)
     newest = max(numbers, default=0)
@@ -109,8 +112,8 @@ def _refuse_newer(config: PipelineConfig, source: psycopg.Connection[Any], store
 
 
 def taken_meanwhile(store: Store, pipeline: str, number: int) -> LakeTaken:
-    """The error that somebody opened this generation since the folder was looked at, under the lease `slot`: no task of
-    this ledger did."""
+    """The error for a generation that was opened after the folder was checked, under the lease `slot`: no task of this
+    ledger opened it."""
     staged = opening(store, pipeline, number)
     slot = "another slot" if staged is None else f'the slot "{staged.slot}"'
     return LakeTaken(

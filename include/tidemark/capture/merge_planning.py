@@ -22,7 +22,7 @@ from itertools import groupby
 from msgspec import structs
 
 from tidemark import failpoints
-from tidemark.capture import deferral, lake_folder, level_tables
+from tidemark.capture import complete_tables, deferral, lake_folder
 from tidemark.capture.definitions import evolve_decisions
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeFileBroken, is_of_no_table
@@ -115,7 +115,9 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
     config = run.config
     with open_ledger(run.ledger, config.pipeline) as book:
         evolve_decisions.hold(book, config)
-        names = {of_table(table): table for table in may_be_planned(book, run, scope) or to_name(book, scope)}
+        names = {
+            of_table(table): table for table in may_be_planned(book, run, scope) or awaiting_their_name(book, scope)
+        }
     if not names:
         yield None
         return
@@ -130,12 +132,12 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
         todo = evolve_decisions.allowed(
             book, config, _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
         )
-        if not todo and not to_name(book, scope):
+        if not todo and not awaiting_their_name(book, scope):
             yield None
             return
         plan = _plan(book, run, todo, lease.attempt, staged.generation)
-        plan = structs.replace(plan, level=level_tables.level_with(book, staged, todo))
-        level_tables.name_what_is_whole(book, plan)
+        plan = structs.replace(plan, level=complete_tables.level_of_plan(book, staged, todo))
+        complete_tables.record_names(book, plan)
         path = layout.plan_file(config.pipeline, plan.plan)
         store = Store(config.lake, config.lake_access)
         lake_folder.require(config, store, generations.required(book))  # in another folder every table would park
@@ -158,9 +160,13 @@ def may_be_planned(ledger: Ledger, run: Run, scope: PlanScope) -> list[str]:
     return sorted(waiting)
 
 
-def to_name(ledger: Ledger, scope: PlanScope) -> list[str]:
-    """Tables that wait for nothing but a plan which says that they are whole."""
-    return sorted(level_tables.to_name(ledger) if scope.tables is None else level_tables.to_name(ledger) & scope.tables)
+def awaiting_their_name(ledger: Ledger, scope: PlanScope) -> list[str]:
+    """The complete tables that wait for their name, among those that the application may merge."""
+    return sorted(
+        complete_tables.awaiting_their_name(ledger)
+        if scope.tables is None
+        else complete_tables.awaiting_their_name(ledger) & scope.tables
+    )
 
 
 def _say_what_is_left(lease: Lease, tables_by_name: Mapping[str, str]) -> None:
@@ -360,7 +366,7 @@ def ingest(run: Run) -> Ingested:
                     continue
                 changed += _ingest_tables(book, config, result)
                 replays.end(book)
-                level_tables.place_what_is_whole(book, result)
+                complete_tables.place_complete_tables(book, result)
             ingested.append(result.plan)
     if ingested:
         failpoints.reach("merge.after_ingest")
@@ -405,7 +411,7 @@ def _result(store: Store, pipeline: str, recorded: RecordedPlan) -> PlanResult |
         log.warning("%s", broken)
         return None
     if (result.plan, result.pipeline, result.generation) != (recorded.plan, pipeline, recorded.generation):
-        log.warning("what lies beside plan %s is another plan's result", recorded.plan)
+        log.warning("The result file beside plan %s belongs to another plan", recorded.plan)
         return None
     return result
 
@@ -415,7 +421,7 @@ def _is_overtaken(ledger: Ledger, recorded: RecordedPlan) -> bool:
     reached = positions.all_of(ledger, recorded.generation)
     applied = {table: position.applied_lsn for table, position in reached.items()}
     if not recorded.tables:  # it names tables, and says nothing else
-        return not level_tables.to_name(ledger)
+        return not complete_tables.awaiting_their_name(ledger)
     return all((at := applied.get(table)) is not None and at >= end for table, end in recorded.tables.items())
 
 

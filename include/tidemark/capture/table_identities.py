@@ -70,7 +70,7 @@ class Places:
         return None if relation is None else relation.table
 
     def of(self, oid: int, called: TableName, born: int | None = None) -> TableName:
-        """The id of a relation, whoever made it. One that nobody knows gets one here."""
+        """The id of a relation. A relation without one gets one here."""
         relation = self._relations.get(oid)
         if relation is None or relation.is_another(born):
             relation = self._assigned(oid, called, born)
@@ -78,7 +78,7 @@ class Places:
         return relation.table
 
     def go_on(self, oid: int) -> TableName:
-        """Keep a known relation as another table from here on; nobody else knows of it before a batch says so."""
+        """Keep a known relation as another table from here on; the batch that records it makes this known."""
         relation = self._relations[oid]
 
         def in_lake() -> Iterable[int]:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tidemark.capture import deferral, level_tables
+from tidemark.capture import complete_tables, deferral
 from tidemark.capture.continuity.generation import still_continues
 from tidemark.capture.deferral import Due
 from tidemark.config import PipelineConfig
@@ -63,9 +63,9 @@ def changes_waiting(
     all_of_them: bool = False,
     now: Callable[[], datetime] = utc_now,
 ) -> Waiting:
-    """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it. What a
-    table waits for by choice is no work before it is due, unless the run merges `all_of_them`. `now` is the clock of
-    those who drain, by which a heartbeat was written."""
+    """Check once, without waiting. A wrong slot or generation counts as work: the drain reports it. A deferred table is
+    no work before it is due, unless the run merges `all_of_them`. `now` is the clock of the drains, by which a
+    heartbeat was written."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         generation = generations.current(book)
@@ -104,7 +104,7 @@ def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, due
     if counts:
         number = sum(counts.values())
         return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"
-    if whole := level_tables.to_name(book):
+    if whole := complete_tables.awaiting_their_name(book):
         return f"{listed(sorted(whole))} {plural(len(whole), 'is')} whole, and readers do not see it by its name yet"
     unclaimed = chunks.unclaimed_ids(book)
     if unclaimed:

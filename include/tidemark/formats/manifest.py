@@ -68,12 +68,12 @@ class KeyPart(JsonRecord, frozen=True):
 
 
 class Sweep(JsonRecord, frozen=True):
-    """The batch claims the last chunk of a backfill of the whole table: what it read nowhere is removed.
+    """The batch claims the last chunk of a backfill of the whole table: rows that it read nowhere are removed.
 
-    `snapshot` is the one that was recorded before the backfill's first chunk. `chunks` is how many it has: with one of
-    them missing, the rows that it read would be removed. `parts` are what it read where that is not the whole table;
-    the order of their keys is that of the stored ones. `keys` are those that it looked for, in PostgreSQL's texts and
-    the key's order, where it was these alone: of them, those that it did not find are removed.
+    `snapshot` was recorded before the backfill's first chunk. `chunks` is their number: if one were missing, the rows
+    that it read would be removed. `parts` are the parts of the table that it read, if not the whole; the order of their
+    keys is that of the stored ones. `keys` are the keys that it searched, in PostgreSQL's texts and the key's order, if
+    it read only these: those that it did not find are removed.
     """
 
     backfill: str

@@ -64,19 +64,21 @@ class Base(JsonRecord, frozen=True):
 
 
 class PlannedTable(JsonRecord, frozen=True):
-    """`after`: end of the last touching batch before the plan, None if there is none in this generation.
+    """What a plan applies to one table. `after`: end of the last touching batch before the plan, None if there is none
+    in this generation.
 
-    `schemas` holds every version that a file of the plan follows, oldest first; the last one is the target's.
-    `evidence` are older batches, R1 order, none of which the plan applies: those with changes that a chunk or a sweep
-    of the plan did not see, and those that claimed the other chunks of a backfill that the plan sweeps. `had_holes`
-    says that rows of current were last seen with unchanged values whose base is known nowhere. `dropped` are columns
-    that an older version has, of the plan or from before it, and the last one has no more: the target keeps them, those
-    that it has; one whose number is known may have the name of a column that is there, which then is called otherwise
-    in the target. `ahead` are columns with a default that only a later version has: if the target has one already,
-    since a chunk brought it, what the plan writes has the default in it. `called` is which column of the source, by its
-    number, each name is that the target can have from before the plan, where its own schema does not say it.
-    `comments` are the source's, by the numbers of the columns, the table's under 0; None if they are not known. `base`
-    is what comes before all of it, where the table has no position yet.
+    - `schemas` has every version that a file of the plan follows, oldest first; the last one is the target's.
+    - `evidence` are older batches in R1 order that the plan does not apply: those with changes that a chunk or a sweep
+      of the plan did not see, and those that claimed the other chunks of a backfill that the plan sweeps.
+    - `had_holes`: rows of current had unchanged values whose base is unknown.
+    - `dropped` are columns of an older version that the last one lacks. The target keeps those that it has. If the
+      number of one is known, an existing column may have its name, and has another name in the target.
+    - `ahead` are columns with a default that only a later version has. If the target has one already, since a chunk
+      brought it, the plan writes the default.
+    - `called` maps names in the target from before the plan to the numbers of their columns at the source, where the
+      target's own schema lacks them.
+    - `comments` are the source's, by the numbers of the columns, the table's under 0; None if they are not known.
+    - `base` is applied before everything else if the table has no position yet.
     """
 
     table: str

@@ -65,13 +65,13 @@ class Lake:
     def as_of(self, moment: Moment, *names: str) -> Together:
         """Tables as of one moment: a time is turned into a position once, for all of them. Raises TableNotInLake,
         MomentInvalid, MomentNotApplied, MomentBeforeHistory."""
-        looks = self._look(names)
-        return Together(_pasts(looks, _position([*looks.values()], moment)))
+        readings = self._read_tables(names)
+        return Together(_pasts(readings, _position([*readings.values()], moment)))
 
     def together(self, *names: str) -> Together:
         """Tables as of the newest position that all of them have reached. Raises TableNotInLake."""
-        looks = self._look(names)
-        return Together(_pasts(looks, min(look.applied for look in looks.values())))
+        readings = self._read_tables(names)
+        return Together(_pasts(readings, min(reading.applied for reading in readings.values())))
 
     def register(self, schema: str, *names: str) -> list[str]:
         """Name the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
@@ -95,9 +95,9 @@ class Lake:
         place = layout.history_table if kind == "history" else layout.current_table
         return f"{self.root}/{place(self.pipeline, table)}"
 
-    def _look(self, names: Iterable[str]) -> dict[str, Look]:
+    def _read_tables(self, names: Iterable[str]) -> dict[str, TableReading]:
         noted = self._noted()
-        return {name: Look(self, table, noted) for name, table in self._places(names, noted).items()}
+        return {name: TableReading(self, table, noted) for name, table in self._places(names, noted).items()}
 
     def _noted(self) -> OpenedTable | None:
         return self.engine.open(f"{self.root}/{layout.positions_table(self.pipeline)}")
@@ -154,7 +154,7 @@ def _spark(engine: Engine) -> SparkEngine:
 
 @dataclass(frozen=True, slots=True)
 class TableInLake:
-    """One table of the lake; each call looks at it anew."""
+    """One table of the lake; each call reads it again."""
 
     lake: Lake
     name: str
@@ -183,8 +183,8 @@ class TableInLake:
         return self.lake.together(self.name)[self.name]
 
 
-class Look:
-    """One table as it is found: what its Delta tables and `_positions` say."""
+class TableReading:
+    """One table as it was opened: its Delta tables and its row of `_positions`."""
 
     def __init__(self, lake: Lake, table: TableName, noted: OpenedTable | None) -> None:
         self.lake = lake
@@ -279,7 +279,7 @@ class Past:
     """A table at a position. `version` is that of `current` if it shows the position; it is None if only `history`
     does."""
 
-    look: Look
+    reading: TableReading
     position: Position
     version: int | None
 
@@ -288,7 +288,7 @@ class Past:
         """Since when the table as a whole was what the source was, None if that is not known. Before it rows may be
         missing that a backfill found only later, and of a row with `_op` `read` it is only known that it was so at its
         `_commit_lsn`."""
-        return self.look.exact_from()
+        return self.reading.exact_from()
 
     @property
     def is_exact(self) -> bool:
@@ -299,19 +299,21 @@ class Past:
         """The source's columns, and of the change that said what the row is `_commit_lsn`, `_committed_at` and `_op`;
         `_holes` names columns whose value nobody knew."""
         name = _made_up()
-        return self.look.engine.frame(self.statement(name), {name: self.look.history})
+        return self.reading.engine.frame(self.statement(name), {name: self.reading.history})
 
     def statement(self, history: str) -> str:
-        """What `rows` asks of the table's history, in the engine's SQL, if history is known by that name."""
-        look = self.look
-        truncated = [Truncated(**row) for row in look.listed(as_of_query.last_truncate, self.position)]
-        return as_of_query.rows(look.engine.dialect, look.shape, history, self.position, next(iter(truncated), None))
+        """The statement behind `rows`, in the engine's SQL, for a history of that name."""
+        reading = self.reading
+        truncated = [Truncated(**row) for row in reading.listed(as_of_query.last_truncate, self.position)]
+        return as_of_query.rows(
+            reading.engine.dialect, reading.shape, history, self.position, next(iter(truncated), None)
+        )
 
     def current(self) -> Any:
         """The rows without `_op`, from the version of `current` if there is one: as good, and faster."""
-        if self.version is None or self.look.current is None:
+        if self.version is None or self.reading.current is None:
             return _without_op(self.rows())
-        return self.look.engine.rows(self.look.current)
+        return self.reading.engine.rows(self.reading.current)
 
 
 def _without_op(rows: Any) -> Any:
@@ -335,10 +337,10 @@ class Together:
         one name."""
         _refuse_one_name_for_two(schema, self._pasts)
         return [
-            _spark(one.look.engine).create_view(
+            _spark(one.reading.engine).create_view(
                 schema,
                 TableName.parse(name).name,
-                one.statement(f"delta.{spark_identifier(one.look.history.path)}"),
+                one.statement(f"delta.{spark_identifier(one.reading.history.path)}"),
             )
             for name, one in self._pasts.items()
         ]
@@ -349,34 +351,34 @@ class Together:
         return {name: one.version for name, one in self._pasts.items()}
 
 
-def _pasts(looks: Mapping[str, Look], position: Position) -> dict[str, Past]:
-    for look in looks.values():
-        if look.applied < position:
-            raise MomentNotApplied(table=look.table, moment=position, applied=look.applied)
-        first = look.first()
+def _pasts(readings: Mapping[str, TableReading], position: Position) -> dict[str, Past]:
+    for reading in readings.values():
+        if reading.applied < position:
+            raise MomentNotApplied(table=reading.table, moment=position, applied=reading.applied)
+        first = reading.first()
         if first is None or position < first:
-            raise MomentBeforeHistory(table=look.table, moment=position, first=first or "nothing yet")
+            raise MomentBeforeHistory(table=reading.table, moment=position, first=first or "nothing yet")
     return {
         name: Past(
-            look,
+            reading,
             position,
-            look.current.version if look.current is not None and look.shows(position) else None,
+            reading.current.version if reading.current is not None and reading.shows(position) else None,
         )
-        for name, look in looks.items()
+        for name, reading in readings.items()
     }
 
 
-def _position(looks: Sequence[Look], moment: Moment) -> Position:
+def _position(readings: Sequence[TableReading], moment: Moment) -> Position:
     """Raises MomentNotApplied for a time of which the tables do not know yet that nothing more comes."""
-    asked = positions.read(moment, max(look.newest_generation for look in looks))
+    asked = positions.read(moment, max(reading.newest_generation for reading in readings))
     if isinstance(asked, Position):
         return asked
-    later = [position for look in looks if (position := look.first_after(asked)) is not None]
+    later = [position for reading in readings if (position := reading.first_after(asked)) is not None]
     if not later:
         raise MomentNotApplied(
-            table=", ".join(str(look.table) for look in looks),
+            table=", ".join(str(reading.table) for reading in readings),
             moment=in_words(asked),
-            applied=min(look.applied for look in looks),
+            applied=min(reading.applied for reading in readings),
         )
     return min(later)
 

@@ -111,8 +111,8 @@ class Concern:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`concerns` stand with the hardest first; `states` has a word or two per table, by its id, "ok" if at rest. Of the
-    kinds `not_judged` nothing is known: what says nothing of them does not say that all is well."""
+    """`concerns` are ordered by severity; `states` has a word or two per table, by its id, "ok" if at rest. Concerns of
+    the kinds `not_judged` were not judged: their absence does not mean that all is well."""
 
     pipeline: str
     concerns: tuple[Concern, ...]
@@ -146,7 +146,7 @@ class Health:
 
 
 def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
-    """What the ledger alone says; of the slot it says nothing."""
+    """The judgement from the ledger alone, without the slot."""
     return judge(config, overview.read(ledger), now=now())
 
 

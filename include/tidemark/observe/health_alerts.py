@@ -22,8 +22,8 @@ NAMES = 20
 
 
 def announce(ledger: Ledger, health: Health, *, tell: Callable[[str], None]) -> list[str]:
-    """Call `tell` with a message for all that became red for one reason since the last time, and for what is over; the
-    messages. Raises what `tell` raises; what was not told by then is told the next time."""
+    """Call `tell` with one message for all tables that became red for one reason since the last time, and with one for
+    what cleared. Returns the messages. Raises what `tell` raises; unsent messages are sent the next time."""
     messages: list[str] = []
 
     def say(message: str) -> None:

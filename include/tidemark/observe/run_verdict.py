@@ -22,7 +22,7 @@ from tidemark.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """`changes` are those that the run staged, None if nobody knows."""
+    """`changes` are those that the run staged, None if unknown."""
 
     health: Health
     figures: Figures
@@ -30,9 +30,10 @@ class Examined:
 
 
 def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -> Examined:
-    """Write the run's figures, where it is one of the capture, tell what is new or over, and return the verdict.
+    """Record the run's figures if it is a capture's, send alerts for what is new or cleared, and return the verdict.
 
-    While the ledger cannot be read nothing is remembered: then each run tells that. Raises what `tell` raises.
+    While the ledger cannot be read, no record of sent alerts exists, so each run sends that one. Raises what `tell`
+    raises.
     """
     status = read_status(run.config, source=run.source, ledger=run.ledger, now=run.now, of_lake=False)
     health = status.health

@@ -58,15 +58,17 @@ _COMMIT_BYTES: Final = 26
 class Decoder:
     """Decodes the messages of one replication connection; keeps the open transaction between calls.
 
-    `schema_for` is asked at every RELATION message whose content is new; None means that the table is not captured: its
-    changes are checked and left out, and count in the ordinals all the same. The definition it returns must follow the
-    message: columns of its names and types, the key among the columns that its old tuples carry, else SchemaDisagrees.
-    `next_xid`, a 64-bit transaction id of about now, widens `_xid`; without it `_xid` is BEGIN's 32 bits. A relation
-    for which `asks_again` is true is asked about at every RELATION message: the same names may be other columns by now.
-    `goes_under` is told of each relation whose changes come under another one's number, which pgoutput defines right in
-    front of such a change: a partition, published through its root. It says whether the partition names old rows by
-    other columns than the root: then changes that do not say which row they are of are left out (`relation_rows`).
-    `on_message` gets each logical message, before the RELATION messages behind it are asked about.
+    - `schema_for` is called at every RELATION message with new content. None means that the table is not captured: its
+      changes are checked and left out, and still count in the ordinals. The returned definition must follow the
+      message: columns of its names and types, the key among the columns of its old tuples. Otherwise SchemaDisagrees is
+      raised.
+    - `next_xid`, a 64-bit transaction id of about now, widens `_xid`; without it `_xid` is BEGIN's 32 bits.
+    - `asks_again`: a relation for which it is true is passed to `schema_for` at every RELATION message, because the
+      same names may be other columns by now.
+    - `goes_under` is called for each relation whose changes come under another one's number: a partition, published
+      through its root, which pgoutput describes just before the change. It returns whether the partition identifies old
+      rows by other columns than the root. Then changes that do not identify their row are left out (`relation_rows`).
+    - `on_message` gets each logical message, before `schema_for` gets the RELATION messages behind it.
     """
 
     def __init__(

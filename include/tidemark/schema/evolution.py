@@ -96,7 +96,7 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
             differences.append(Difference(Verdict.FOLLOWED, reason))
         if was is not None:
             differences += _compare_columns(was, column)
-    if not new.knows_columns_of(old) and _in_another_order(old, new):
+    if not new.matches_by_number(old) and _in_another_order(old, new):
         reason = "its columns changed places: some swapped their names, or were dropped and added again"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     keys_alike = tuple(new.other_names(old).get(name, name) for name in old.key) == new.key
@@ -122,7 +122,7 @@ def name_taken_by_key(older: Sequence[TableSchema], new: TableSchema) -> list[Di
     (`schema.renamed_columns`), but one of the key is found by its name everywhere."""
     there = {column.attnum for column in new.columns if column.attnum}
     differences = []
-    for column in new.columns if older and older[-1].knows_columns_of(new) else ():
+    for column in new.columns if older and older[-1].matches_by_number(new) else ():
         was = next((c for schema in reversed(older) for c in schema.columns if c.name == column.name), None)
         if column.name in new.key and was is not None and was.attnum not in there:
             reason = f'column "{column.name}" of the key has a name by now that the target has for a dropped one'
@@ -206,10 +206,12 @@ def compare_fingerprints(
     *,
     told: bool = False,
 ) -> list[Difference]:
-    """What changed at the source between two looks at its catalogue, as far as older rows are concerned. `streamed` is
-    the last shape that the stream brought: where it has its columns' numbers, the next one is compared by them, and
-    tells of renamed columns itself. `told`: definitions stand in the stream, so only what an event trigger does not
-    tell is of account."""
+    """The changes at the source between two readings of its catalogue, as far as they concern older rows.
+
+    `streamed` is the last shape in the stream. If it has its columns' numbers, the next shape is compared by them, and
+    renamed columns are found there. With `told`, definitions are in the stream, so only changes that an event trigger
+    does not report count.
+    """
     if old.relation_oid != new.relation_oid:
         return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
     if told:

@@ -79,18 +79,24 @@ class PartitionPrint(JsonRecord, frozen=True):
 
 
 class Fingerprint(JsonRecord, frozen=True):
-    """`membership` names the catalogue rows that put the table into the publication, by OID: a table that was removed
-    and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
-    dropped ones included. `published_columns` are those of the publication, in order, `publication_xmin` is the
-    transaction that last changed its options. `dropped` are the numbers of dropped columns, with the name that each was
-    last seen with, "" if it was never seen (`carried`). `gone` are the partitions that a look before this one had,
-    while changes of theirs may be not staged yet: their OIDs, each with the transaction id below which every
-    transaction had ended when it was first missed. `comment` is the table's, as those of its columns are. `toast` is
-    the OID of its TOAST table, 0 if it has none or no look has asked. `key_made` is the OID of the constraint or index
-    that the key belongs to, 0 without a key: one that was dropped and made again has another. `called` is the table's
-    name, and `called_xmin` the transaction that last gave it a name, schema or owner; "" and 0 if no look has
-    asked. `told` is since which transaction the trusted event trigger is as it was at the look, 0 without one.
-    `uncaptured` are for people, as comments are."""
+    """What one reading of the catalogue found of a table.
+
+    - `called` is the table's name; `called_xmin` the transaction that last changed its name, schema or owner; "" and 0
+      if they were not read.
+    - `membership` are the OIDs of the catalogue rows that put the table into the publication. A table that was removed
+      and added again has others.
+    - `published_columns` are those of the publication, in order; `publication_xmin` the transaction that last changed
+      its options.
+    - `key` is the key of `TableSchema`; `key_made` the OID of its constraint or index. A key that was made again has
+      another OID, and a table without key has 0.
+    - `last_attnum` is the highest number of any column, dropped ones included; `dropped` maps the numbers of dropped
+      columns to their last names, "" if they were never read (`carried`).
+    - `gone` are partitions of an earlier reading that no longer exist, while changes of theirs may be unstaged: their
+      OIDs, each with the transaction id below which every transaction had ended when it was first missed.
+    - `comment` is the table's; `toast` the OID of its TOAST table, 0 if it has none or it was not read.
+    - `told` is the transaction since which the trusted event trigger is unchanged, 0 without one.
+    - `uncaptured` are the columns that are not captured, each with the reason. Like comments they are only shown.
+    """
 
     relation_oid: int
     relfilenode: int

@@ -62,20 +62,20 @@ class Hidden:
 
 
 def guards(rule: Rule) -> bool:
-    """Whether the file says anything of the table that could guard a column."""
+    """Whether the file has an entry for the table that could guard a column."""
     return bool(rule.leave_out or rule.mask)
 
 
-def said(rule: Rule, column: str) -> How | None:
+def how_by_file(rule: Rule, column: str) -> How | None:
     """How the file guards a column of this name."""
     return "leave_out" if column in rule.leave_out else rule.mask.get(column)
 
 
 def bind(before: Guards, table: str, rows: Rows, rule: Rule) -> dict[int, Guard]:
-    """The guards after a look at the table's columns."""
+    """The guards after a reading of the table's columns."""
     bound = dict(before)
     for attnum, (name, _) in rows.items():
-        how, guard = said(rule, name), before.get(attnum)
+        how, guard = how_by_file(rule, name), before.get(attnum)
         if how is not None:
             bound[attnum] = Guard(how, table, name)
         elif guard is not None and (name in rule.clear or (guard.table, guard.column) == (table, name)):
@@ -86,13 +86,13 @@ def bind(before: Guards, table: str, rows: Rows, rule: Rule) -> dict[int, Guard]
 
 
 def in_names(rule: Rule, columns: Iterable[tuple[int, str]], bound: Guards) -> Hidden:
-    """What is hidden, in the names of a look that is exact: attnum and name of each column."""
-    hows = {name: bound[attnum].how if attnum in bound else said(rule, name) for attnum, name in columns}
+    """The hidden columns, in the names of a catalogue reading that is exact: attnum and name of each column."""
+    hows = {name: bound[attnum].how if attnum in bound else how_by_file(rule, name) for attnum, name in columns}
     return _hidden(hows, {})
 
 
 def inherited(table: str, rows: Rows, bound: Guards) -> dict[str, Guard]:
-    """The columns by their names of now that have a guard by another name."""
+    """The columns, by their present names, whose guard was made for another name."""
     return {
         name: bound[attnum]
         for attnum, (name, _) in rows.items()
@@ -127,7 +127,7 @@ def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, a
     hows: dict[str, How | None] = {}
     guards_by_attnum: dict[int, Guard] = {}
     for name in names:
-        how, attnum = said(rule, name), certain.get(name)
+        how, attnum = how_by_file(rule, name), certain.get(name)
         if how is not None:
             hows[name] = how
             if attnum is not None:

@@ -101,13 +101,13 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
         """Without any identity no row can be told from another, and the source can only insert: history only."""
         return bool(self.key) or self.is_multiset
 
-    def knows_columns_of(self, other: TableSchema) -> bool:
-        """Whether the columns of both can be told by their numbers, whatever they are called."""
+    def matches_by_number(self, other: TableSchema) -> bool:
+        """Whether the columns of both can be matched by their numbers, whatever their names are."""
         return bool(self.published and other.published) and self.relation_oid == other.relation_oid
 
     def column_in(self, other: TableSchema, column: Column) -> Column | None:
         """What a column of this shape is in another one, None where that has it not."""
-        if self.knows_columns_of(other) and column.attnum:
+        if self.matches_by_number(other) and column.attnum:
             return next((c for c in other.columns if c.attnum == column.attnum), None)
         return next((c for c in other.columns if c.name == column.name), None)
 
@@ -119,7 +119,7 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
     def same_shape(self, other: TableSchema) -> bool:
         """Whether files of both follow one version: all but the version number and the relation's OID is equal. Names
         that were given to other columns make another shape."""
-        if self.knows_columns_of(other) and self.published != other.published:
+        if self.matches_by_number(other) and self.published != other.published:
             return False
         return (self.table, self.identity, self.key, self.columns) == (
             other.table,
@@ -137,8 +137,8 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
         return self if columns == self.columns else replace(self, version=0, columns=columns)
 
     def is_read_as(self, target: TableSchema) -> bool:
-        """Whether a file of this version says what it means to a reader of the target's shape: its columns have the
-        target's types, and the target has nothing for rows that lack one."""
+        """Whether a file of this version can be read as the target's shape without changes: its columns have the
+        target's types, and the target has no default for a column that the file lacks."""
         for column in target.columns:
             own = target.column_in(self, column)
             if own is None and (column.missing is not None or column.name in {c.name for c in self.columns}):

@@ -31,7 +31,7 @@ _LISTED: Final = 5
 
 
 def unresolved(lines: Iterable[str]) -> str | None:
-    """The dependencies that spark-submit's output says it could not fetch, None if that is not what it says."""
+    """The dependencies that spark-submit could not fetch, by its output, None if that is not what it reports."""
     missing: dict[str, None] = {}
     gave_up = False
     for line in lines:

@@ -63,9 +63,12 @@ class LakeAccess:
         return bool(self.secrets) or "service_account" in self.settings
 
     def driver_environment(self, folder: Path) -> dict[str, str]:
-        """The variables by which a driver has the secrets; S3A's and Azure's it hands on to its executors, encrypted
-        where `spark.network.crypto.enabled` or TLS says so. Google's clients take a key from a file alone, which is
-        written into `folder`: nobody else's, and removed by whoever made it once the driver has ended."""
+        """The variables by which a driver gets the secrets.
+
+        The driver hands on those of S3A and Azure to its executors, encrypted if `spark.network.crypto.enabled` or TLS
+        is on. Google's clients take a key only from a file. It is written into `folder`, which belongs to the caller
+        alone; the caller removes it once the driver has ended.
+        """
         variables = {_OF_S3A[name]: value for name, value in self.secrets.items() if name in _OF_S3A}
         for name in _OF_AZURE:
             if name in self.secrets:

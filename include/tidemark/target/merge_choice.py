@@ -99,8 +99,9 @@ class ChunkFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """Of the table and its two Delta tables. `key` is `none`, `comparable`, or `floating`: of types that Spark compares
-    otherwise than Arrow. `writer_needed` says what history or current asks of a writer that the driver cannot do."""
+    """Facts of the table and its two Delta tables. `key` is `none`, `comparable`, or `floating`: of types that Spark
+    compares otherwise than Arrow. `writer_needed` names a feature of history or current that the driver cannot write.
+    """
 
     key: Literal["none", "comparable", "floating"]
     has_current: bool

@@ -81,9 +81,9 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
 
 
 def _written(session: SparkSession, plan: ReplayPlan, one: Past) -> ReplayedTable:
-    table, position = one.look.table, one.position
+    table, position = one.reading.table, one.position
     path = f"{plan.lake}/{layout.as_of_table(plan.pipeline, position.generation, position.lsn, table)}"
-    frame = SparkEngine(session).frame(one.statement(HISTORY), {HISTORY: one.look.history}).drop("_op")
+    frame = SparkEngine(session).frame(one.statement(HISTORY), {HISTORY: one.reading.history}).drop("_op")
     writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     for key, value in delta_tables.properties_for(frame.columns).items():
         writer = writer.option(key, value)

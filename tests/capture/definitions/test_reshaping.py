@@ -13,8 +13,8 @@ from msgspec import structs
 
 from tests.support.pipeline import Pipeline
 from tidemark.backfill.backfill_requests import requested_tables
+from tidemark.capture import complete_tables
 from tidemark.capture import drain as drain_module
-from tidemark.capture import level_tables
 from tidemark.capture.definitions.marks import passed_over_marks
 from tidemark.capture.driver_shares import spread
 from tidemark.capture.merge_planning import PlanScope, ingest, make_plan
@@ -517,7 +517,7 @@ def test_the_name_changes_hands_where_nothing_is_merged_any_more(items: Items) -
     items.merge()
     items.fill("public.item~2")
     with items.ledger_connection() as book:
-        assert level_tables.to_name(book) == {"public.item~2"}
+        assert complete_tables.awaiting_their_name(book) == {"public.item~2"}
     (share,) = spread(items.task(), PlanScope())
     assert share.tables == ("public.item~2",)
     assert "whole" in changes_waiting(items.config, source=items.source, ledger=items.ledger).reason

@@ -162,13 +162,12 @@ def open_next(
     server: Server,
     lost: LostPart | None = None,
 ) -> Generation:
-    """Give it the next number, write what was lost and generation.json, then the ledger's row. A death in between is
-    caught up by `register_again`.
+    """Give the generation the next number, write the lost part and generation.json, then the ledger's row. After a
+    death in between `register_again` does the rest.
 
-    The lease stays locked from before the file is written: an attempt that was overtaken since it looked writes
-    nothing, and one that takes over sees file and row, or neither. A pipeline of another ledger has another lease: the
-    number is the one behind those that were looked at and found to be our own, and the first of the two to put its file
-    there has it. Raises LakeTaken for the second.
+    The lease stays locked from before the file is written. An attempt that was overtaken writes nothing, and one that
+    takes over finds file and row, or neither. A pipeline of another ledger has another lease. Then the first of the two
+    to write its file gets the number, and LakeTaken is raised for the second.
     """
     store = folders.store
     with ledger.transaction():

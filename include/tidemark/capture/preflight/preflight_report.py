@@ -89,14 +89,12 @@ def preflight(
     says: Collection[Word] = (),
     only_new_notes: bool = False,
 ) -> Report:
-    """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
+    """Check everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
 
-    `says`: what a person says of what preflight cannot know (`Word`).
-
-    `spark` is what the Spark hook resolved, `jars` what spark-submit would get of them, None if nobody looked. With
-    `act` false nothing is created, changed or recorded, but a ledger database without a schema gets it.
-    With `only_new_notes` a note that the preflight before this one had too is left out: a schedule's runs are not told
-    the same every five minutes.
+    `says` are the facts that a person confirmed (`Word`). `spark` is the connection as the Spark hook resolves it,
+    `jars` the jars that spark-submit would get, None if that was not determined. With `act` false nothing is created,
+    changed or recorded, except that a ledger database without a schema gets it. With `only_new_notes` a note that the
+    previous preflight had too is left out, so that scheduled runs do not repeat it every five minutes.
     """
     started = time.monotonic()
     look = _PreflightRun(run, act, "ledger_stays" not in says, "adopt_slot" in says, "staging_is_lost" in says)

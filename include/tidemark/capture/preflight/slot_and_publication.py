@@ -58,10 +58,10 @@ def make_slot(survey: Survey, lease: Lease, conninfo: str) -> bool:
 
 
 def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninfo: str) -> bool:
-    """Create the slot; False if somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
-    `conninfo` leads to the source too: while the one session waits, another says for whom.
+    """Create the slot; False if another session has just created it. Raises SlotCreationBlocked with the open
+    transactions. `conninfo` leads to the source too: while the one session waits, another reads what it waits for.
 
-    Where standbys can carry it over (from 17 on), it says that they shall: a promotion then loses nothing of it.
+    From PostgreSQL 17 on it is a failover slot, which standbys can copy: a promotion then loses nothing of it.
 
     PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation
     leaves no slot behind.

@@ -104,9 +104,8 @@ def _table_ids(ledger: Ledger) -> list[_TableId]:
 def choose(
     ledger: Ledger, system_identifier: str, called: TableName, in_lake: Callable[[], Iterable[int]]
 ) -> TableName:
-    """The id of a relation that nobody knows yet. `in_lake` are the places of that name in the lake: a ledger that was
-    lost, or restored from an older copy, may not know them all, and which relation their tables are of nobody can say
-    who does not know them."""
+    """The id of a new relation. `in_lake` are the places of that name in the lake: a lost or restored ledger may lack
+    some of them, and it is unknown which relation their tables belong to."""
     known = _table_ids(ledger)
     left = [one.table for one in known if called in one.there and system_identifier not in one.systems]
     if left:

@@ -52,13 +52,15 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """`life` is the table's states, which the stages ask. `error` is the last failure, None after a success;
-    `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`. `marks` counts how often anything asked for a
-    backfill, though the mark that was there may have stayed. `holes` maps a column to the rows whose unchanged value is
-    known nowhere, `hole_keys` holds keys of those rows. `forgotten_at` is when somebody said that a table which is
-    captured no more shall not be shown, `paused_by` who paused it. `lost_keys` are the rows that alone may differ where
-    that is known; they are for no log. `columns_in_doubt` are the numbers of
-    the columns that alone may differ in a marked table, None where any may."""
+    """A table's row. `life` is its states, which the stages read.
+
+    - `error` is the last failure, None after a success; `fingerprint` the JSON of `schema.fingerprint.Fingerprint`.
+    - `marks` counts how often a backfill was required, even if an earlier mark was still there.
+    - `holes` maps a column to the number of rows whose unchanged value is unknown; `hole_keys` has keys of these rows.
+    - `forgotten_at` is when a person removed an uncaptured table from the lists; `paused_by` is who paused it.
+    - `lost_keys` are the only rows that may differ, if that is known. Never log them.
+    - `columns_in_doubt` are the numbers of the only columns that may differ in a marked table, None for any.
+    """
 
     table: str
     life: TableLife

@@ -34,8 +34,8 @@ def all_of(ledger: Ledger) -> list[SentAlert]:
 
 
 def begin(ledger: Ledger, kind: str, lines: dict[str, str]) -> list[str]:
-    """Claim the telling of these subjects, each with its line; those that nobody was told of. Call it, and tell, in one
-    transaction."""
+    """Claim the sending of these subjects, each with its line. Returns those that were not sent before. Call it and
+    send in one transaction."""
     rows = ledger.execute(
         """
         INSERT INTO tidemark.alerts (pipeline, kind, subject, line)

@@ -422,13 +422,17 @@ def keep_swept(ledger: Ledger, swept: Mapping[str, int]) -> None:
 def complete(
     ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | None, *, verifies: bool = False
 ) -> Backfill | None:
-    """End the table's open backfill, or its open verify, if all of it is read, claimed and, as `applied_lsn` says,
-    merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
-    unless something asked for a backfill again since it was opened (`marks`), and repairs what a verify found. One of
-    the keys whose changes the source lost takes that mark away alone, and one of the columns that alone may differ does
-    so too, unless rows may have moved behind its reader, or it is not known of every chunk whether the target lacked
-    rows of it: then another one follows.
-    The caller has the table's row locked."""
+    """End the table's open backfill, or its open verify, if all of it is read, claimed and, by `applied_lsn`, merged.
+    Returns it the one time that this is done.
+
+    - A backfill of the whole table removes the table's mark, unless a backfill was required again since it was opened
+      (`marks`), and clears the differences that a verify found.
+    - One of the keys whose changes the source lost removes only that mark.
+    - One of the columns that may differ removes only that mark, and not if rows may have moved behind its reader, or if
+      for some chunk it is unknown whether the target lacked rows: then another backfill follows.
+
+    The caller has the table's row locked.
+    """
     backfill = open_of(ledger, table, verifies=verifies)
     if backfill is None or backfill.generation != generation or applied_lsn is None:
         return None

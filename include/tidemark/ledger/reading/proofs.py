@@ -28,8 +28,8 @@ from tidemark.wording import counted, plural
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`estimated_rows` are those of when the table was cut. `differing` says what a verify found here and
-    left, with the verify's id, since its own rows are retired with its staging."""
+    """One part of a table. `estimated_rows` is from when the table was cut. `differing` describes the differences that
+    a verify found and left, with the verify's id, since the verify's own rows are retired with its staging."""
 
     part: int
     bounds: KeyPart
@@ -53,8 +53,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """`through_lsn` and `through_at` are the oldest proof's, None while a part has none. `differing` says what
-    was found and nobody repaired."""
+    """`through_lsn` and `through_at` are the oldest proof's, None while a part has none. `differing` are differences
+    that were found and not repaired."""
 
     parts: int
     proven: int
@@ -175,8 +175,8 @@ def outcome(ledger: Ledger, verify: Backfill) -> Outcome:
 
 
 def note_differences(ledger: Ledger, verify: Backfill) -> None:
-    """Write down what the results so far say that differs, whatever becomes of the verify: nobody looks at those of one
-    that is closed. The caller has the table's row locked."""
+    """Record the differences in the results so far, even if the verify is closed later: nobody reads the results of a
+    closed one. The caller has the table's row locked."""
     row = tables.one(ledger, verify.table)
     result = replace(outcome(ledger, verify), unknown=0)
     if verify.purpose == "verify" and result.differences and row is not None and _may_be_judged(row):
@@ -184,10 +184,12 @@ def note_differences(ledger: Ledger, verify: Backfill) -> None:
 
 
 def conclude(ledger: Ledger, verify: Backfill) -> bool:
-    """Write down what an applied verify says of its parts; whether they are proven. What differs is said whatever else
-    is not known, of all parts where only rows of a filter were read, unless it was repaired. Nothing is proven where a
-    result is missing or a filter was read; nothing is said where the table is marked: then it may differ. The caller
-    has the table's row locked."""
+    """Record the result of an applied verify for its parts. Returns whether they are proven.
+
+    Differences are recorded even if results are missing, for all parts if only rows of a filter were read, unless they
+    were repaired. Nothing is proven if a result is missing or a filter was read. Nothing is recorded if the table is
+    marked: then it may differ. The caller has the table's row locked.
+    """
     row = tables.one(ledger, verify.table)
     result = outcome(ledger, verify)
     if row is None or not _may_be_judged(row):

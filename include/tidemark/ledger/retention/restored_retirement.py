@@ -45,12 +45,13 @@ def is_applied(ledger: Ledger, file: RetiredFile) -> bool:
 def apply(
     ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[list[str]], bool], *, was_behind: bool = False
 ) -> bool:
-    """Take over what retired.json says and the ledger, which was restored from before, does not know. False if it
-    knows. Needs the lease `slot`; `is_gone` says whether a batch's files, by their paths, are gone. A ledger that
-    `was_behind` staging just now is compared with the files themselves: of what a table keeps, some may have gone.
+    """Take over from retired.json what a restored ledger lacks. False if it lacks nothing. Needs the lease `slot`.
 
-    What is retired was applied, so positions rise. Open backfills are closed: since then they may have ended, and what
-    they rest on may be gone with it; read again from the beginning they rest on what is there.
+    `is_gone` returns whether a batch's files, by their paths, are gone. A ledger that `was_behind` staging just now is
+    compared with the files themselves: some files that a table keeps may be gone.
+
+    Retired batches were applied, so positions rise. Open backfills are closed: they may have ended since, and their
+    evidence may be gone with it. Read again from the beginning, they depend on present files only.
     """
     with ledger.transaction():
         lease.check(ledger, SLOT)

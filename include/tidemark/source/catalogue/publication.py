@@ -434,11 +434,11 @@ def change(
 def acting_role(
     connection: psycopg.Connection[Any], name: str, tables: Sequence[TableName], *, create: bool
 ) -> str | None:
-    """Whom to become for a statement on the publication and these tables: nobody (None) where this session's role has
-    the rights of their owners by itself, or nobody has them all whom it may become. PostgreSQL then says what lacks.
+    """The role to become for a statement on the publication and these tables.
 
-    To add a table, one role must own publication and table, or inherit from who does; to create one, it needs CREATE on
-    the database too. Never a superuser.
+    None if this session's role has the rights of their owners, or if no role that it may become has them all: then
+    PostgreSQL's error names what is missing. To add a table, one role must own publication and table, or inherit from
+    their owners. To create one, it also needs CREATE on the database. Never a superuser.
     """
     statement = sql.SQL(_ACTING_ROLE).format(may_become=may_become(connection, "r.oid"))
     row = connection.execute(

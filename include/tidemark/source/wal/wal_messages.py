@@ -115,13 +115,13 @@ _WRITTEN: Final = """
 
 
 def make_durable(conn: psycopg.Connection[Any]) -> WalPoint:
-    """Make durable whatever any snapshot of this session has seen, and say where in WAL that ends.
+    """Make everything that a snapshot of this session has seen durable. Returns the LSN where that ends.
 
-    A snapshot sees a transaction as soon as its commit record is inserted; with `synchronous_commit = off` a crash
-    loses it after that, and its id is given out again. Whoever keeps a snapshot, or an id, for longer than its session
-    calls this first: from then on no crash of this server takes away what was seen, and in a standby's history it is
-    there exactly if that history has this point. docs/decisions/2026-11-22-a-snapshot-stands-on-its-wal.md has the
-    proof. The session must be in autocommit mode and outside of a transaction.
+    A snapshot sees a transaction as soon as its commit record is inserted. With `synchronous_commit = off` a crash may
+    lose it after that, and its id is given out again. So call this before a snapshot or an id is kept for longer than
+    its session. Afterwards no crash of this server loses what the snapshot saw, and a standby has it exactly if its
+    history has this point. docs/decisions/2026-11-22-a-snapshot-stands-on-its-wal.md has the proof. The session must be
+    in autocommit mode and outside of a transaction.
     """
     row = conn.execute(_WRITTEN).fetchone()
     assert row is not None

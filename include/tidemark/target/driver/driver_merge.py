@@ -111,8 +111,8 @@ def driver_merge(
     on_failure: OnFailure,
     known: FirstLoad | ReadAhead | None = None,
 ) -> DriverMerge:
-    """The changes, folded: all that has to be known before anything is written. `known` are the chunks that come with
-    them, or, where none do, the changes themselves as they are being read. Raises Declined."""
+    """Fold the changes: everything that must be computed before anything is written. `known` are the chunks that come
+    with them, or, without chunks, the changes as they are being read. Raises Declined."""
     load = known if isinstance(known, FirstLoad) else None
     has_memory = False
     try:

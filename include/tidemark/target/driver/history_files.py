@@ -88,11 +88,11 @@ def as_staged(
     on_failure: OnFailure,
 ) -> AsStaged:
     """The files whose staged rows are history's rows: no value to fill in, no key change to split, and of one of the
-    schema `versions`, in which no column has another type than its own or a default that came later. None where they
-    are too many for their size, so that readers would find history in crumbs, or alternate too often with others.
+    schema `versions`, in which every column has its own type and no later default.
 
-    Reads the footers of files of one batch where that may tell them apart, of few that are small. A file that cannot be
-    read is none of them: `on_failure` is told why, and may raise.
+    None if they are too many for their size, which would fill history with small files, or if they alternate too often
+    with others. Reads the footers of the files of one batch only if that may distinguish them, and only of a few small
+    ones. A file that cannot be read is left out: `on_failure` gets the reason, and may raise.
     """
     kept: list[tuple[PlannedBatch, StagedFile]] = []
     stretches: list[Stretch] = []
@@ -148,7 +148,7 @@ def are_crumbs(files: Sequence[StagedFile]) -> bool:
 def copied(
     session: SparkSession, history: PinnedTable, lake: str, schema: TableSchema, batch: PlannedBatch, file: StagedFile
 ) -> WrittenFile:
-    """A staged file that says what history says, copied into its folder. Raises StagedFileDiffers."""
+    """A staged file whose rows are history's, copied into history's folder. Raises StagedFileDiffers."""
     name, size, sha256 = delta_tables.copy_in(session, history, f"{lake}/{file.path}")
     if (size, sha256) != (file.bytes, file.sha256):
         raise StagedFileDiffers(path=file.path, table=str(schema.table))

@@ -55,8 +55,8 @@ class RowGroup:
 
 
 class SoughtKeys:
-    """Keys that are sought, no two of which are equal. New keys above all that are there need neither a set of them nor
-    their values in order: both are made once somebody asks."""
+    """Keys to find, no two of which are equal. New keys above all existing ones need neither a set of them nor their
+    values in order: both are computed on first use."""
 
     def __init__(self, types: Sequence[pa.DataType], columns: Sequence[pa.ChunkedArray]) -> None:
         self.types = types
@@ -199,7 +199,7 @@ class TargetRows:
         """The file's rows that have one of the keys, and which: by row groups, since a file may be of any size."""
         rows, keys, masked, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)], None, 0
         with self._open(file) as source:
-            parquet = self._known(pq.ParquetFile(source))
+            parquet = self._without_julian_days(pq.ParquetFile(source))
             if parquet.metadata.num_rows != file.rows:
                 raise Declined(_OTHER_ROWS)
             for group in range(parquet.num_row_groups):
@@ -224,14 +224,14 @@ class TargetRows:
     def keys(self, file: DataFile) -> list[pa.ChunkedArray]:
         """The key's columns of all rows of the file, masked ones included. Raises Declined."""
         with self._open(file) as source:
-            parquet = self._known(pq.ParquetFile(source))
+            parquet = self._without_julian_days(pq.ParquetFile(source))
             self._count(parquet)
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
 
     def groups(self, file: DataFile) -> list[RowGroup]:
         """The file's row groups, with what its footer says of their keys. Raises Declined."""
         with self._open(file) as source:
-            parquet = self._known(pq.ParquetFile(source))
+            parquet = self._without_julian_days(pq.ParquetFile(source))
         if parquet.metadata.num_rows != file.rows:
             raise Declined(_OTHER_ROWS)
         self.footers[file.path] = parquet.metadata
@@ -269,7 +269,7 @@ class TargetRows:
     def whole(self, file: DataFile, shape: pa.Schema, most_bytes: int) -> pa.Table:
         """All rows of the file, masked ones included, in this shape. Raises Declined where they have more bytes."""
         with self._open(file) as source:
-            parquet = self._known(pq.ParquetFile(source))
+            parquet = self._without_julian_days(pq.ParquetFile(source))
             if parquet.metadata.num_rows != file.rows:
                 raise Declined(_OTHER_ROWS)
             if bytes_of(parquet.metadata, shape.names) > most_bytes:
@@ -277,7 +277,7 @@ class TargetRows:
             read = parquet.read(columns=[name for name in shape.names if name in parquet.schema_arrow.names])
         return in_shape(read, shape)
 
-    def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
+    def _without_julian_days(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
         if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
             raise Declined("a file of current has days of the Julian calendar")
         return parquet

@@ -57,7 +57,8 @@ def shape() -> StructType:
 
 
 class Comparison(ChunkChanges):
-    """Chunks of the purposes `verify`, or `repair` among others: then it is merged too. All of current is looked at."""
+    """Compares chunks of the purpose `verify`, or of `repair` among others, which are merged too. It reads all of
+    current."""
 
     narrows = False
 

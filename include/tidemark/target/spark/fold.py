@@ -72,8 +72,8 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
     """A change of the identity -> delete of the old (HALF 0) and insert of the new (HALF 1).
 
     `identity` are the key's columns, or all columns of a multiset. In a multiset every update is split, whatever
-    `moved` says, and a delete takes its values from the old row. With a key, `moved` false, as the manifest says where
-    no key changed, splits nothing. Takes BEFORE away.
+    `moved` is, and a delete takes its values from the old row. With a key, `moved` false splits nothing; the manifest
+    has it if no key changed. Removes BEFORE.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -161,17 +161,17 @@ def fill_unchanged(
     def transform(changes: DataFrame) -> DataFrame:
         if not unchanged:
             return without_holes(changes)
-        frame = changes.transform(_know(key, unchanged))
+        frame = changes.transform(_add_own_values(key, unchanged))
         if moved:
             frame = frame.transform(_inherit(key, unchanged, target, truncated))
         else:
-            frame = frame.select("*", *[_absent(changes, name).alias(_handed(name)) for name in unchanged])
+            frame = frame.select("*", *[_absent(changes, name).alias(_inherited(name)) for name in unchanged])
             frame = frame.withColumn(_ROOT, _own_root(key, truncated))
         if target is not None:
             frame = frame.transform(_take_from_target(key, unchanged, target, small))
         else:
-            frame = frame.select("*", *[_absent(changes, name).alias(_base(name)) for name in unchanged])
-        filled = {name: _found(name) for name in unchanged}
+            frame = frame.select("*", *[_absent(changes, name).alias(_target_value_name(name)) for name in unchanged])
+        filled = {name: _filled_value(name) for name in unchanged}
         values = [
             F.when(_is_unchanged(name), filled[name]["value"]).otherwise(column(name)).alias(name)
             if name in filled
@@ -192,24 +192,24 @@ _ROOT = "__tidemark_root"  # key of the target's row that a life goes back to
 _BORN = "__tidemark_born"  # the insert that began the life: its order key, and whether it was a change of the key
 
 
-def _known(name: str) -> str:
+def _own_value_name(name: str) -> str:
     return f"__tidemark_known_{name}"
 
 
-def _handed(name: str) -> str:
+def _inherited(name: str) -> str:
     return f"__tidemark_handed_{name}"
 
 
-def _base(name: str) -> str:
+def _target_value_name(name: str) -> str:
     return f"__tidemark_base_{name}"
 
 
-def _found(name: str) -> Column:
-    own = column(_known(name))
+def _filled_value(name: str) -> Column:
+    own = column(_own_value_name(name))
     return F.coalesce(
         F.when(own["known"], F.struct(own["value"].alias("value"), own["text"].alias("text"))),
-        column(_handed(name)),
-        column(_base(name)),
+        column(_inherited(name)),
+        column(_target_value_name(name)),
     )
 
 
@@ -226,7 +226,7 @@ def _absent(changes: DataFrame, name: str) -> Column:
     return F.lit(None).cast(f"struct<value: {changes.schema[name].dataType.simpleString()}, text: string>")
 
 
-def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
+def _add_own_values(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
     """Adds, per column, the newest value since the life's insert (`known` false if that insert itself did not have
     it; NULL if the life began in the target), and the insert that began the life."""
     # A chunk's row of some columns alone begins no life: the others go on.
@@ -251,7 +251,7 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
                     F.when(brings_text, F.try_element_at("_text", F.lit(name))).alias("text"),
                 ),
             )
-            latest.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
+            latest.append(F.last(says, ignorenulls=True).over(life).alias(_own_value_name(name)))
         older = (F.col(ORIGIN) == OLDER) if has_chunks else F.lit(False)
         born = F.when(is_insert, F.struct(*ORDER_COLUMNS, F.col(MOVED).alias("moved"), older.alias("older")))
         return changes.select("*", *latest, F.last(born, ignorenulls=True).over(life).alias(_BORN))
@@ -279,7 +279,7 @@ def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | N
 
     def transform(frame: DataFrame) -> DataFrame:
         born = column(_BORN)
-        own = {name: column(_known(name)) for name in unchanged}
+        own = {name: column(_own_value_name(name)) for name in unchanged}
         moves = (
             frame.where(column(INHERITS).isNotNull())
             .select(
@@ -287,7 +287,7 @@ def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | N
                 F.when(born["moved"], F.struct(*[born[name] for name in ORDER_COLUMNS])).alias("from"),
                 _own_root(key, truncated).alias("root"),
                 *[
-                    F.when(value["known"], F.struct(value["value"], value["text"])).alias(_handed(name))
+                    F.when(value["known"], F.struct(value["value"], value["text"])).alias(_inherited(name))
                     for name, value in own.items()
                 ],
             )
@@ -302,7 +302,7 @@ def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | N
         handed = moves.select(
             column("move").alias("__tidemark_move"),
             F.col("root").alias("__tidemark_old_root"),
-            *[column(_handed(name)) for name in unchanged],
+            *[column(_inherited(name)) for name in unchanged],
         )
         began_by_move = F.when(born["moved"], F.struct(*[born[name] for name in ORDER_COLUMNS]))
         joined = frame.join(handed, on=began_by_move == F.col("__tidemark_move"), how="left")
@@ -322,7 +322,9 @@ def _one_round(unchanged: Sequence[str]) -> Transform:
             F.col("parent.from").alias("from"),
             F.when(follows, F.col("parent.root")).otherwise(F.col("child.root")).alias("root"),
             *[
-                F.coalesce(column(_handed(name), "child"), column(_handed(name), "parent")).alias(_handed(name))
+                F.coalesce(column(_inherited(name), "child"), column(_inherited(name), "parent")).alias(
+                    _inherited(name)
+                )
                 for name in unchanged
             ],
         )
@@ -351,7 +353,7 @@ def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: Data
                 F.when(
                     ~_is_hole(target, name),
                     F.struct(column(name).alias("value"), F.lit(None).cast("string").alias("text")),
-                ).alias(_base(name))
+                ).alias(_target_value_name(name))
                 for name in unchanged
             ],
         )

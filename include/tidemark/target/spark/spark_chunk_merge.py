@@ -88,7 +88,8 @@ class ChunkChanges(Changes):
 
     @property
     def are_small(self) -> bool:
-        """What is swept, and what a table without a key has in excess, may be all that the target holds."""
+        """A sweep, or the excess copies of a table without a key, may be all rows of the target, so they are never
+        small."""
         if self.sweeps or not self.keyed or not super().are_small:
             return False
         files = [f for b in self.evidence for f in b.files]

@@ -419,7 +419,9 @@ def additions(key: Sequence[str], columns: Sequence[str], not_read: Mapping[int,
                 op=F.col("_op"),
                 text=F.when(is_row, F.col("_text")),
                 at=[F.col(name) for name in AT_COLUMNS],
-                unread=None if unread_names is None else F.when(is_row, _said(columns, with_verdicts, unread_names)),
+                unread=None
+                if unread_names is None
+                else F.when(is_row, _names_unread(columns, with_verdicts, unread_names)),
             ),
             ABOVE,
             HOLES,
@@ -429,10 +431,13 @@ def additions(key: Sequence[str], columns: Sequence[str], not_read: Mapping[int,
     return transform
 
 
-def _said(columns: Sequence[str], rows: DataFrame, unread_names: Column) -> Column:
-    """Which of the columns that were not read the row says so of: a NULL that stays one is no value that nobody knows,
-    which is what a reader takes a NULL for that was not sent, of what TOAST may keep out of a change. Of other types
-    NULL may stand for a value that does not fit, and whose text is in the row before."""
+def _names_unread(columns: Sequence[str], rows: DataFrame, unread_names: Column) -> Column:
+    """The unread columns that the row names in `_unchanged`.
+
+    A NULL of a type that TOAST may keep out of a change is not named, unless its value is unknown: a reader takes a
+    named NULL for an unknown value. A NULL of another type may stand for a value that does not fit, whose text is in
+    the row before.
+    """
     said = []
     for name in columns:
         is_apart = isinstance(rows.schema[name].dataType, StringType | BinaryType | ArrayType | MapType)

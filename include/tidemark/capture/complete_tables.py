@@ -24,9 +24,12 @@ from tidemark.ledger.staged.generations import StagedPosition
 log = logging.getLogger(__name__)
 
 
-def level_with(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
-    """`staged` from before the plan's batches were listed; `planned` are the plan's tables, with all that waits of them
-    in its generation. What is replayed by it is whole once that is applied."""
+def level_of_plan(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
+    """The level of a plan, for `_positions`.
+
+    `staged` was read before the plan's batches were listed. `planned` are the plan's tables, with all their waiting
+    batches in its generation. A table that the plan replays is complete once the plan is applied.
+    """
     captured = {row.table: row for row in tables.all_of(ledger) if row.life.is_captured}
     waiting = batches.unapplied_counts(ledger, captured)
     level = [table for table in captured if table not in waiting and table not in planned]
@@ -52,29 +55,30 @@ def level_with(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Seq
     )
 
 
-def to_name(ledger: Ledger) -> set[str]:
-    """The tables, built beside others, that are whole and level, of which no plan has said that they have their names:
-    where nothing is merged any more, a plan of none says it."""
+def awaiting_their_name(ledger: Ledger) -> set[str]:
+    """The tables that were built beside others, have all rows, and whose new name no plan has recorded. If nothing else
+    is to be merged, a plan without tables records it."""
     unplaced = successors.unplaced(ledger)
     rows = (row for row in tables.all_of(ledger) if row.table in unplaced) if unplaced else ()
     whole = {row.table for row in rows if row.life.keeps_its_promise and row.life.can_be_read}
     return whole - batches.unapplied_counts(ledger, whole).keys() if whole else whole
 
 
-def name_what_is_whole(ledger: Ledger, plan: MergePlan) -> None:
-    """Note which tables, built beside others, the plan says to have their names."""
+def record_names(ledger: Ledger, plan: MergePlan) -> None:
+    """Record the tables, built beside others, to which the plan gives their names."""
     level = plan.level
     if level is not None and level.generation == plan.generation:
         successors.name(ledger, plan.plan, [table for table, called in level.names.items() if called is not None])
 
 
-def place_what_is_whole(ledger: Ledger, result: PlanResult) -> None:
-    """What the plan said stands there now. What readers saw until then is put aside, and what was given up on the way;
-    what waits of a table that is parked for its shape fits into nothing, and goes with it."""
+def place_complete_tables(ledger: Ledger, result: PlanResult) -> None:
+    """Complete the replacement of tables once the plan's level is in `_positions`: put aside the tables that readers
+    used until then, and those given up on the way. Changes that wait for a table parked for its shape fit no table, and
+    are skipped."""
     if not result.noted:
         return
     for table in successors.place(ledger, result.plan, [t.table for t in result.tables if t.error is not None]):
-        log.info("%s is whole, and has the place of what it was built beside", table)
+        log.info("%s has all rows, and replaces the table that it was built beside", table)
         called = relation_ids.name_of(ledger, table)
         for shape in successors.replaced_by(ledger, table):
             tables.lock(ledger, [shape.before])

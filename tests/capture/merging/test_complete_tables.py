@@ -1,4 +1,4 @@
-"""What a plan says of the tables that it does not touch: those of which nothing waits are level with what is staged."""
+"""The level of a plan: tables outside the plan with nothing left to merge are complete up to what is staged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.capture.merging.test_plan_and_ingest import BROKEN, applied, plan_for
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
-from tidemark.capture.level_tables import level_with
+from tidemark.capture.complete_tables import level_of_plan
 from tidemark.config import PipelineConfig
 from tidemark.formats.merge_plan import Level, MergePlan
 from tidemark.ledger.captured import joins, tables
@@ -58,9 +58,9 @@ def test_a_batch_that_is_registered_while_a_plan_is_made_leaves_its_tables_out(
     register(book, lease, 100, "s.a", "s.b")
     applied(config, ledger, plan_for(config, ledger))
     before = generations.staged(book)
-    assert level_with(book, before, {"s.a": batches.unapplied(book, names=["s.a"])}).tables == ("s.b",)
+    assert level_of_plan(book, before, {"s.a": batches.unapplied(book, names=["s.a"])}).tables == ("s.b",)
     register(book, lease, 200, "s.b")
-    assert level_with(book, before, {"s.a": batches.unapplied(book, names=["s.a"])}).tables == ()
+    assert level_of_plan(book, before, {"s.a": batches.unapplied(book, names=["s.a"])}).tables == ()
     assert before == StagedPosition(1, Lsn(200), before.committed_at)
 
 
@@ -70,7 +70,7 @@ def test_a_table_that_needs_a_backfill_is_level_and_not_exact(
     register(book, lease, 100, "s.a")
     applied(config, ledger, plan_for(config, ledger))
     joins.join(book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
-    joined = level_with(book, generations.staged(book), {})
+    joined = level_of_plan(book, generations.staged(book), {})
     assert (joined.lsn, joined.tables, joined.inexact) == (Lsn(200), ("s.a",), ())
     tables.mark_needs_backfill(book, "s.a", tables.GAP, "a gap")
-    assert level_with(book, generations.staged(book), {}).inexact == ("s.a",)
+    assert level_of_plan(book, generations.staged(book), {}).inexact == ("s.a",)
