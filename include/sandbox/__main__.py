@@ -1,5 +1,5 @@
-"""`python -m sandbox demo|up|down|test|unit|lint|simulation|soak|faults|scheduler|page|bench|bench-latency|site|lock`:
-what make calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
+"""`python -m sandbox COMMAND`: what make calls, COMMAND being a target of the Makefile; and `python -m sandbox tidemark
+…`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import signal
 import sys
 
 from sandbox.checkout import Checkout, this_checkout
-from sandbox.checks import suites
+from sandbox.checks import suites, versions
+from sandbox.release.distributions import dist
 from sandbox.services import processes
 from sandbox.setup.lock import beyond
 from sandbox.setup.uv_settings import uv_environment
@@ -80,6 +81,8 @@ COMMANDS = {
     "bench-latency": suites.bench_latency,
     "site": _site,
     "lock": _lock,
+    "versions": versions.versions,
+    "dist": dist,
 }
 
 
