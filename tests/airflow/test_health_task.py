@@ -200,11 +200,7 @@ def test_tables_that_were_parked_for_one_reason_are_one_message(
 def test_the_message_has_the_commands_of_every_way_that_it_offers(
     config: PipelineConfig, empty_ledger_database: str
 ) -> None:
-<<<<<<< HEAD
     error = ErrorRecord("TargetDiffers", "FIX_TARGET", "It changed. Do this or that.")
-=======
-    error = ErrorRecord("HistoryBehindCurrent", "FIX_TARGET", "It changed. Do this or that.")
->>>>>>> wt-definitions2
     park(empty_ledger_database, "shop.orders", error)
     park(empty_ledger_database, "shop.stock", replace(error, kind="MergeFailed", move="RETRY"))
     with pytest.raises(AirflowFailException):
