@@ -1,20 +1,24 @@
-"""Converts names of PostgreSQL tables to a text id, to folder names, and to quoted Spark identifiers.
+"""Converts names of PostgreSQL tables to ids in SQL's spelling, to folder names, and to quoted Spark identifiers.
 
-PostgreSQL allows every character but NUL in a name, object stores and Delta paths do not. So a name is percent-encoded
-wherever it becomes part of a path, and the dot that separates schema and table is the only bare dot of an id: "a.b"."c"
-and "a"."b.c" stay two tables.
+A table's id is its name in SQL's spelling, quoted where that needs it: `shop.orders`, `"Legacy CRM"."Order.Items"`. It
+is what ledger, manifests, messages and people use. PostgreSQL allows every character but NUL in a name. Object stores,
+URIs, Hive and shells give many of them a meaning, and some file systems ignore case, so folders have a spelling of
+their own (`folder`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import unquote
 
 import msgspec
 
-_PLAIN = re.compile(r"[A-Za-z0-9_-]")
-_PLACE = re.compile(r"[1-9][0-9]*")
+_BARE = re.compile(r"[a-z_][a-z0-9_]*")
+_QUOTED = r'"((?:[^"]|"")+)"'
+_PART = rf'(?:(U&)?{_QUOTED}|([^".~]+))'
+_ID = re.compile(rf"{_PART}\.{_PART}(?:~([1-9][0-9]*))?")
+_ESCAPE = re.compile(r"\\(?:(\\)|\+([0-9A-F]{6})|([0-9A-F]{4}))")
+_KEPT = re.compile(r"[A-Za-z0-9_]")
 
 # What a staged change and a row of `history` have before the source's columns, with the Delta types, and behind them.
 CHANGE_COLUMNS = {
@@ -90,47 +94,76 @@ def alike(names: Iterable[str]) -> list[list[str]]:
     return [group for group in {id(group): group for group in group_of.values()}.values() if len(group) > 1]
 
 
-def encode(name: str) -> str:
-    """Percent-encode one name for a path: letters, digits, "_" and "-" stay, every other byte becomes %XX."""
-    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in c.encode()) for c in name)
+def folder(name: str) -> str:
+    """The folder of a name: letters, digits and "_" stay, every other byte becomes "-" and two hexadecimal digits. Of a
+    name with capitals "." and a number follow, whose bits tell which characters they are: no two folders differ in
+    case alone. So it can be read back, and has no character that a URI, Hive or a shell gives a meaning to."""
+    kept = "".join(c if _KEPT.fullmatch(c) else "".join(f"-{byte:02x}" for byte in c.encode()) for c in name)
+    if kept == "_delta_log":  # would make the folder around it a Delta table
+        kept = "-5fdelta_log"
+    capitals = sum(1 << place for place, c in enumerate(name) if "A" <= c <= "Z")
+    return f"{kept}.{capitals}" if capitals else kept
 
 
-def _folder(name: str) -> str:
-    """A folder with the name of Delta's log would make the one around it a Delta table, to whose log it belongs."""
-    encoded = encode(name)
-    return f"%5F{encoded[1:]}" if encoded == "_delta_log" else encoded
+def spelled(name: str) -> str:
+    """One name as SQL spells it, quoted where that needs it. Characters that no terminal should get are escaped."""
+    if _BARE.fullmatch(name):
+        return name
+    quoted = name.replace('"', '""')
+    if name.isprintable():
+        return f'"{quoted}"'
+    return f'U&"{"".join(map(_escaped, quoted))}"'
+
+
+def _escaped(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\{code:04X}" if code <= 0xFFFF else f"\\+{code:06X}"
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\\" if found[1] else chr(int(found[2] or found[3], 16))
+
+
+def _named(escapes: str | None, quoted: str | None, bare: str | None) -> str:
+    if quoted is None:
+        return bare or ""
+    name = quoted.replace('""', '"')
+    return _ESCAPE.sub(_unescaped, name) if escapes else name
 
 
 class TableName(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A table of the source, or one of the places that its name has in the lake. `str()` gives its id, "schema.table"
-    percent-encoded: the key in ledger, manifest and plan. The first table of a name has the place 1, which is not
-    written; another one of that name is "schema.table~2"."""
+    """A table of the source, or one of the places that its name has in the lake. `str()` gives its id, the name in
+    SQL's spelling: the key in ledger, manifest and plan, and what people see and type. The first table of a name has
+    the place 1, which is not written; another one of that name is "schema.table~2"."""
 
     schema: str
     name: str
     place: int = 1
 
     @classmethod
-    def parse(cls, table_id: str) -> TableName:
-        """The reverse of `str()`. Raises ValueError if the text is not an id."""
-        schema, dot, name = table_id.partition(".")
-        name, tilde, place = name.partition("~")
-        if not (schema and dot and name) or "." in name or (tilde and not _PLACE.fullmatch(place)):
-            raise ValueError(f"not a table id: {table_id!r} (expected schema.table)")
-        return cls(unquote(schema), unquote(name), int(place or 1))
+    def parse(cls, text: str) -> TableName:
+        """The reverse of `str()`. What is not quoted is taken letter by letter, as in the pipeline file. Raises
+        ValueError if the text is no name of a table."""
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise ValueError(f"not the name of a table: {text!r} (expected schema.table)")
+        return cls(_named(*found.group(1, 2, 3)), _named(*found.group(4, 5, 6)), int(found[7] or 1))
 
     def __str__(self) -> str:
-        return f"{encode(self.schema)}.{encode(self.name)}{self._place}"
+        return f"{spelled(self.schema)}.{spelled(self.name)}{self._place}"
 
     @property
     def path(self) -> str:
         """Where the table lies below `current/` and `history/` of the lake: "<schema>/<table>"."""
-        return f"{_folder(self.schema)}/{_folder(self.name)}{self._place}"
+        return f"{folder(self.schema)}/{self.folder}"
 
     @property
-    def shown(self) -> str:
-        """As people see it and may type it, without quotes: two tables whose names hold dots can look alike."""
-        return f"{self.schema}.{self.name}{self._place}"
+    def folder(self) -> str:
+        return folder(self.name) + ("" if self.place == 1 else f"-p{self.place}")
 
     @property
     def at_source(self) -> TableName:

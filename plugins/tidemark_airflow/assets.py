@@ -1,6 +1,6 @@
 """A source table <-> the Airflow asset that stands for its two Delta tables.
 
-One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names percent-encoded as in the lake), by what the source
+One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names as in the lake), by what the source
 calls it now: the event says where its Delta tables lie. Which tables a
 pipeline captures is known only when it runs, so its merge task declares one alias, `tidemark:<pipeline>`, and adds an
 event to a table's asset when that table's position advanced. A DAG is scheduled by
@@ -18,7 +18,7 @@ from airflow.sdk import Asset, AssetAlias
 
 from tidemark.config import PipelineConfig
 from tidemark.formats.layout import current_table, history_table
-from tidemark.names import TableName, encode
+from tidemark.names import TableName, folder
 
 if TYPE_CHECKING:
     from tidemark.capture.table_progress import AdvancedTable
@@ -30,7 +30,7 @@ def pipeline_alias(pipeline: str) -> AssetAlias:
 
 
 def table_asset(pipeline: str, table: TableName) -> Asset:
-    return Asset(f"tidemark://{encode(pipeline)}/{table.path}")
+    return Asset(f"tidemark://{folder(pipeline)}/{table.path}")
 
 
 def event_extra(config: PipelineConfig, advanced: AdvancedTable) -> dict[str, Any]:

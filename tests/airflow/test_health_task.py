@@ -200,7 +200,7 @@ def test_tables_that_were_parked_for_one_reason_are_one_message(
 def test_the_message_has_the_commands_of_every_way_that_it_offers(
     config: PipelineConfig, empty_ledger_database: str
 ) -> None:
-    error = ErrorRecord("SchemaNotFollowed", "BACKFILL", "It changed. Do this or that.")
+    error = ErrorRecord("HistoryBehindCurrent", "FIX_TARGET", "It changed. Do this or that.")
     park(empty_ledger_database, "shop.orders", error)
     park(empty_ledger_database, "shop.stock", replace(error, kind="MergeFailed", move="RETRY"))
     with pytest.raises(AirflowFailException):
@@ -209,7 +209,7 @@ def test_the_message_has_the_commands_of_every_way_that_it_offers(
     unpark = f"tidemark unpark {config.path} shop.orders"
     backfill = """airflow dags trigger shop_backfill --conf '{"tables": ["shop.orders"]}'"""
     assert orders.splitlines()[2:] == [
-        f"To go on with its Delta tables, once they fit: {unpark}; then: {backfill}",
+        f"To go on with its Delta tables, once they fit: {unpark}",
         f"To begin anew, once shop/history/shop/orders and shop/current/shop/orders are removed from {config.lake}: "
         f"{unpark} --anew; then let a run of shop_capture end; then: {backfill}",
     ]

@@ -347,8 +347,6 @@ class Model:
         return versions[-1]
 
     def _versions(self, table: str) -> list[TableSchema]:
-        """With the numbers that a plan gives the columns of a version that was not placed: by its names alone it would
-        lose the key's column where that was renamed before it. What the numbers lead to is compared with the source."""
         with self.environment.ledger_connection() as connection:
             return tables.versions(connection, table)
 

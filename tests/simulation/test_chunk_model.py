@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import psycopg
 import pytest
 
 from tests.simulation import chunk_model
@@ -18,7 +17,6 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tidemark import failpoints
 from tidemark.config import TableRule
-from tidemark.ledger.captured import tables
 
 ITEM = "shop.item"
 NUMBERS = itertools.count(1)  # of pipelines: a slot's name is the server's
@@ -128,21 +126,3 @@ def at_failpoint(monkeypatch: pytest.MonkeyPatch, name: str, acts: list[Callable
 
     monkeypatch.setenv(failpoints.VARIABLE, name)
     monkeypatch.setattr(failpoints, "os", SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=kill))
-
-
-def test_a_version_that_was_not_placed_has_the_renamed_key_of_those_before(shop: Environment, model: Model) -> None:
-    shop.execute(f"UPDATE {ITEM} SET id = 20 WHERE id = 2")  # staged with the old key
-    shop.run()
-    shop.execute(f"ALTER TABLE {ITEM} RENAME id TO k", f"UPDATE {ITEM} SET k = 30 WHERE k = 3")
-    shop.run()
-    assert model.wrongs() == []
-    # Of the message in between neither look at the catalogue has all names.
-    shop.execute(f"ALTER TABLE {ITEM} DROP a", f"ALTER TABLE {ITEM} ADD c int DEFAULT 7")
-    shop.execute(f"INSERT INTO {ITEM} (k) VALUES (50)")
-    shop.execute(f"ALTER TABLE {ITEM} DROP c", f"ALTER TABLE {ITEM} ADD e text")
-    shop.run()
-    with shop.ledger_connection() as connection:
-        assert [bool(version.published) for version in tables.versions(connection, ITEM)] == [True, True, True, False]
-    folded = [(row["k"], row["b"]) for row in model.outcome(ITEM)]
-    with psycopg.connect(shop.source) as connection:
-        assert sorted(folded) == connection.execute(f"SELECT k, b FROM {ITEM} ORDER BY k".encode()).fetchall()

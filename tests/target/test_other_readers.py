@@ -141,6 +141,26 @@ def test_every_reader_of_the_page_reads_what_spark_reads(
         assert said(readers, snippet(label) + "\nprint(rows)", lake=str(lake.root)) == 41, label
 
 
+ODD = [
+    *(("Legacy CRM", "Order Items"), ("shop", "a=b"), ("shop", "50%"), ("größe", "日本"), ("s", "x~2")),
+    *(("s", "_delta_log"), ("s", "{a}[b]*?"), ("s", "#a?b:c"), ("s", "it's $HOME `x`")),
+]
+
+
+def test_every_reader_finds_tables_of_odd_names(lake: Lake, readers: Path, spark: SparkSession) -> None:
+    tables = [lake.table(table_schema(name, {"id": "int"}, schema=schema)) for schema, name in ODD]
+    for table in tables:
+        table.stage([Change("insert", {"id": n}) for n in range(3)])
+    lake.applied(*[table.planned() for table in tables])
+    counted = "import json\nfrom tidemark.lake import Lake\nprint(json.dumps(Lake(root).table(name).rows().num_rows))"
+    for table in tables:
+        path, name = lake.path("current", table), str(table.schema.table)
+        assert spark.read.format("delta").load(path).count() == 3
+        for label, program in ALL_ROWS.items():
+            assert len(said(readers, DUMP + program, path=path, columns="id")) == 3, (label, name)
+        assert said(readers, counted, root=path.partition("/current/")[0], name=name) == 3
+
+
 def _timed(row: list[str]) -> list[str]:
     """Without the zeros at the end of a time's fraction, which some print."""
     return [re.sub(r"(:\d\d\.\d*?)0+$", r"\1", v).rstrip(".") for v in row]

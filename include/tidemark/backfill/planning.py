@@ -14,7 +14,6 @@ transactions (R9).
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -341,7 +340,7 @@ class _BackfillPlanner:
             elif text in backfill_checks.not_published(self._config, self._source):
                 not_captured[text] = NOT_PUBLISHED
             else:
-                names = [readable(captured.name) for captured in at_source.values()]
+                names = [str(captured.name) for captured in at_source.values()]
                 meant = closest(text, names, taken=self._request.tables, cutoff=TABLE_CUTOFF)
                 problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
         if problems:
@@ -599,9 +598,9 @@ def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapp
 
 
 def matching_tables(text: str, names: Mapping[str, TableName]) -> list[str]:
-    """The ids of the tables that somebody means: by an id, by a name as `status` and the page show it, or by a name or
-    pattern as the pipeline file has it. `names` are what the source calls them, by id."""
-    shown = [table for table, name in names.items() if text in (table, TableName.parse(table).shown, name.shown)]
+    """The ids of the tables that somebody means: by an id, or by a name or pattern as the pipeline file has it. `names`
+    are what the source calls them, by id."""
+    shown = [table for table, name in names.items() if text in (table, str(name))]
     if shown and set(text) & set("*?["):
         return shown  # a name with such a character: as a pattern it would mean others besides
     rule = TableRule(text)
@@ -609,11 +608,3 @@ def matching_tables(text: str, names: Mapping[str, TableName]) -> list[str]:
         return list(dict.fromkeys([*shown, *(table for table, name in names.items() if rule.matches(name))]))
     except ValueError:
         return shown
-
-
-def readable(table: TableName) -> str:
-    """The name as the pipeline file has it."""
-    return ".".join(
-        name if re.fullmatch(r'[^".*?\[]+', name) else '"' + name.replace('"', '""') + '"'
-        for name in (table.schema, table.name)
-    )

@@ -22,13 +22,15 @@ from tidemark.ledger.reading.proofs import Outcome
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.run import Run
+from tidemark.schema.fingerprint import HASHED, listed_columns
 from tidemark.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
 class TableProof:
     """One table's verify. `parts` of `of_parts` were read, None where rows of a filter were. `unproven` is why nothing
-    is said of it, half a sentence; `through_lsn` the table's oldest proof, with its moment."""
+    is said of it, half a sentence; `through_lsn` the table's oldest proof, with its moment. `columns` were compared;
+    `not_compared` are the source's other columns, each with why; of a hash the hashes are compared."""
 
     table: str
     verify: str
@@ -40,6 +42,8 @@ class TableProof:
     unproven: str | None
     through_lsn: Lsn | None
     through_at: datetime | None
+    columns: int
+    not_compared: str
 
     def __str__(self) -> str:
         read = f"{counted(self.outcome.rows, 'row')} compared in {counted(self.outcome.chunks, 'chunk')}"
@@ -47,12 +51,17 @@ class TableProof:
         if self.unproven is not None:
             return f"{self.table}: {read}, and nothing is proven: {self.unproven}."
         if not self.outcome.differences:
-            line = f"{self.table}: {extent} equal to the source as of {self.proven_lsn}. {read}."
+            line = f"{self.table}: {extent} equal to the source as of {self.proven_lsn}. {read}, {self._columns}."
         else:
-            line = f"{self.table}: {self.outcome}; {read}."
+            line = f"{self.table}: {self.outcome}; {read}, {self._columns}."
         if self.through_lsn is not None and self.through_at is not None:
             line += f" The whole table is proven through {self.through_lsn} ({self.through_at:%Y-%m-%d %H:%M} UTC)."
         return line
+
+    @property
+    def _columns(self) -> str:
+        compared = f"in {counted(self.columns, 'column')}"
+        return f"{compared}; nothing is proven of {self.not_compared}" if self.not_compared else compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,9 @@ def _table(ledger: Ledger, verify: Backfill) -> TableProof:
         unproven = f"the table needs a backfill: {row.backfill_reason}"
     elif outcome.unknown and not outcome.differences:
         unproven = f"what became of {counted(outcome.unknown, 'chunk')} is not known"
+    versions = tables.versions(ledger, verify.table)
+    compared = [] if not versions else [column for column in versions[-1].columns if column.mask != "null"]
+    left_out = () if row is None else tuple(column for column in row.uncaptured if column.why != HASHED)
     parts = None
     if verify.row_filter is None:
         parts = of_parts if verify.parts is None else len(verify.parts)
@@ -126,4 +138,6 @@ def _table(ledger: Ledger, verify: Backfill) -> TableProof:
         unproven=unproven,
         through_lsn=None if progress is None else progress.through_lsn,
         through_at=None if progress is None else progress.through_at,
+        columns=len(compared),
+        not_compared=listed_columns(left_out),
     )

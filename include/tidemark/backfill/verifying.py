@@ -26,7 +26,7 @@ import psycopg
 
 from tidemark.backfill import backfill_checks, read_sessions
 from tidemark.backfill.chunk_reading import shape
-from tidemark.backfill.planning import RANGES_PER_READER, matching_tables, readable
+from tidemark.backfill.planning import RANGES_PER_READER, matching_tables
 from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,
@@ -184,7 +184,7 @@ class _VerifyPlanner:
             if not fitting:
                 meant = closest(
                     text,
-                    [readable(captured.name) for captured in at_source.values()],
+                    [str(captured.name) for captured in at_source.values()],
                     taken=self._request.tables,
                     cutoff=TABLE_CUTOFF,
                 )

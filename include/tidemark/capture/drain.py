@@ -42,7 +42,6 @@ from tidemark.ledger.reading import chunks
 from tidemark.ledger.staged import batches
 from tidemark.ledger.staged import generations as ledger_generations
 from tidemark.lsn import Lsn
-from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import LogicalMessage
@@ -156,7 +155,7 @@ def _to_replay(ledger: Ledger, generation: int, asked: Collection[str]) -> froze
     going_on = replays.unplaced(ledger)
     wanted = {*asked} - {*going_on, *going_on.values()}
     reasons = {table: replays.why_not(ledger, generation, table) for table in sorted(wanted)}
-    problems = [f"{TableName.parse(table).shown} {reason}" for table, reason in reasons.items() if reason is not None]
+    problems = [f"{table} {reason}" for table, reason in reasons.items() if reason is not None]
     if problems:
         raise ReplayRefused(pipeline=ledger.pipeline, problems="; ".join(problems))
     return frozenset(wanted)

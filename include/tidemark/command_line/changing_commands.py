@@ -192,10 +192,9 @@ def replay(called: Invocation) -> int:
 def _named(called: Invocation) -> list[str]:
     """The tables of the command line as status spells them. Raises what says which was meant."""
     from tidemark.observe import table_commands as by_hand
-    from tidemark.observe.health import readable
 
     with called.open_ledger() as book:
-        return [readable(by_hand.named(book, called.config, table).table) for table in called.options.tables]
+        return [by_hand.named(book, called.config, table).table for table in called.options.tables]
 
 
 def _trigger_verify(called: Invocation, names: Sequence[str], *, share: str, repair: bool) -> int:

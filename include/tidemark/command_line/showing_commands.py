@@ -16,7 +16,9 @@ from typing import Any, Final
 from tidemark.command_line import screen
 from tidemark.command_line.invocation import Invocation, pipelines_folder
 from tidemark.config import file_reader
+from tidemark.errors import TidemarkError
 from tidemark.findings import listed
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.lsn import Lsn
 from tidemark.observe import status_json
 from tidemark.observe.status import Status, read_status
@@ -75,15 +77,16 @@ def tables(called: Invocation) -> int:
     options = called.options
     now = _status(called.config, called, of_lake=False)
     shown = status_json.to_json(now)
-    rows = [row for row in shown["tables"] if _fits(row, options.pattern) and options.state in (None, row["state"])]
-    if options.pattern and not rows and options.state is None:
+    pattern = options.pattern
+    if pattern and not any(_fits(row, pattern) for row in shown["tables"]):
         from tidemark.observe import table_commands
 
         with called.open_ledger() as book:
-            table_commands.named(book, called.config, options.pattern)
+            pattern = table_commands.named(book, called.config, pattern).table
+    rows = [row for row in shown["tables"] if _fits(row, pattern) and options.state in (None, row["state"])]
     if options.json:
         screen.dump(rows)
-    elif len(rows) == 1 and options.pattern in (rows[0]["name"], rows[0]["table"]):
+    elif len(rows) == 1 and pattern == rows[0]["table"]:
         _one_table(called, rows[0], shown["now"])
     else:
         _table_lines(rows, shown["now"])
@@ -130,7 +133,6 @@ def positions(called: Invocation) -> int:
 def plan(called: Invocation) -> int:
     """What the next merge would take, and what it would leave and why."""
     from tidemark.observe import next_plan
-    from tidemark.observe.health import readable
 
     with called.open_ledger() as book:
         backlogs = next_plan.read(book, called.config, datetime.now(UTC))
@@ -157,7 +159,7 @@ def plan(called: Invocation) -> int:
         [
             (
                 *(
-                    readable(backlog.table),
+                    backlog.table,
                     str(backlog.batches),
                     screen.number(backlog.changes),
                     screen.size(backlog.bytes),
@@ -227,6 +229,7 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
     with called.open_ledger() as book:
         details = table_details.read(book, row["table"])
     assert details is not None
+    view = _view(called, details.row)
     more = status_json.details_to_json(called.config, details)
     error, delta = row["error"], more["delta"]
     facts = [
@@ -249,6 +252,7 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         *_merged(more["merged"]),
         *((one["kind"], _size_of(one, now)) for one in delta),
         ("did not fit", ", ".join(f"{column} ({count})" for column, count in more["unfit"].items())),
+        ("not captured", ", ".join(f"{one['column']} ({one['why']})" for one in more["not_captured"])),
         ("holes", ", ".join(f"{column} ({count})" for column, count in more["holes"].items())),
         *(
             (f"{change['decided']} {screen.ago(change['at'], now)}", _change(change))
@@ -257,6 +261,20 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         *((f"version {version['version']}", "; ".join(version["changed"])) for version in more["versions"]),
     ]
     screen.table((row["name"], ""), [(name, value) for name, value in facts if value], severities=())
+    if view:
+        screen.say("", view)
+
+
+def _view(called: Invocation, row: TableRow) -> str:
+    """What computes the generated columns that are not captured; where the source cannot be read, why."""
+    import psycopg
+
+    from tidemark.observe import generated_columns
+
+    try:
+        return generated_columns.view(called.config, row, source=called.source)
+    except (psycopg.Error, TidemarkError) as failed:
+        return f"The expressions of its generated columns cannot be read: {type(failed).__name__}."
 
 
 def _merged(merged: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ def changes_file(folder: str, table: TableName, schema_version: int, number: int
 
 
 def _one_name(table: TableName) -> str:
-    name = str(table)
+    name = table.path.replace("/", ".")
     if len(name) > MAX_NAME:
         name = f"{name[: MAX_NAME - 17]}-{sha256(name.encode()).hexdigest()[:16]}"
     return name

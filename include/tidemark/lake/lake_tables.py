@@ -53,7 +53,7 @@ class Lake:
         self.engine = _engine(spark, storage_options)
 
     def table(self, name: str) -> TableInLake:
-        """`name` is what the source calls the table: "shop.orders"; a name with a dot of its own is percent-encoded. Of
+        """`name` is what the source calls the table: "shop.orders"; a name with a dot of its own is quoted. Of
         several tables that had the name it is the one that has it now, as the last merge knew; "shop.orders~1",
         "shop.orders~2" are the first and the second of them, whatever they are called."""
         return TableInLake(self, name)
@@ -104,7 +104,7 @@ class Lake:
 
     def _places(self, names: Iterable[str], noted: OpenedTable | None = None) -> dict[str, TableName]:
         ids = {name: TableName.parse(name) for name in names}
-        asked = {str(table): name for name, table in ids.items() if "~" not in name}
+        asked = {str(table): name for name, table in ids.items() if not _has_place(name)}
         noted = noted or self._noted()
         if not asked or noted is None or "source_name" not in {column.name for column in noted.columns}:
             return ids  # no table has had the name of another one yet
@@ -398,3 +398,8 @@ def _one(rows: Sequence[Mapping[str, Any]]) -> Position | None:
 
 def _made_up() -> str:
     return f"tidemark_{uuid4().hex}"
+
+
+def _has_place(name: str) -> bool:
+    """Whether the name says which of the tables that had it is meant; within quotes "~" is a character like others."""
+    return "~" in name.rpartition('"')[2]

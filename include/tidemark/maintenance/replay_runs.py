@@ -102,9 +102,7 @@ def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
     there = {row.table for row in rows}
     called = relation_ids.names(ledger)
     captured = {row.table: called.get(row.table, TableName.parse(row.table)) for row in rows if row.life.is_captured}
-    by_name = {TableName.parse(row.table).shown: row.table for row in rows}
-    by_name |= {name.shown: table for table, name in captured.items()}
-    by_name |= {str(name): table for table, name in captured.items()}
+    by_name = {str(name): table for table, name in captured.items()}
     versions = tables.versions_of(ledger, there)
     problems = [] if request.tables else ["it names no table"]
     keys: dict[str, tuple[str, ...]] = {}

@@ -178,10 +178,6 @@ def judge(
     return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged))
 
 
-def readable(table: str) -> str:
-    return TableName.parse(table).shown
-
-
 # --- the pipeline -----------------------------------------------------------------------------------------------------
 
 
@@ -236,7 +232,7 @@ def _errors_of_preflight(ledger: PipelineStatus) -> Iterator[Concern]:
     for entry in ledger.table_errors:
         checks = ", ".join(sorted({error.check for error in entry.errors}))
         kind = "not captured" if entry.barred else "has an error"
-        yield Concern(kind, "red", entry.message, readable(entry.table), checks, since=entry.since)
+        yield Concern(kind, "red", entry.message, entry.table, checks, since=entry.since)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -245,7 +241,7 @@ def _errors_of_preflight(ledger: PipelineStatus) -> Iterator[Concern]:
 def _of_table(
     config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime, being_read: frozenset[str]
 ) -> Iterator[Concern]:
-    row, name = table.row, readable(table.table)
+    row, name = table.row, table.table
     if not row.life.is_captured:
         if row.life.is_parked and row.error is not None and table.waiting_batches:
             exact = TableName.parse(row.table).exact  # another one may have the name
@@ -274,7 +270,7 @@ def _of_table(
     if row.life.needs_backfill:
         yield _unfilled(config, table, being_read)
     elif table.beside is not None:
-        before = readable(table.beside)
+        before = table.beside
         why = f"it is whole; the next run of {config.pipeline}_capture has readers see it in place of {before}"
         yield Concern("replayed" if table.is_replayed else "another shape", "note", why, name, brief=why)
     if table.differences:
@@ -294,7 +290,7 @@ def _of_table(
 
 def _paused(config: PipelineConfig, table: TableStatus) -> Concern:
     """A person's choice, which a person may forget."""
-    row, name = table.row, readable(table.table)
+    row, name = table.row, table.table
     by = f"by {row.paused_by}"
     message = f"Nothing of it is merged until somebody resumes it; {counted(table.waiting_changes, 'change')} wait."
     way = f"To go on: tidemark resume {quote(config.path)} {quote(name)}"
@@ -315,13 +311,13 @@ def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Conce
         f"{', more than max_lag_s' if late else ''}{'' if until is None else f'; by choice, until {moment(until)}'}."
     )
     way = f"The log of merge in {config.pipeline}_capture says what it waits for"
-    name = readable(table.table)
+    name = table.table
     return Concern("behind", "red" if late else "note", message, name, since=table.waiting_since, ways=(way,))
 
 
 def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[str]) -> Concern:
     """What is being read ends by itself, and so does what the capture starts; a table that is parked is not read."""
-    row, name = table.row, readable(table.table)
+    row, name = table.row, table.table
     reason = row.backfill_reason or "nobody knows why"
     if table.table in being_read:
         return Concern("being backfilled", "warning", reason, name, reason, since=row.backfill_since)
@@ -353,7 +349,7 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
 def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime) -> Iterator[Concern]:
     """A table of history alone has nothing to be proven. One that never was, where two rounds of nights went by, is as
     one whose proof is as old as that."""
-    name, proof = readable(table.table), table.verified
+    name, proof = table.table, table.verified
     if not table.row.has_current:
         return
     oldest = None if proof is None else proof.through_at
@@ -421,7 +417,7 @@ def _standing_still(config: PipelineConfig, backfills: Iterable[OpenBackfill], n
         )
         way = f"To go on where it stands: clear the red task of {dag}, or airflow dags trigger {dag}"
         severity: Severity = "red" if fills else "warning"
-        name = readable(_table(backfill))
+        name = _table(backfill)
         yield Concern("backfill stands still", severity, message, name, since=backfill.active_at, ways=(way,))
 
 

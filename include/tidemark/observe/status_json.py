@@ -6,7 +6,7 @@ ends their name. No row's value is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,10 +17,11 @@ from tidemark.ledger.captured.table_details import TableDetails
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.staged.plans import TakenWay
 from tidemark.lsn import Lsn
-from tidemark.observe.health import SEVERITIES, Concern, Health, readable
+from tidemark.observe.health import SEVERITIES, Concern, Health
 from tidemark.observe.park_endings import ways_on
 from tidemark.observe.run_verdict import figures_of
 from tidemark.observe.status import Status
+from tidemark.schema.table import Column
 from tidemark.source.wal.slot import SlotState
 
 DAGS: Final = ("capture", "backfill", "verify", "maintenance")
@@ -68,6 +69,8 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
         "holes": row.holes,
         "unfit": details.unfit,
         "merged": _merged(details.merged),
+        "columns": [_column(column, details.unfit) for column in details.columns],
+        "not_captured": [{"column": column.name, "why": column.why} for column in row.uncaptured],
         "definition_changes": [definition_change(change) for change in details.definition_changes],
         "versions": [{"version": version.number, "changed": list(version.changed)} for version in details.versions],
         "delta": [
@@ -85,10 +88,20 @@ def _merged(taken: TakenWay | None) -> dict[str, Any] | None:
     return {"plan": taken.plan, "steps": steps, "fall_backs": list(taken.fall_backs)}
 
 
+def _column(column: Column, unfit: Mapping[str, int]) -> dict[str, Any]:
+    return {
+        "name": column.name,
+        "type": column.type,
+        "target": column.target,
+        "mask": column.mask,
+        "unfit": unfit.get(column.name, 0),
+    }
+
+
 def definition_change(change: DefinitionChange) -> dict[str, Any]:
     """What was decided when a table's definition changed; `before` and `after` are version numbers."""
     return {
-        "table": readable(change.table),
+        "table": change.table,
         "lsn": _lsn(change.lsn),
         "decided": change.decided,
         "reason": change.reason,
@@ -100,7 +113,7 @@ def definition_change(change: DefinitionChange) -> dict[str, Any]:
 
 
 def _concern(concern: Concern, status: Status) -> dict[str, Any]:
-    ids = {readable(table.table): table.table for table in status.tables}
+    ids = {table.table: table.table for table in status.tables}
     return {
         "kind": concern.kind,
         "severity": concern.severity,
@@ -138,7 +151,7 @@ def _positions(status: Status, ledger: PipelineStatus) -> dict[str, Any]:
         "source_lsn": _lsn(figures.source_lsn),
         "staged_at": _time(ledger.generation.heartbeat_at),
         "confirmable_lsn": _lsn(ledger.confirmable_lsn),
-        "held_back_by": [readable(table) for table in sorted(ledger.held_back_by)],
+        "held_back_by": sorted(ledger.held_back_by),
     }
 
 
@@ -179,7 +192,7 @@ def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
         "backfill": now.backfill,
         "purpose": backfill.purpose,
         "table": now.table,
-        "name": readable(now.table),
+        "name": now.table,
         "mode": now.mode,
         "rows": now.rows,
         "estimated_rows": now.estimated_rows,
@@ -205,7 +218,7 @@ def _put_aside(pair: PutAside, status: Status) -> dict[str, Any]:
     """`removed_from` is null where maintenance removes none."""
     return {
         "table": pair.table,
-        "name": readable(pair.table),
+        "name": pair.table,
         "lsn": _lsn(pair.lsn),
         "since": _time(pair.since),
         "bytes": pair.bytes,
@@ -219,7 +232,7 @@ def _tables(status: Status, health: Health) -> Iterator[dict[str, Any]]:
         if concern.table:
             worst.setdefault(concern.table, concern)
     for table in status.tables:
-        name = readable(table.table)
+        name = table.table
         yield {
             **_table(table, name, health.states[table.table], worst.get(name)),
             "due_at": _time(status.due_at(table)),

@@ -23,7 +23,7 @@ from typing import Final
 
 from tidemark.findings import listed
 from tidemark.ledger.observations.overview import OpenBackfill, TableStatus
-from tidemark.observe.health import KINDS, SEVERITIES, Concern, Health, readable
+from tidemark.observe.health import KINDS, SEVERITIES, Concern, Health
 from tidemark.observe.status import Status
 from tidemark.wording import counted, moment
 
@@ -82,7 +82,7 @@ def _waiting(status: Status) -> Iterator[str]:
     held: dict[str, list[str]] = {}
     for table in status.tables:
         if (holder := status.held_by(table)) is not None:
-            held.setdefault(holder, []).append(readable(table.table))
+            held.setdefault(holder, []).append(table.table)
     for holder, names in sorted(held.items()):
         yield f"  merge   {holder} works on {listed(names, limit=NAMES)}; other merges leave what waits to the next one"
 
@@ -91,7 +91,7 @@ def _definitions(status: Status) -> Iterator[str]:
     """The last changes of tables' definitions, and what was decided."""
     for change in () if status.ledger is None else status.ledger.definition_changes[:SAID_IN_FULL]:
         by = f" by {change.decided_by}" if change.decided_by else ""
-        yield f"  altered {readable(change.table)}: {change.reason}; {change.decided}{by} {moment(change.decided_at)}"
+        yield f"  altered {change.table}: {change.reason}; {change.decided}{by} {moment(change.decided_at)}"
 
 
 def _put_aside(status: Status, limit: int | None) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _put_aside(status: Status, limit: int | None) -> Iterator[str]:
         end = "" if pair.lsn is None else f", all of it below {pair.lsn}"
         size = "" if pair.bytes is None else f", {pair.bytes / 2**20:.0f} MiB"
         becomes = "kept for good" if at is None else f"maintenance removes it from {moment(at)} on"
-        yield f"  aside   {readable(pair.table)} since {moment(pair.since)}{end}{size}; {becomes}"
+        yield f"  aside   {pair.table} since {moment(pair.since)}{end}{size}; {becomes}"
     if limit is not None and len(status.put_aside) > limit:
         yield f"  aside   and {len(status.put_aside) - limit} more"
 
@@ -140,7 +140,7 @@ def _generation(status: Status) -> str:
         return "no generation yet; the first preflight opens one"
     generation = status.ledger.generation
     heartbeat = "" if generation.heartbeat_at is None else f", heartbeat {moment(generation.heartbeat_at)}"
-    held = [readable(table) for table in sorted(status.ledger.held_back_by)]
+    held = sorted(status.ledger.held_back_by)
     confirmable = f", {status.ledger.confirmable_lsn} may be confirmed (held back by {listed(held)})" if held else ""
     return f"generation {generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
 
@@ -186,7 +186,7 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
     )
     what = "backfill" if backfill.purpose == "fill" else "verify"
     lines = [
-        f"{what} {now.backfill} of {readable(now.table)}, open since {moment(backfill.opened_at)}, {reader}",
+        f"{what} {now.backfill} of {now.table}, open since {moment(backfill.opened_at)}, {reader}",
         f"  {now}",
     ]
     if backfill.filled:
@@ -220,7 +220,7 @@ def _line(status: Status, health: Health, table: TableStatus) -> tuple[str, ...]
     if table.row.holes:
         needs.append(f"values of {', '.join(sorted(table.row.holes))} ({sum(table.row.holes.values())})")
     return (
-        readable(table.table),
+        table.table,
         health.states[table.table],
         str(table.applied_lsn),
         waiting,

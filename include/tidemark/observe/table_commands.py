@@ -21,7 +21,6 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.observations import overview
 from tidemark.ledger.staged import generations
 from tidemark.names import TableName
-from tidemark.observe.health import readable
 from tidemark.storage.store import Store
 from tidemark.wording import TABLE_CUTOFF, closest
 
@@ -44,7 +43,7 @@ def unpark(
             return _begin_anew(config, book, row.table)
         kind = None if row.error is None else row.error.kind
         if kind == DefinitionFrozen.__name__ and config.evolves(relation_ids.name_of(book, row.table)) == "freeze":
-            return f"The file says `evolve: freeze` for {readable(row.table)}: nothing was done.", False
+            return f"The file says `evolve: freeze` for {row.table}: nothing was done.", False
         with book.transaction():
             if kind in evolve_decisions.KINDS:
                 definition_changes.accept(book, row.table, who)
@@ -63,9 +62,9 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
     if existing:
         return f"Nothing was done. First remove {' and '.join(existing)} from {config.lake}.", False
     if not joins.restart(ledger, table):
-        return f"{readable(table)} is not parked.", False
+        return f"{table} is not parked.", False
     return (
-        f"{readable(table)} begins anew. Once a run of {config.pipeline}_capture is through, trigger "
+        f"{table} begins anew. Once a run of {config.pipeline}_capture is through, trigger "
         f"{config.pipeline}_backfill for it.",
         True,
     )
@@ -78,7 +77,7 @@ def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, 
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         row = named(book, config, table)
-        name = readable(row.table)
+        name = row.table
         versions = tables.versions(book, row.table)
         if versions and not versions[-1].has_current:
             return f"Nothing was done. {name} has no current that a backfill could put right: begin it anew.", False
@@ -97,7 +96,7 @@ def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         row = named(book, config, table)
-        name = readable(row.table)
+        name = row.table
         with book.transaction():
             tables.lock(book, [row.table])  # or a merge could park it between the question and the pause
             locked = tables.one(book, row.table)
@@ -123,8 +122,8 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
             tables.resume(book, shape.before)  # it was paused when this shape of it began
         if not tables.resume(book, row.table):
             state = "parked; to go on with it: unpark" if row.life.is_parked else row.life.merge
-            return f"{readable(row.table)} is not paused (it is {state}).", False
-        return f"{readable(row.table)} is resumed; the next run applies all of its staged batches in order.", True
+            return f"{row.table} is not paused (it is {state}).", False
+        return f"{row.table} is resumed; the next run applies all of its staged batches in order.", True
 
 
 def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
@@ -137,10 +136,10 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
         called = relation_ids.name_of(book, row.table)
         entry = next((rule for rule in config.tables if rule.exact and rule.matches(called)), None)
         if entry is not None:
-            return f"The file names {readable(row.table)} in line {entry.line}: take it out first.", False
+            return f"The file names {row.table} in line {entry.line}: take it out first.", False
         if row.life.is_captured:
             return (
-                f"{readable(row.table)} is captured. Take it out of the file, or drop it at the source; once a run of "
+                f"{row.table} is captured. Take it out of the file, or drop it at the source; once a run of "
                 f"{config.pipeline}_capture is through it can be forgotten.",
                 False,
             )
@@ -148,13 +147,13 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
         waiting = 0 if status is None else sum(t.waiting_batches for t in status.tables if t.table == row.table)
         if waiting and row.life.is_merged:
             return (
-                f"{readable(row.table)} has staged changes that are not merged yet: let the next run merge them.",
+                f"{row.table} has staged changes that are not merged yet: let the next run merge them.",
                 False,
             )
         joins.forget(book, row.table)
         folders = f"{layout.current_table(config.pipeline, name)} and {layout.history_table(config.pipeline, name)}"
         left = " Its staged changes will not be merged unless it comes back." if waiting else ""
-        return f"{readable(row.table)} is forgotten. Its Delta tables {folders} stay in {config.lake}.{left}", True
+        return f"{row.table} is forgotten. Its Delta tables {folders} stay in {config.lake}.{left}", True
 
 
 def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
@@ -164,11 +163,18 @@ def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
     called = relation_ids.names(ledger)
     captured = {str(called.get(row.table, row.table)): row for row in rows if row.life.is_captured}
     by_place = {TableName.parse(row.table).exact: row for row in rows}
-    for named_rows in (captured, {row.table: row for row in rows}, by_place):
-        shown = {readable(name): row for name, row in reversed(named_rows.items())}
-        if (row := named_rows.get(table) or shown.get(table)) is not None:
-            return row
-    known = [readable(row.table) for row in rows]
+    for spelling in (table, _spelled(table)):
+        for named_rows in (captured, {row.table: row for row in rows}, by_place):
+            if (row := named_rows.get(spelling)) is not None:
+                return row
+    known = [row.table for row in rows]
     meant = closest(table, known, cutoff=TABLE_CUTOFF)
     hint = f" (did you mean {meant}?)" if meant else ""
     raise TableUnknown(pipeline=config.pipeline, table=table + hint, known=listed(known, limit=NAMES) or "none yet")
+
+
+def _spelled(table: str) -> str:
+    try:
+        return str(TableName.parse(table))
+    except ValueError:
+        return table

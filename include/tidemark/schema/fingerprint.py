@@ -8,6 +8,7 @@ the rows of pg_attribute alone. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import field
@@ -19,13 +20,22 @@ from tidemark.strict_json import JsonRecord
 # In a column's `spelling`: some label or column of its type was written after the column's own row in pg_attribute.
 SPELLED_SINCE: Final = "altered since"
 
+# Why a column is not captured, or not as the source has it.
+LEFT_OUT: Final = "left out by the pipeline file"
+GENERATED: Final = "generated, not published"
+VIRTUAL: Final = "generated, virtual"
+UNLISTED: Final = "not in the publication's column list"
+HASHED: Final = "masked: sha256"
+EMPTIED: Final = "masked: null"
+
 
 class ColumnPrint(JsonRecord, frozen=True):
     """One captured column. `missing` is a hash of its attmissingval ("masked" for a masked column),
     `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
     an enum and the columns of a composite type, by their OIDs. `default` is PostgreSQL's text of its attmissingval,
     None if it is masked, too long, or not the same in all partitions. `comment` is for people, "" if there is none or
-    the look was not for it."""
+    the look was not for it. `dimensions` are those that an array was declared with,
+    None where only the catalogue would tell."""
 
     attnum: int
     name: str
@@ -38,6 +48,14 @@ class ColumnPrint(JsonRecord, frozen=True):
     spelling: dict[str, str] = field(default_factory=dict)
     default: str | None = None
     comment: str = ""
+    dimensions: int | None = None
+
+
+class UncapturedColumn(JsonRecord, frozen=True):
+    """A column whose values do not reach the lake as the source has them, and why, in a word or two."""
+
+    name: str
+    why: str
 
 
 class PartitionPrint(JsonRecord, frozen=True):
@@ -77,6 +95,7 @@ class Fingerprint(JsonRecord, frozen=True):
       OIDs, each with the transaction id below which every transaction had ended when it was first missed.
     - `comment` is the table's; `toast` the OID of its TOAST table, 0 if it has none or it was not read.
     - `told` is the transaction since which the trusted event trigger is unchanged, 0 without one.
+    - `uncaptured` are columns whose values are not captured as the source has them; for people, as comments are.
     """
 
     relation_oid: int
@@ -98,14 +117,20 @@ class Fingerprint(JsonRecord, frozen=True):
     called: str = ""
     called_xmin: int = 0
     told: int = 0
+    uncaptured: tuple[UncapturedColumn, ...] = ()
 
     def relations(self) -> tuple[int, ...]:
         """The OIDs of what its rows lie in."""
         return tuple(leaf.oid for leaf in self.partitions) or (self.relation_oid,)
 
     def comments(self) -> dict[int, str]:
-        """The comments by the numbers of the columns, the table's under 0; without those that are empty."""
-        by_number = {0: self.comment, **{column.attnum: column.comment for column in self.columns}}
+        """The comments by the numbers of the columns, the table's under 0, which also lists the columns that are not
+        captured; without those that are empty."""
+        of_table = self.comment
+        if self.uncaptured:
+            lacking = f"Not captured: {listed_columns(self.uncaptured)}"
+            of_table = f"{self.comment.rstrip('. ')}. {lacking}" if self.comment else lacking
+        by_number = {0: of_table, **{column.attnum: column.comment for column in self.columns}}
         return {number: comment for number, comment in by_number.items() if comment}
 
     def carried(self, before: Fingerprint | None) -> Fingerprint:
@@ -126,3 +151,7 @@ class Fingerprint(JsonRecord, frozen=True):
         gone |= {leaf.oid: seen_below for leaf in before.partitions}
         there = {leaf.oid for leaf in self.partitions}
         return replace(self, gone=tuple(sorted((oid, below) for oid, below in gone.items() if oid not in there)))
+
+
+def listed_columns(columns: Iterable[UncapturedColumn]) -> str:
+    return ", ".join(f"{column.name} ({column.why})" for column in columns)

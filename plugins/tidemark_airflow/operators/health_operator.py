@@ -35,7 +35,7 @@ class HealthOperator(BaseOperator):
 
     @guarded
     def execute(self, context: Context) -> str:
-        from tidemark.observe.health import NOT_CAPTURED, readable
+        from tidemark.observe.health import NOT_CAPTURED
         from tidemark.observe.run_verdict import examine
 
         run = run_of(self.config, context)
@@ -45,7 +45,7 @@ class HealthOperator(BaseOperator):
         metrics.emit(examined)
         health = examined.health
         if self.decides and health.states:
-            names = [readable(table) for table, state in health.states.items() if state != NOT_CAPTURED]
+            names = [table for table, state in health.states.items() if state != NOT_CAPTURED]
             offered_tables.offer(self.config.pipeline, names)
         for concern in (*health.of("red"), *health.of("warning")):
             level = logging.ERROR if concern.severity == "red" else logging.WARNING

@@ -8,6 +8,7 @@ from tests.support.definitions import missing, numbers, state, versions
 from tests.support.pipeline import Pipeline
 from tidemark.capture.merge_planning import leased_plan
 from tidemark.config import TableRule
+from tidemark.observe import generated_columns
 from tidemark.schema.fingerprint import Fingerprint
 
 
@@ -416,3 +417,27 @@ def test_comments_are_kept_with_the_fingerprint_and_mark_nothing(orders: Pipelin
     with leased_plan(orders.task("merge")) as plan:
         assert plan is not None
         assert [table.comments for table in plan.tables] == [{3: "by whom"}]
+
+
+def test_what_is_not_captured_stands_in_the_tables_comment_with_why(pipeline: Pipeline) -> None:
+    pipeline.with_tables(TableRule("public.line", leave_out=("secret",), mask={"email": "sha256"}))
+    pipeline.execute(
+        "CREATE TABLE line (id int PRIMARY KEY, pieces int, secret text, email text, "
+        "double int GENERATED ALWAYS AS (pieces * 2) VIRTUAL, triple int GENERATED ALWAYS AS (pieces * 3) STORED)",
+        "COMMENT ON TABLE line IS 'what was ordered.'",
+    )
+    pipeline.begin()
+    pipeline.execute("INSERT INTO line (id) VALUES (1)")
+    pipeline.drain()
+    row = pipeline.table_row("public.line")
+    assert {column.name: column.why for column in row.uncaptured} == {
+        "secret": "left out by the pipeline file",
+        "email": "masked: sha256",
+        "double": "generated, virtual",
+        "triple": "generated, not published",
+    }
+    comments = Fingerprint.from_json(row.fingerprint or {}).comments()
+    assert comments[0].startswith("what was ordered. Not captured: secret (left out by the pipeline file), email")
+    view = generated_columns.view(pipeline.config, row, source=pipeline.source)
+    assert "       (pieces * 2) AS `double`,\n       (pieces * 3) AS `triple`\n" in view
+    assert view.endswith("current/public/line`")

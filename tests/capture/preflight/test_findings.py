@@ -38,8 +38,8 @@ class TestFindings:
         text = str(report)
         for fragment in (
             "Colour, colour",
-            "'_op' of shop.Mixed",
-            "'_Old.n' of shop.Mixed",
+            "'_op' of shop.\"Mixed\"",
+            "'_Old.n' of shop.\"Mixed\"",
             "'id' belongs to the key of shop.orders and is masked",
             "shop.orders has no column 'nte'",
             "Did you mean 'note'?",

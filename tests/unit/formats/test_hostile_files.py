@@ -36,7 +36,7 @@ CLAIM = Claim(
 )
 SWEEP = Sweep("b1", "5:9:6", 7, "verify", (KeyPart(None, (SECRET,)), KeyPart((SECRET,), None)), ((SECRET, "ü"),))
 COLUMN = Column("size", "numeric(5,2)", 1700, 327686, "decimal(5,2)", "null", 3, "0.00")
-SCHEMA = replace(schema_of("shop.a%2Eb"), columns=(COLUMN,), published=(1, 3))
+SCHEMA = replace(schema_of('shop."a.b"'), columns=(COLUMN,), published=(1, 3))
 LOOK = Fingerprint(
     *(16384, 16390, 3, "full", ("id",), (ColumnPrint(1, "id", 23, -1, True, "", None, 700, {"9": "x"}, "0", "c"),)),
     *((PartitionPrint(16400, 16400, True, "700 701", 702),), ("16500",), None, ("id",), 703, ((2, "old"),), ((9, 10),)),

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from tidemark.formats.watermark import LONGEST_BYTES, Watermark
+from tidemark.names import TableName
 
 MARK = Watermark("high", "shop", 3, "b1", "shop.orders", "1-7", "6d0cf5b4-2c3f-4a52-9b0e-2f3a5f3e9a11")
 
@@ -24,7 +25,7 @@ def test_a_watermark_comes_back_as_it_was_written() -> None:
 
 
 def test_the_longest_names_fit() -> None:
-    table = ".".join(["%01" * 63, "%01" * 63])
+    table = str(TableName("\x01" * 63, "\x01" * 63))
     longest = Watermark("high", "p" * 64, 2**31, "b" * 64, table, "1000000-1000000", MARK.attempt)
     assert Watermark.parse(longest.content().encode()) == longest
     assert len(longest.content()) < LONGEST_BYTES / 2

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from tidemark.capture.definitions.column_guarding import Withheld
 from tidemark.capture.definitions.marks import marks_of, withheld_marks
-from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, numbered
+from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, nested_as_text, numbered
 from tidemark.capture.definitions.told_definitions import ToldDefinitions
 from tidemark.config import TableRule
 from tidemark.formats.manifest import TableMark
@@ -171,7 +171,9 @@ class Schemas:
         if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
             return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
         if not same:
-            self._catalog = self._look()  # from after the message
+            self._catalog = self._look()  # from after the message, so it has the columns that are new
+            captured = self._catalog.tables.get(relation.relation_oid)
+            shape = nested_as_text(shape, captured, latest or (ahead[-1] if ahead else None))
         shape = self._placed(relation, shape)
         if may_be_others and latest is not None and latest.published == shape.published:
             return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)

@@ -59,7 +59,26 @@ def define(
     if not columns:
         unfit.append("no column of it is captured")
     columns = [_in_key(column) if column.name in key else column for column in columns]
-    return TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns)), unfit
+    shape = TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns))
+    return nested_as_text(shape, catalog.tables.get(relation.relation_oid), latest), unfit
+
+
+def nested_as_text(shape: TableSchema, captured: CapturedTable | None, latest: TableSchema | None) -> TableSchema:
+    """The shape with text in place of arrays that were declared with more than one dimension: Delta's type holds no
+    such value. A column that was captured as an array stays one, whatever it is declared as later, since PostgreSQL
+    does not hold its values to that. A column that the catalogue has no more stays what it was captured as."""
+    seen = {} if captured is None else {(c.name, c.type_oid): c.dimensions for c in captured.columns}
+    before = {} if latest is None else {(c.name, c.type_oid, c.typmod): c.target for c in latest.columns}
+
+    def is_nested(column: Column) -> bool:
+        dimensions = seen.get((column.name, column.type_oid))
+        known = before.get((column.name, column.type_oid, column.typmod))
+        return known == "string" if dimensions is None else dimensions > 1 and known in (None, "string")
+
+    columns = tuple(
+        replace(c, target="string") if c.target.startswith("array<") and is_nested(c) else c for c in shape.columns
+    )
+    return shape if columns == shape.columns else replace(shape, columns=columns)
 
 
 def catalogue_shape(

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from msgspec.structs import replace
+
 from tidemark.config import TableRule
 from tidemark.formats.definition import (
     PREFIX,
@@ -211,8 +213,14 @@ class ToldDefinitions:
         before = {} if latest is None else {column.attnum: column for column in latest.columns if column.attnum}
         missing = self._relations[told.oid].missing
         columns = tuple(
-            _print(
-                c, missing.get(c.attnum), before.get(c.attnum), prints.get(c.attnum) if told.relkind == "p" else None
+            replace(
+                _print(
+                    c,
+                    missing.get(c.attnum),
+                    before.get(c.attnum),
+                    prints.get(c.attnum) if told.relkind == "p" else None,
+                ),
+                dimensions=None if (seen := prints.get(c.attnum)) is None else seen.dimensions,
             )
             for c in told.columns
         )

@@ -27,6 +27,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.reading import backfills
 from tidemark.names import TableName
 from tidemark.source.catalogue import inspection, publication
+from tidemark.source.catalogue.column_findings import column_findings
 from tidemark.source.catalogue.inspection import ServerFacts
 from tidemark.source.catalogue.publication import Matching, Publication, SourceTable
 from tidemark.source.catalogue.publication_findings import publication_findings, publication_work, work_findings
@@ -58,6 +59,7 @@ def select(
     published = publication.read(source, config.publication)
     findings += inspection.table_findings(matched, config, facts, in_ledger.followed)
     findings += publication_findings(config, matched, published, facts)
+    findings += column_findings(config, matched, published, facts)
     selected = matched.without(barred_by(findings, in_ledger.captured & covered(published)))
     work = publication_work(config, selected, published, facts)
     findings += work_findings(config, published, work, facts, slot=slot)

@@ -17,7 +17,7 @@ from tidemark.ledger.staged import batches, generations, plans, positions
 from tidemark.ledger.staged.plans import TakenWay
 from tidemark.lsn import Lsn
 from tidemark.schema.evolution import compare_schemas, dropped_before
-from tidemark.schema.table import TableSchema
+from tidemark.schema.table import Column, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Version:
 @dataclass(frozen=True, slots=True)
 class TableDetails:
     """`unfit` maps a column to its values that the target type could not hold; `versions` and
-    `definition_changes` stand newest first; `merged` is how the table was merged the last time."""
+    `definition_changes` stand newest first; `columns` are those of the newest version; `merged` is how the table was
+    merged the last time."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -41,6 +42,7 @@ class TableDetails:
     delta: tuple[DeltaTable, ...]
     definition_changes: tuple[DefinitionChange, ...] = ()
     merged: TakenWay | None = None
+    columns: tuple[Column, ...] = ()
 
 
 def read(ledger: Ledger, table: str) -> TableDetails | None:
@@ -52,15 +54,17 @@ def read(ledger: Ledger, table: str) -> TableDetails | None:
         if row is None or generation is None:
             return None
         position = positions.all_of(ledger, generation.number).get(table)
+        versions = tables.versions(ledger, table)
         return TableDetails(
             row=row,
             history_lsn=None if position is None else position.history_lsn,
             current_lsn=None if position is None else position.current_lsn,
             unfit=batches.unfit(ledger).get(table, {}),
-            versions=_versions(tables.versions(ledger, table)),
+            versions=_versions(versions),
             delta=table_sizes.all_of(ledger).get(table, ()),
             definition_changes=definition_changes.of_table(ledger, table),
             merged=plans.last_way(ledger, table),
+            columns=versions[-1].columns if versions else (),
         )
 
 

@@ -23,7 +23,7 @@ from tidemark.formats.merge_result import Holes
 from tidemark.ledger.captured import table_lives
 from tidemark.ledger.connection import Ledger
 from tidemark.schema import table_life
-from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.fingerprint import Fingerprint, UncapturedColumn
 from tidemark.schema.table import TableSchema
 from tidemark.schema.table_life import TableLife
 
@@ -88,6 +88,12 @@ class TableRow:
         no batch has met yet counts as any other."""
         looked_at = self.fingerprint
         return looked_at is None or bool(looked_at.get("key")) or looked_at.get("identity") == "full"
+
+    @property
+    def uncaptured(self) -> tuple[UncapturedColumn, ...]:
+        """The columns that do not reach the lake as the source has them."""
+        columns = (self.fingerprint or {}).get("uncaptured", ())
+        return tuple(UncapturedColumn(column["name"], column["why"]) for column in columns)
 
 
 def _row(

@@ -20,7 +20,19 @@ from tidemark.config import PipelineConfig, TableRule
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.delta_types import PgType
-from tidemark.schema.fingerprint import SPELLED_SINCE, ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.fingerprint import (
+    EMPTIED,
+    GENERATED,
+    HASHED,
+    LEFT_OUT,
+    SPELLED_SINCE,
+    UNLISTED,
+    VIRTUAL,
+    ColumnPrint,
+    Fingerprint,
+    PartitionPrint,
+    UncapturedColumn,
+)
 from tidemark.schema.table import Identity
 from tidemark.source.catalogue.publication import PUBLISHED, CatalogRelation, matching
 
@@ -76,6 +88,20 @@ class CapturedTable:
             for c in self.columns
             if c.name not in self.rule.leave_out and (not self.published or c.name in self.published_columns)
         )
+
+    @property
+    def uncaptured_columns(self) -> tuple[UncapturedColumn, ...]:
+        """The columns whose values do not reach the lake, or not as the source has them."""
+        captured = {column.name for column in self.captured_columns}
+        reasons = {c.name: self._why_not(c) for c in self.columns if c.name not in captured}
+        masks = {"sha256": HASHED, "null": EMPTIED}
+        reasons |= {name: masks[mask] for name, mask in self.rule.mask.items() if name in captured}
+        return tuple(UncapturedColumn(c.name, reasons[c.name]) for c in self.columns if c.name in reasons)
+
+    def _why_not(self, column: ColumnPrint) -> str:
+        if column.name in self.rule.leave_out:
+            return LEFT_OUT
+        return {"s": GENERATED, "v": VIRTUAL}.get(column.generated, UNLISTED)
 
 
 def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
@@ -142,6 +168,20 @@ class CurrentNames:
 
     names: dict[int, tuple[TableName, int]]
     lsn: Lsn
+
+
+def generated_as(conn: psycopg.Connection[Any], relation: int) -> dict[str, str]:
+    """The expressions of a table's generated columns, in PostgreSQL's SQL. Waits for whoever holds the table."""
+    return dict(
+        conn.execute(
+            """
+            SELECT a.attname::text, pg_get_expr(d.adbin, d.adrelid)
+              FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+             WHERE a.attrelid = %s::oid AND a.attgenerated <> '' AND NOT a.attisdropped ORDER BY a.attnum
+            """,
+            (relation,),
+        ).fetchall()
+    )
 
 
 def current_names(conn: psycopg.Connection[Any], oids: Iterable[int]) -> CurrentNames:
@@ -238,6 +278,7 @@ def fingerprint(
             published_columns=table.published_columns,
             publication_xmin=publication_xmin,
             dropped=tuple((attnum, "") for attnum in table.dropped),
+            uncaptured=table.uncaptured_columns if table.published else (),
         )
         for oid, table in by_oid.items()
     }
@@ -295,7 +336,7 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
                    WHERE NOT l.attisdropped
                    HAVING min(array_to_string(l.attmissingval, '')) = max(array_to_string(l.attmissingval, ''))
                ) ELSE array_to_string(a.attmissingval, '') END,
-               coalesce(typed.by, a.xmin::text::bigint), coalesce(typed.command, a.cmin::text::bigint)
+               coalesce(typed.by, a.xmin::text::bigint), coalesce(typed.command, a.cmin::text::bigint), a.attndims
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
         LEFT JOIN LATERAL (
             SELECT d.xmin::text::bigint AS by, d.cmin::text::bigint AS command FROM pg_depend d
@@ -307,14 +348,16 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         """,
         (oids,),
     ):
-        *plain, default, typed_by, command = facts
+        *plain, default, typed_by, command, dimensions = facts
         column = ColumnPrint(*plain)
         kept = default if default is not None and len(default) <= LONGEST_DEFAULT else None
         spelling = spellings.get(column.type_oid, {})
         typed = (-_ago(typed_by, next_xid), command)
         if any((-_ago(xid, next_xid), written) > typed for xid, written in spelled_by.get(column.type_oid, ())):
             spelling = {**spelling, SPELLED_SINCE: "the column"}
-        columns.setdefault(oid, []).append(structs.replace(column, spelling=spelling, default=kept))
+        columns.setdefault(oid, []).append(
+            structs.replace(column, spelling=spelling, default=kept, dimensions=dimensions)
+        )
     return columns
 
 

@@ -39,11 +39,13 @@ _IDENTITIES: Final[dict[str, Identity]] = {"d": "default", "f": "full", "i": "in
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """`generated` is "" for an ordinary column, "s" for a stored generated one, "v" for a virtual one."""
+    """`generated` is "" for an ordinary column, "s" for a stored generated one, "v" for a virtual one. `dimensions` are
+    those that an array was declared with, 0 of another type."""
 
     name: str
     type: str
     generated: str
+    dimensions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +255,8 @@ def _details(
         )
         facts[oid] = row[12:]
     columns: dict[int, list[SourceColumn]] = {oid: [] for oid in candidates}
-    for oid, column, type_name, generated in connection.execute(_COLUMNS, (list(candidates),)):
-        columns[oid].append(SourceColumn(column, type_name, generated))
+    for oid, *column in connection.execute(_COLUMNS, (list(candidates),)):
+        columns[oid].append(SourceColumn(*column))
     for oid in candidates:
         if oid not in relations:  # dropped between two statements
             continue
@@ -323,7 +325,7 @@ _IDENTITY: Final[LiteralString] = """
 """
 
 _COLUMNS: Final = """
-    SELECT attrelid, attname, format_type(atttypid, atttypmod), attgenerated::text FROM pg_attribute
+    SELECT attrelid, attname, format_type(atttypid, atttypmod), attgenerated::text, attndims FROM pg_attribute
      WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped ORDER BY attrelid, attnum
 """
 
