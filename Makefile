@@ -6,14 +6,14 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help packages setup demo up down test unit lint simulation soak faults clusters scheduler page bench bench-latency site lock clean witnesses
+.PHONY: help packages setup demo up down test unit lint simulation soak faults clusters scheduler page bench bench-latency site lock versions dist clean witnesses
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
 
 # Demo and up with a Spark cluster and an S3 server: `make demo CLUSTER=1`.
-export TESTS CLUSTER BENCH_SCALE POSTGRES_SOURCE FILES
+export TESTS CLUSTER BENCH_SCALE POSTGRES_SOURCE FILES KEEP ONLY
 export PYTHONPATH := include
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.tidemark/cache/python
 SANDBOX := .venv/bin/python -m sandbox
@@ -27,6 +27,8 @@ help:
 	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers'
 	@echo "make witnesses POSTGRES_SOURCE=…  PostgreSQL's own regression tests, played in a captured database; FILES=\"alter_table …\": these alone"
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
+	@echo 'make dist    sdists and wheels of both distributions in dist/, checked by twine'
+	@echo 'make versions   the wheels in every supported Airflow, into docs/versions.md; ONLY="3.1.8": these alone; KEEP=1: keep environments'
 	@echo 'make clean   remove everything that the above made'
 
 packages setup:
@@ -37,7 +39,7 @@ packages setup:
 unit lint: packages
 	@$(SANDBOX) $@
 
-demo up test simulation soak faults clusters scheduler page bench bench-latency site lock witnesses: setup
+demo up test simulation soak faults clusters scheduler page bench bench-latency site lock versions dist witnesses: setup
 	@$(SANDBOX) $@
 
 down:

@@ -18,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.support.runs import a_run
 from tests.test_command_line import as_uri
 from tidemark.__main__ import main
+from tidemark.capture.preflight import airflow_findings
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.command_line import init_command
 from tidemark.config.airflow_connections import Connection, look_up
@@ -210,6 +211,22 @@ def test_doctor_of_a_machine_needs_no_pipeline(
     assert f"JAVA_HOME says {place}/nothing" in said
     assert "Install Java 17" in said
     assert "tidemark init" in said
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        ("3.2.2", "Airflow  ok       Airflow 3.2.2 lacks what a later version has: a run that another DAG triggers"),
+        ("3.0.6", "Airflow  WRONG    this is Airflow 3.0.6; Tidemark runs on 3.1 and later"),
+    ],
+)
+def test_doctor_names_what_an_older_airflow_lacks(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], installed: str, expected: str
+) -> None:
+    monkeypatch.setattr(airflow_findings, "installed_airflow", lambda: installed)
+    main(["doctor"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Airflow")]
+    assert " ".join(line.split()).startswith(" ".join(expected.split()))
 
 
 @pytest.fixture

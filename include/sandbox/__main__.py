@@ -8,7 +8,8 @@ import signal
 import sys
 
 from sandbox.checkout import Checkout, this_checkout
-from sandbox.checks import suites
+from sandbox.checks import suites, versions
+from sandbox.release.distributions import dist
 from sandbox.services import processes
 from sandbox.setup.lock import beyond
 from sandbox.setup.uv_settings import uv_environment
@@ -81,6 +82,8 @@ COMMANDS = {
     "bench-latency": suites.bench_latency,
     "site": _site,
     "lock": _lock,
+    "versions": versions.versions,
+    "dist": dist,
 }
 
 

@@ -95,12 +95,12 @@ def _rebuild(leaf: type[TidemarkError], facts: dict[str, Any]) -> TidemarkError:
 
 
 def leaves(of: type[TidemarkError] = TidemarkError) -> Iterator[type[TidemarkError]]:
-    """Every error that can be raised: the classes of the tree that have no subclass."""
+    """Every error that can be raised: the classes of the tree that state what happened."""
     for child in of.__subclasses__():
-        if child.__subclasses__():
-            yield from leaves(child)
-        elif child.__dict__.get("happened"):
+        if child.__dict__.get("happened"):
             yield child
+        else:
+            yield from leaves(child)
 
 
 def leaf_of(kind: str) -> type[TidemarkError] | None:

@@ -11,10 +11,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.errors import ConnectionMissing
 from tidemark.spark_submit.spark_connection import SparkConnection
+from tidemark_airflow.version_compat import AirflowNotFoundException
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -41,7 +41,6 @@ from tidemark.config.problems import Problem
 from tidemark.errors import PipelinesNotFound
 from tidemark_airflow import deadlines, offered_tables
 from tidemark_airflow.assets import pipeline_alias
-from tidemark_airflow.failures import MovePolicy
 from tidemark_airflow.forms import replay_form, verify_form
 from tidemark_airflow.forms.backfill_form import form
 from tidemark_airflow.operators.auto_backfill import backfill_dag_id
@@ -66,6 +65,7 @@ from tidemark_airflow.operators.maintenance_operators import CompactOperator, Re
 from tidemark_airflow.operators.replay_operators import ReplayOperator
 from tidemark_airflow.operators.verify_operators import PlanVerifyOperator, ReportVerifyOperator
 from tidemark_airflow.operators.waiting_sensor import TRIGGERER_GRACE_S, ChangesWaitingSensor
+from tidemark_airflow.version_compat import BACKOFF, allowing
 
 # A constant, as parsing must give the same DAG each time; without catchup nothing before now is run.
 PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"
@@ -163,7 +163,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
+        **allowing("scheduled", "manual"),
         dagrun_timeout=timedelta(seconds=run_timeout_s(config)),
         deadline=deadlines.of_capture(config),
         default_args=_defaults(),
@@ -193,7 +193,7 @@ def backfill_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=["manual", "operator_triggered"],  # type: ignore[list-item]
+        **allowing("manual", "operator_triggered"),
         is_paused_upon_creation=False,
         params=form(config, tables),
         default_args=_defaults(),
@@ -218,7 +218,7 @@ def verify_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
+        **allowing("scheduled", "manual"),
         params=verify_form.form(config, tables),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
@@ -235,7 +235,7 @@ def _read_and_merge(dag: DAG, config: PipelineConfig, plan: BaseOperator, report
     read = ReadChunksOperator.partial(
         task_id="read_chunks",
         retries=READ_RETRIES,
-        retry_exponential_backoff=2.0,
+        retry_exponential_backoff=BACKOFF,
         max_retry_delay=timedelta(seconds=READ_MAX_RETRY_DELAY_S),
         map_index_template="reader {{ task.reader }}",
         dag=dag,
@@ -255,7 +255,7 @@ def maintenance_dag(config: PipelineConfig) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
+        **allowing("scheduled", "manual"),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )
@@ -283,7 +283,7 @@ def replay_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=["manual", "operator_triggered"],  # type: ignore[list-item]
+        **allowing("manual", "operator_triggered"),
         is_paused_upon_creation=False,
         params=replay_form.form(config, tables),
         default_args=_defaults(),
@@ -368,7 +368,6 @@ def _defaults() -> dict[str, Any]:
         "owner": "tidemark",
         "retries": RETRIES,
         "retry_delay": timedelta(seconds=RETRY_DELAY_S),
-        "retry_policy": MovePolicy(),
     }
 
 

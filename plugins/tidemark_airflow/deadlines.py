@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import timedelta
 from typing import Any, Final
-
-from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]  # its stub's gap
 
 from tidemark.config import PipelineConfig
 from tidemark.config.schedule import longest_silence_s
 from tidemark_airflow.connections import conninfo_in_triggerer
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
+from tidemark_airflow.version_compat import deadline_alert
 
 log = logging.getLogger(__name__)
 
@@ -29,20 +27,15 @@ log = logging.getLogger(__name__)
 SLACK_S: Final = 60
 
 
-def of_capture(config: PipelineConfig) -> DeadlineAlert | None:
+def of_capture(config: PipelineConfig) -> Any:
     """None for a pipeline whose schedule does not say when a run is late."""
     silence_s = longest_silence_s(config)
     return None if silence_s is None else after(config, max(silence_s, config.alerts.max_lag_s) + SLACK_S)
 
 
-def after(config: PipelineConfig, seconds: float) -> DeadlineAlert:
+def after(config: PipelineConfig, seconds: float) -> Any:
     """So long after a run was queued."""
-    return DeadlineAlert(
-        reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=timedelta(seconds=seconds),
-        callback=AsyncCallback(look, kwargs={"path": config.path}),
-        name="no successful run",
-    )
+    return deadline_alert(seconds, look, {"path": config.path}, name="no successful run")
 
 
 async def look(path: str, context: Any = None) -> list[str]:

@@ -1,9 +1,9 @@
 """`tidemark.errors` -> what Airflow does with a failed task: the one table from `Move` to Airflow.
 
 A retry is worth its wait only if the same task, run again, is expected to succeed. Every other error of the tree
-fails the task at once, under its own name: a retry policy sees the exception itself, so nothing has to be wrapped in
-AirflowFailException. Errors outside of the tree (spark-submit's exit code) keep Airflow's ordinary retries. Source:
-Airflow 3.3, airflow/sdk/definitions/retry_policy.py.
+fails the task at once: it is raised as a subclass of its own class and of AirflowFailException, which Airflow never
+retries. The subclass has the name of the error, so log and callbacks show that name. Errors outside of the tree
+(spark-submit's exit code) keep Airflow's ordinary retries.
 
 What leaves an operator, Airflow logs with its text and that of everything it was raised from; `guarded` sees to it that
 no such text quotes a value.
@@ -11,38 +11,56 @@ no such text quotes a value.
 
 from __future__ import annotations
 
-from typing import Any
-
-from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
-from airflow.sdk.exceptions import AirflowException
+import functools
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
 
 from tidemark.errors import Move, TidemarkError
 from tidemark.unexpected_errors import hides_foreign_texts
+from tidemark_airflow.version_compat import AirflowException, AirflowFailException
 
-ACTIONS: dict[Move, RetryAction] = {
-    Move.RETRY: RetryAction.RETRY,
-    Move.FIX_CONFIG: RetryAction.FAIL,
-    Move.FIX_SOURCE: RetryAction.FAIL,
-    Move.FIX_TARGET: RetryAction.FAIL,
-    Move.BACKFILL: RetryAction.FAIL,
-    Move.BUG: RetryAction.FAIL,
+IS_RETRIED: Final[dict[Move, bool]] = {
+    Move.RETRY: True,
+    Move.FIX_CONFIG: False,
+    Move.FIX_SOURCE: False,
+    Move.FIX_TARGET: False,
+    Move.BACKFILL: False,
+    Move.BUG: False,
 }
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 # Around whatever Airflow calls of ours. Its own exceptions (skipped, failed for good) keep their words.
-guarded = hides_foreign_texts(AirflowException)
+_without_values = hides_foreign_texts(AirflowException)
 
 
-class MovePolicy(RetryPolicy):
-    """Decides by whose move it is. The reason that Airflow logs and keeps is the error's own text, remedy included."""
+def guarded(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A decorator for what Airflow calls: errors without values, and without retries where no retry helps."""
+    call = _without_values(function)
 
-    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
-        if isinstance(exception, TidemarkError):
-            return RetryDecision(action=ACTIONS[exception.move], reason=str(exception))
-        return RetryDecision.default()
+    @functools.wraps(function)
+    def ending(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return call(*args, **kwargs)
+        except TidemarkError as error:
+            final = error if IS_RETRIED[error.move] else as_final(error)
+        # Outside of the block: the log shows one error, not two with one text.
+        raise final
 
-    def serialize(self) -> dict[str, Any]:
-        return {"__type": f"{type(self).__module__}.{type(self).__qualname__}"}
+    return ending
 
-    @classmethod
-    def deserialize(cls, data: dict[str, Any]) -> MovePolicy:
-        return cls()
+
+def as_final(error: TidemarkError) -> TidemarkError:
+    """The same error, which Airflow does not retry."""
+    if isinstance(error, AirflowFailException):  # an operator may call a guarded function
+        return error
+    leaf = type(error)
+    made: TidemarkError = _final(leaf)(**error.facts)  # type: ignore[arg-type]  # a class is hashable, mypy doubts it
+    made.__cause__, made.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return made.with_traceback(error.__traceback__)
+
+
+@functools.cache
+def _final(leaf: type[TidemarkError]) -> type[TidemarkError]:
+    return type(leaf.__name__, (leaf, AirflowFailException), {"__module__": leaf.__module__, "__doc__": leaf.__doc__})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow.sdk.observability import stats
+from tidemark_airflow.version_compat import gauge as send
 
 if TYPE_CHECKING:
     from tidemark.observe.run_verdict import Examined
@@ -38,8 +38,8 @@ def emit(examined: Examined) -> None:
     pipeline = examined.health.pipeline
     for gauge, value in values(examined).items():
         if value is not None:
-            stats.gauge(f"tidemark.{gauge}", value, tags={"pipeline": pipeline})
-            stats.gauge(f"tidemark.{pipeline}.{gauge}", value)
+            send(f"tidemark.{gauge}", value, tags={"pipeline": pipeline})
+            send(f"tidemark.{pipeline}.{gauge}", value)
 
 
 def values(examined: Examined) -> dict[str, float | None]:

@@ -51,7 +51,7 @@ def _dag(dag: Any) -> dict[str, Any]:
                 "class": type(task).__name__,
                 "trigger_rule": str(task.trigger_rule.value),
                 "retries": task.retries,
-                "retry_policy": type(task.retry_policy).__name__,
+                "links": sorted(link.name for link in task.operator_extra_links),
                 "execution_timeout_s": task.execution_timeout.total_seconds() if task.execution_timeout else None,
                 "max_active_tis_per_dag": task.max_active_tis_per_dag,
                 "pool": task.pool,

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk import RetryAction
-from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tidemark.errors import Move, TidemarkError, leaves
-from tidemark_airflow.failures import ACTIONS, MovePolicy
+from tidemark.errors import Move, TidemarkError, UnexpectedError, leaf_of, leaves
+from tidemark_airflow.failures import IS_RETRIED, guarded
+
+
+def raised(error: Exception) -> BaseException:
+    @guarded
+    def execute() -> None:
+        raise error from ConnectionError("down")
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        execute()
+    return caught.value
 
 
 @pytest.mark.parametrize("leaf", sorted(leaves(), key=str), ids=lambda leaf: leaf.__name__)
 def test_only_what_a_retry_can_mend_is_retried(leaf: type[TidemarkError]) -> None:
     error = leaf(**dict.fromkeys(leaf.fact_names(), "x"))
-    decision = MovePolicy().evaluate(error, 1, 2)
-    assert decision.action is (RetryAction.RETRY if leaf.move is Move.RETRY else RetryAction.FAIL)
-    assert decision.reason == str(error)
+    final = raised(error)
+    assert isinstance(final, AirflowFailException) is (leaf.move is not Move.RETRY)
+    assert isinstance(final, leaf)
+    assert (type(final).__name__, str(final), final.facts) == (leaf.__name__, str(error), error.facts)
+    assert final.__traceback__ is not None
+    assert leaf_of(leaf.__name__) is leaf, "the class that is made on the way is no leaf of the tree"
 
 
 def test_the_table_has_every_move() -> None:
-    assert set(ACTIONS) == set(Move)
+    assert set(IS_RETRIED) == set(Move)
 
 
-@pytest.mark.parametrize("error", [OSError("gone"), AirflowTaskTimeout("late"), KeyError("x")])
-def test_an_error_of_somebody_else_keeps_airflows_own_retries(error: BaseException) -> None:
-    assert MovePolicy().evaluate(error, 1, 2).action is RetryAction.DEFAULT
+def test_what_airflow_itself_raises_goes_through_and_what_nobody_foresaw_does_not_quote() -> None:
+    skipped = AirflowSkipException("nothing waits")
+    assert raised(skipped) is skipped
+    assert isinstance(raised(KeyError("4711")), UnexpectedError)
+    assert "4711" not in str(raised(KeyError("4711")))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import pairwise
 from typing import Any
 
 import pytest
+
+from tests.support.airflow_home import REPOSITORY
 
 TASKS = ["preflight", "changes_waiting", "drain", "merge", "confirm", "health"]
 BACKFILL_TASKS = ["plan", "read_chunks", "drain", "merge", "confirm", "report"]
@@ -28,7 +31,6 @@ def test_maintenance_runs_once_a_day_and_compacts_whatever_keeps_staging(sound: 
     assert maintenance["max_active_runs"] == 1
     assert maintenance["catchup"] is False
     assert maintenance["schedule"] == "@daily"
-    assert {task["retry_policy"] for task in maintenance["tasks"].values()} == {"MovePolicy"}
 
 
 def test_the_tasks_stand_in_one_chain(capture: dict[str, Any], backfill: dict[str, Any]) -> None:
@@ -113,10 +115,24 @@ def test_several_applications_are_one_mapped_task_behind_one_that_spreads(
         assert facts["dagrun_timeout_s"] > 2 * 3 * tasks["merge"]["execution_timeout_s"], "one worker does them in turn"
 
 
-def test_whose_move_it_is_decides_about_every_retry(capture: dict[str, Any], backfill: dict[str, Any]) -> None:
-    tasks = [*capture["tasks"].values(), *backfill["tasks"].values()]
-    assert {task["retry_policy"] for task in tasks} == {"MovePolicy"}
+def test_every_task_is_retried_and_links_to_its_pipeline(sound: dict[str, Any]) -> None:
+    tasks = [
+        task for dag, facts in sound["dags"].items() if dag.startswith("shop_") for task in facts["tasks"].values()
+    ]
     assert all(task["retries"] >= 1 for task in tasks)
+    assert {"Tidemark" in task["links"] for task in tasks} == {True}
+
+
+def test_whose_move_it_is_decides_about_the_retries_of_every_operator() -> None:
+    methods = [
+        (path.name, node)
+        for path in (REPOSITORY / "plugins" / "tidemark_airflow" / "operators").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name in ("execute", "execute_complete")
+    ]
+    unguarded = [path for path, node in methods if ast.unparse(node.decorator_list[0]) != "guarded"]
+    assert len(methods) > 10
+    assert unguarded == []
 
 
 def test_airflow_alone_decides_whether_a_new_pipeline_starts_paused(capture: dict[str, Any]) -> None:

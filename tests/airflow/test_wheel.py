@@ -1,44 +1,27 @@
 """The wheel in an environment of its own, in an Airflow that has a DAG of somebody else's: no file of the checkout.
 
 What the wheel needs comes from the environment of these tests by a `.pth` file, so that nothing is downloaded; the
-project itself is not installed there. One environment is made as a newcomer makes it, from an index, with the oldest
-Airflow that the wheel takes and that one's constraints.
+project itself is not installed there. `make versions` installs it as a newcomer does, in every supported Airflow.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from sandbox.checkout import this_checkout
+from sandbox.release.distributions import build
 from sandbox.services.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, open_shop
-from tests.conftest import create_database
-from tests.support.airflow_home import FOREIGN_DAG, REPOSITORY
-
-PARTS = ("include/tidemark", "plugins/tidemark_airflow", "spark_apps", "pyproject.toml", "setup.py", "README.md")
-THREE_LINES = """\
-from tidemark_airflow.dag_factory import pipeline_dags
-
-globals().update({dag.dag_id: dag for dag in pipeline_dags()})
-"""
-
-
-# The oldest release that the wheel takes, and the day of it: Airflow makes a release's constraints file of the newest
-# of everything that an index has then.
-FIRST_AIRFLOW = "3.3.0"
-RELEASED = "2026-07-07"
-CONSTRAINTS = "TIDEMARK_AIRFLOW_CONSTRAINTS"  # the path of such a file, where somebody has it
-PROVIDERS = ("apache-spark", "postgres", "standard")
+from tests.support.airflow_home import FOREIGN_DAG, REPOSITORY, THREE_LINES
 
 
 @dataclass(frozen=True)
@@ -72,23 +55,13 @@ class Installed:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for path in PARTS:
-        (source / path).parent.mkdir(parents=True, exist_ok=True)
-        whole = REPOSITORY / path
-        if whole.is_dir():
-            shutil.copytree(whole, source / path, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(whole, source / path)
+    wheel, provider = (file for file in reversed(build(this_checkout(), folder / "dist")) if file.suffix == ".whl")
     uv = Path(sys.executable).with_name("uv")
     run = {"check": True, "capture_output": True, "text": True, "env": {**os.environ, "UV_OFFLINE": "1"}}
-    build = [uv, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "-o", folder, source]
-    subprocess.run(build, **run)  # type: ignore[call-overload]
-    (wheel,) = folder.glob("*.whl")
     environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], **run)  # type: ignore[call-overload]
     python = environment / "bin" / "python"
-    subprocess.run([uv, "pip", "install", "--no-deps", "--python", python, wheel], **run)  # type: ignore[call-overload]
+    subprocess.run([uv, "pip", "install", "--no-deps", "--python", python, wheel, provider], **run)  # type: ignore[call-overload]
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "packages.pth").write_text(str(Path(pytest.__file__).parents[1]) + "\n")
     dags = folder / "dags"
@@ -97,32 +70,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     (dags / "foreign.py").write_text(FOREIGN_DAG)
     (folder / "no-plugins").mkdir()
     return Installed(wheel, python, dags)
-
-
-@pytest.fixture(scope="module")
-def beside_the_first(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel as it gets into an Airflow by the two steps of Airflow's documentation: what belongs to Airflow with
-    the constraints, then Spark without."""
-    folder = tmp_path_factory.mktemp("first")
-    uv = str(Path(sys.executable).with_name("uv"))
-    environment = folder / "environment"
-    python = environment / "bin" / "python"
-
-    def run(*command: str | Path) -> None:
-        process = subprocess.run([uv, *map(str, command)], capture_output=True, text=True)
-        assert process.returncode == 0, process.stderr[-4000:]
-
-    constraints = Path(os.environ.get(CONSTRAINTS) or folder / "constraints.txt")
-    if CONSTRAINTS not in os.environ:
-        wanted = folder / "wanted.txt"
-        names = [f"apache-airflow=={FIRST_AIRFLOW}", *(f"apache-airflow-providers-{name}" for name in PROVIDERS)]
-        wanted.write_text("\n".join(names))
-        run("pip", "compile", "--python", sys.executable, "--exclude-newer", RELEASED, wanted, "-o", constraints)
-    run("venv", "--python", sys.executable, environment)
-    airflow = f"apache-airflow=={FIRST_AIRFLOW}"
-    run("pip", "install", "--python", python, "-c", constraints, airflow, f"{installed.wheel}[airflow]")
-    run("pip", "install", "--python", python, airflow, f"{installed.wheel}[airflow,spark]")
-    return Installed(installed.wheel, python, installed.dags)
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(installed: Installed) -> None:
@@ -157,15 +104,17 @@ os.environ |= {{"AIRFLOW_HOME": {str(tmp_path)!r}, "TIDEMARK_PIPELINES": {str(pi
 import tidemark, tidemark_airflow
 from airflow import plugins_manager
 from airflow.dag_processing.dagbag import DagBag
+from airflow.providers_manager import ProvidersManager
 from tidemark.spark_submit import spark_jars
 bag = DagBag({str(installed.dags)!r}, bundle_path={str(installed.dags)!r}, bundle_name="test")
 application = spark_jars.application("merge_batch", os.environ)
+provider = ProvidersManager().providers["airflow-provider-tidemark"]
 print(json.dumps([sorted(bag.dags), bag.import_errors, [p.name for p in plugins_manager._get_plugins()[0]],
-    tidemark.__file__, application, os.path.isfile(application)]))
+    tidemark.__file__, application, os.path.isfile(application), provider.version, provider.data["name"]]))
 """
     )
     assert isinstance(facts, list)
-    dags, broken, plugins, library, application, there = facts
+    dags, broken, plugins, library, application, there, *provider = facts
     assert broken == {}
     assert {"foreign", "stock_capture", "stock_backfill"} <= set(dags)
     assert "tidemark" in plugins
@@ -173,6 +122,7 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, [p.name for p in plugins_
     assert library.startswith(environment)
     assert application.startswith(environment)
     assert there
+    assert provider == [(REPOSITORY / "VERSION").read_text().strip(), "Tidemark"]
 
 
 def test_the_console_script_says_what_is_missing(installed: Installed, tmp_path: Path) -> None:
@@ -186,24 +136,15 @@ def test_the_console_script_says_what_is_missing(installed: Installed, tmp_path:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("environment", ["installed", "beside_the_first"])
 def test_a_capture_by_the_wheel_alone_ends_equal(
-    environment: str,
-    request: pytest.FixtureRequest,
+    installed: Installed,
     postgres: PostgresServer,
     new_metadata: Callable[[], str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    installed: Installed = request.getfixturevalue(environment)
-    is_other = environment == "beside_the_first"
-    if is_other:
-        assert installed.says("import json, airflow; print(json.dumps(airflow.__version__))") == FIRST_AIRFLOW
-        new_metadata = partial(create_database, postgres, "first")
     with open_shop(postgres, new_metadata, tmp_path_factory) as shop:
         shop.airflow.program = (str(installed.python), "-m", "airflow")
         shop.airflow.settings = installed.settings()
-        if is_other:
-            shop.airflow.migrate()
         shop.sound()
         shop.sql(FIRST_ORDERS)
         process = shop.airflow.run("dags", "test", "shop_capture")

@@ -29,6 +29,14 @@ from sandbox.services.postgres import free_port, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(sys.executable).with_name("airflow")
+# Names the Python of an environment with an Airflow and the wheel: the tests' Airflow is that one, and nothing of the
+# checkout is on its path. `make versions` sets it.
+INSTALLED = os.environ.get("TIDEMARK_INSTALLED")
+THREE_LINES = """\
+from tidemark_airflow.dag_factory import pipeline_dags
+
+globals().update({dag.dag_id: dag for dag in pipeline_dags()})
+"""
 _USER = "admin"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -71,6 +79,27 @@ def delta_jars() -> str:
     return os.environ.get("TIDEMARK_SPARK_JARS") or str(REPOSITORY / ".tidemark" / "jars")
 
 
+def installed_settings(python: Path, folder: Path) -> dict[str, str]:
+    """What an Airflow of another environment is told, with DAG files in `folder`: the three lines of the README, the
+    example and one of somebody else's."""
+    dags = folder / "dags"
+    dags.mkdir(parents=True, exist_ok=True)
+    (dags / "tidemark.py").write_text(THREE_LINES)
+    (dags / "foreign.py").write_text(FOREIGN_DAG)
+    example = "example_orders_report.py"
+    (dags / example).write_text((REPOSITORY / "dags" / example).read_text())
+    return {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(folder / "no-plugins"),
+        "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
+        "PYTHONPATH": "",
+        "VIRTUAL_ENV": str(python.parents[1]),
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "SPARK_HOME": next(map(str, python.parents[1].glob("lib/python*/site-packages/pyspark")), ""),
+    }
+
+
 @dataclass
 class AirflowHome:
     """`folder` becomes AIRFLOW_HOME; `metadata` is the conninfo of its database; `connections` maps id to JSON."""
@@ -80,7 +109,8 @@ class AirflowHome:
     pipelines: Path
     connections: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
-    program: tuple[str, ...] = (str(AIRFLOW),)  # how this Airflow is called
+    # How this Airflow is called.
+    program: tuple[str, ...] = (INSTALLED, "-m", "airflow") if INSTALLED else (str(AIRFLOW),)
     users: Mapping[str, str] = field(default_factory=lambda: {_USER: "admin"})  # name -> role; one password for all
     port: int = field(default_factory=free_port)
     # Every user of the machine reaches the port, and may start whatever a DAG starts once logged in.
@@ -118,6 +148,7 @@ class AirflowHome:
             "TIDEMARK_PIPELINES": str(self.pipelines),
             "TIDEMARK_SPARK_JARS": delta_jars(),
             **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in self.connections.items()},
+            **(installed_settings(Path(INSTALLED), self.folder) if INSTALLED else {}),
             **self.settings,
         }
 

@@ -30,7 +30,8 @@ from tidemark.observe.status import read_status
 from tidemark.postgres import postgres_session
 
 PACKAGES: Final = (
-    *("tidemark", "apache-airflow", "apache-airflow-providers-apache-spark", "apache-airflow-providers-postgres"),
+    *("tidemark-cdc", "airflow-provider-tidemark", "tidemark", "apache-airflow"),
+    *("apache-airflow-providers-apache-spark", "apache-airflow-providers-postgres"),
     *("apache-airflow-providers-standard", "pyspark", "pyspark-client", "delta-spark", "psycopg", "pyarrow", "pandas"),
     *("obstore", "numpy", "rich"),
 )

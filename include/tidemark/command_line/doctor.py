@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from tidemark.capture.preflight.airflow_findings import installed_airflow, this_installation
 from tidemark.command_line import bug_report, screen
 from tidemark.command_line.invocation import Invocation, LookUp, pipelines_folder
 from tidemark.config import file_reader
@@ -69,23 +70,28 @@ def _machine() -> Iterator[Line]:
     python = ".".join(map(str, sys.version_info[:3]))
     old = sys.version_info < (3, 11)
     yield Line("Python", f"{python} in {sys.prefix}", "Use Python 3.11 or newer" if old else "", "red" if old else OK)
-    yield _airflow()
+    yield from _airflow()
     yield _java()
     yield from _spark()
     yield _pipelines()
 
 
-def _airflow() -> Line:
-    with suppress(PackageNotFoundError):
-        found = version("apache-airflow")
-        for provider in ("apache-spark", "postgres"):
-            try:
-                version(f"apache-airflow-providers-{provider}")
-            except PackageNotFoundError:
-                do = f"pip install apache-airflow-providers-{provider}"
-                return Line("Airflow", f"{found}, without its provider {provider}", do, "red")
-        return Line("Airflow", found)
-    return Line("Airflow", "not in this Python environment", "Run doctor where Airflow's tasks run", "warning")
+def _airflow() -> Iterator[Line]:
+    airflow = installed_airflow()
+    if airflow is None:
+        yield Line("Airflow", "not in this Python environment", "Run doctor where Airflow's tasks run", "warning")
+    findings = this_installation()
+    for finding in findings:
+        yield Line("Airflow", finding.message, finding.remedy, "red" if finding.severity == "error" else OK)
+    for provider in ("apache-spark", "postgres") if airflow else ():
+        try:
+            version(f"apache-airflow-providers-{provider}")
+        except PackageNotFoundError:
+            do = f"pip install apache-airflow-providers-{provider}"
+            yield Line("Airflow", f"{airflow}, without its provider {provider}", do, "red")
+            return
+    if airflow and not findings:
+        yield Line("Airflow", airflow)
 
 
 def _java() -> Line:
@@ -190,7 +196,10 @@ def _preflight(called: Invocation) -> Iterator[Line]:
     report = preflight(run, spark=spark, jars=jars, act=False, says=["ledger_stays"])
     severities = {"error": "red", "table": "red", "warning": "warning"}
     wrong_checks = set()
+    said = this_installation()  # by _airflow
     for finding in report.findings:
+        if finding in said:
+            continue
         if finding.severity in severities:
             wrong_checks.add(finding.check)
             yield Line(finding.check, finding.message, finding.remedy, severities[finding.severity])

@@ -95,7 +95,7 @@ class Fingerprint(JsonRecord, frozen=True):
       OIDs, each with the transaction id below which every transaction had ended when it was first missed.
     - `comment` is the table's; `toast` the OID of its TOAST table, 0 if it has none or it was not read.
     - `told` is the transaction since which the trusted event trigger is unchanged, 0 without one.
-    - `uncaptured` are columns whose values are not captured as the source has them; for people, as comments are.
+    - `uncaptured` are the columns that are not captured, each with the reason. Like comments they are only shown.
     """
 
     relation_oid: int

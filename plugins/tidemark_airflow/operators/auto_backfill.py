@@ -16,10 +16,10 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import DagRunTriggerException
 
 from tidemark.config import PipelineConfig
 from tidemark.run import Run
+from tidemark_airflow.version_compat import DagRunTriggerException, accepted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,10 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
         failed_states=[],
         poke_interval=0,
         deferrable=False,
-        note=shorten(f"Started by the capture: {tables}", NOTE_CHARACTERS, placeholder=" …"),
+        **accepted(
+            DagRunTriggerException,
+            note=shorten(f"Started by the capture: {tables}", NOTE_CHARACTERS, placeholder=" …"),
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from tidemark_airflow.failures import guarded
 from tidemark_airflow.forms import backfill_form
 from tidemark_airflow.operators.capture_operators import run_of
 from tidemark_airflow.operators.run_figures import timed
+from tidemark_airflow.page.pipeline_link import LINKS
 
 # Airflow follows its SIGTERM with a SIGKILL; a reader that ends asks the ledger for no longer than this.
 TOLD_WITHIN_S: Final = 3.0
@@ -29,6 +30,8 @@ TOLD_WITHIN_S: Final = 3.0
 
 class PlanBackfillOperator(BaseOperator):
     """Opens, or goes on with, the backfills that the form asks for. Returns the readers' numbers, none for none."""
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -53,6 +56,8 @@ class PlanBackfillOperator(BaseOperator):
 
 class ReadChunksOperator(BaseOperator):
     """Reads range after range of the run's backfills until none is free."""
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, reader: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -109,6 +114,8 @@ class ReadChunksOperator(BaseOperator):
 
 class ReportBackfillOperator(BaseOperator):
     """Says what the run's backfills did, once all of it is applied; until then it is retried."""
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
@@ -46,6 +45,8 @@ from tidemark_airflow.failures import guarded
 from tidemark_airflow.lineage import Lineage, facets, lineage_of
 from tidemark_airflow.operators.auto_backfill import start_wanted
 from tidemark_airflow.operators.run_figures import run_id, timed
+from tidemark_airflow.page.pipeline_link import LINKS
+from tidemark_airflow.version_compat import AirflowException, AirflowFailException, AirflowSkipException, accepted
 
 if TYPE_CHECKING:
     from tidemark.capture.merge_planning import Ingested
@@ -105,6 +106,8 @@ def skip_unless_begun(run: Run) -> None:
 class PreflightOperator(BaseOperator):
     """Looks at source, ledger, lake and Spark before anything is touched, and says everything that is wrong at once."""
 
+    operator_extra_links = LINKS
+
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
@@ -130,6 +133,8 @@ class DrainOperator(BaseOperator):
 
     The default of `run_s` is the pipeline's.
     """
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, run_s: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -163,8 +168,15 @@ class ApplicationOperator(SparkSubmitOperator):
     failed kills spark-submit and its driver, and so does the application's time limit.
     """
 
+    operator_extra_links = LINKS
+
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(conn_id=config.spark_connection, name=f"tidemark_{config.pipeline}", durable=False, **kwargs)
+        super().__init__(
+            conn_id=config.spark_connection,
+            name=f"tidemark_{config.pipeline}",
+            **accepted(SparkSubmitOperator, durable=False),
+            **kwargs,
+        )
         self.config = config
         self.driver_flags: dict[str, str] = {}  # variables for a driver on this machine
         self._environment: dict[str, str] = {}  # of spark-submit
@@ -239,6 +251,8 @@ class SpreadOperator(BaseOperator):
     What it returns is a proposal: each application plans its own tables again, under their leases, so that this task
     may be retried or cleared.
     """
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, all_by_hand: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -361,6 +375,8 @@ class ConfirmOperator(BaseOperator):
     """Moves the slot up to what is applied (R3). With `starts_backfill` it ends by starting the backfill that a table
     needs."""
 
+    operator_extra_links = LINKS
+
     def __init__(self, *, config: PipelineConfig, starts_backfill: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
@@ -381,6 +397,8 @@ class ConfirmOperator(BaseOperator):
 
 class BrokenPipelineFile(BaseOperator):
     """Stands in for the tasks of a pipeline whose file is broken, and fails with everything that is wrong with it."""
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, problems: list[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -10,7 +10,6 @@ import logging
 from typing import Any, Final
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.config import PipelineConfig
 from tidemark.findings import listed
@@ -18,6 +17,8 @@ from tidemark_airflow import metrics, offered_tables
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
 from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
+from tidemark_airflow.page.pipeline_link import LINKS
+from tidemark_airflow.version_compat import AirflowFailException, AirflowSkipException
 
 FAILED: Final = ("failed", "upstream_failed")
 
@@ -27,6 +28,8 @@ class HealthOperator(BaseOperator):
 
     With `decides` off it is skipped if it would be red: it tells, of a pipeline whose capture may not run.
     """
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, decides: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -25,6 +25,7 @@ from tidemark_airflow.operators.capture_operators import (
     slot_wait_s,
 )
 from tidemark_airflow.operators.run_figures import timed
+from tidemark_airflow.page.pipeline_link import LINKS
 
 if TYPE_CHECKING:
     from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult
@@ -35,6 +36,8 @@ CURRENT_S = MERGE_WAIT_S - 120
 
 class RetireOperator(BaseOperator):
     """Removes staging, chunks, plans and rows of the ledger that are older than `staging_days` and needed by nobody."""
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)

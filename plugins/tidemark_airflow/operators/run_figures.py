@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from tidemark_airflow.connections import conninfo
+from tidemark_airflow.version_compat import AirflowSkipException, DagRunTriggerException
 
 if TYPE_CHECKING:
     from tidemark.config import PipelineConfig

@@ -16,10 +16,13 @@ from tidemark_airflow.forms import verify_form
 from tidemark_airflow.operators.backfill_operators import ReportBackfillOperator
 from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
 from tidemark_airflow.operators.run_figures import timed
+from tidemark_airflow.page.pipeline_link import LINKS
 
 
 class PlanVerifyOperator(BaseOperator):
     """Opens the verifies that are due, or that the form asks for. Returns the readers' numbers, none for none."""
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import BaseSensorOperator, Context
-from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.config import PipelineConfig
 from tidemark.wording import duration
@@ -20,6 +19,8 @@ from tidemark_airflow.failures import guarded
 from tidemark_airflow.operators.capture_operators import is_by_hand
 from tidemark_airflow.operators.run_figures import note_level
 from tidemark_airflow.operators.waiting_trigger import ChangesTrigger
+from tidemark_airflow.page.pipeline_link import LINKS
+from tidemark_airflow.version_compat import AirflowSkipException
 
 # Beyond wait_s a deferred task can only be waiting for a triggerer that does not run: then it fails, and says so.
 TRIGGERER_GRACE_S = 120
@@ -27,6 +28,8 @@ TRIGGERER_GRACE_S = 120
 
 class ChangesWaitingSensor(BaseSensorOperator):
     """Succeeds when something waits, else skips; defers in between for `wait_s` of the pipeline file, 0 by default."""
+
+    operator_extra_links = LINKS
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -4,10 +4,10 @@
     act     only if no error is found, and in this order, each step found done by the next preflight:
             publication ──► slot ──► generation ──► tables joined
 
-Each step has a module of its own: `lake_findings`, `spark_findings`, `table_findings` (errors of one table alone),
-`source.catalogue.inspection` (server, role, tables, slot), `ownership` (whose slot and publication they are),
-`slot_and_publication`, `generation`, `table_joins`. This module has the order of the steps, the conditions that stop
-everything, and the report.
+Each step has its own module: `lake_findings`, `airflow_findings`, `spark_findings`, `table_findings` (errors of one
+table alone), `source.catalogue.inspection` (server, role, tables, slot), `ownership` (whose slot and publication they
+are), `slot_and_publication`, `generation`, `table_joins`. This module has the order of the steps, the conditions that
+stop everything, and the report.
 
 A slot older than its publication cannot be decoded, which gives the order. Preflight runs every few minutes. Once
 everything is in place it reads a few catalogue tables, writes one small file, and changes nothing. It waits for no lock
@@ -30,6 +30,7 @@ from tidemark.capture.continuity.generation import settle
 from tidemark.capture.continuity.recovery import look_into_staging
 from tidemark.capture.definitions.column_guarding import GuardBook, guard_findings, look_first
 from tidemark.capture.preflight import table_findings
+from tidemark.capture.preflight.airflow_findings import this_installation
 from tidemark.capture.preflight.lake_findings import log_store_findings, look_at_bucket, probe
 from tidemark.capture.preflight.slot_and_publication import bring_about_publication, make_slot
 from tidemark.capture.preflight.spark_findings import spark_findings
@@ -98,6 +99,7 @@ def preflight(
     """
     started = time.monotonic()
     look = _PreflightRun(run, act, "ledger_stays" not in says, "adopt_slot" in says, "staging_is_lost" in says)
+    look.findings += this_installation()
     look.findings += spark_findings(run.config, spark, os.environ, jars)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)

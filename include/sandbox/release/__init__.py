@@ -1,0 +1,1 @@
+"""Builds the distributions that a release consists of."""

@@ -1,0 +1,99 @@
+"""Holds all that differs between the versions of Airflow and of its Spark provider: 3.1, 3.2, 3.3 and later.
+
+| | 3.1 | 3.2 | 3.3 |
+|---|---|---|---|
+| exceptions of tasks | `airflow.exceptions` | `airflow.sdk.exceptions` | the same |
+| deadline alerts | `airflow.sdk.definitions.deadline` | `airflow.sdk` | with a name |
+| metrics | `airflow.stats` | `airflow.sdk.observability` | the same |
+| run types that a DAG allows | - | `allowed_run_types` | with `operator_triggered` |
+| note of a triggered run | - | - | `note` |
+| backoff of retries | on or off, times 2 | a factor | a factor |
+
+Each difference is found by trying, not by comparing version numbers, so a later version needs no change here. The
+features that an older version lacks are named by `tidemark.capture.preflight.airflow_findings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from inspect import signature
+from typing import Any, Final
+
+from airflow.sdk import DAG, BaseOperator
+
+try:
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        DagRunTriggerException,
+    )
+except ImportError:
+    from airflow.exceptions import (  # type: ignore[no-redef]
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        DagRunTriggerException,
+    )
+
+__all__ = [
+    "BACKOFF",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "DagRunTriggerException",
+    "accepted",
+    "allowing",
+    "deadline_alert",
+    "gauge",
+]
+
+
+def accepted(call: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """The options that `call` takes in this version."""
+    return {name: value for name, value in options.items() if name in signature(call).parameters}
+
+
+# Doubles the delay from retry to retry. As a factor it is a number; 3.1 refuses to serialize one.
+BACKOFF: Final[float] = (
+    True if signature(BaseOperator).parameters["retry_exponential_backoff"].default is False else 2.0
+)
+
+
+def allowing(*run_types: str) -> dict[str, Any]:
+    """Arguments of a DAG that forbid all other types of runs, Airflow's own backfills above all. Before 3.3 a run that
+    an operator triggers has the type `manual`."""
+    try:
+        from airflow.sdk.api.datamodels._generated import DagRunType
+    except ImportError:
+        from airflow.utils.types import DagRunType  # type: ignore[assignment]
+    existing = {run_type.value for run_type in DagRunType}
+    return accepted(DAG, allowed_run_types=[run_type for run_type in run_types if run_type in existing])
+
+
+def deadline_alert(seconds: float, call: Callable[..., Any], arguments: dict[str, Any], name: str) -> Any:
+    """Calls `call` in the triggerer unless the run has succeeded so long after it was queued."""
+    try:
+        from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
+    except ImportError:
+        from airflow.sdk.definitions.deadline import AsyncCallback, DeadlineAlert, DeadlineReference
+
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=seconds),
+        callback=AsyncCallback(call, kwargs=arguments),
+        **accepted(DeadlineAlert, name=name),
+    )
+
+
+def gauge(name: str, value: float, tags: dict[str, str] | None = None) -> None:
+    """Sends one gauge to whatever Airflow sends its metrics to."""
+    try:
+        from airflow.sdk.observability import stats
+    except ImportError:
+        from airflow.stats import Stats as stats  # type: ignore[no-redef]
+    stats.gauge(name, value, tags=tags)
