@@ -198,7 +198,7 @@ def unverified(host: str, parameters: Mapping[str, str]) -> str | None:
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose errors are `postgres_errors`': whatever is awaited of the server is awaited in `wait`, be it a
+    """A connection whose errors are those of `redaction`: all waiting for the server happens in `wait`, be it for a
     statement, the COMMIT of a block or the end of one. An error keeps which `database` it is of, for `outages`."""
 
     database = "source"

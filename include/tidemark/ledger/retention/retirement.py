@@ -18,7 +18,7 @@ ledger now. A later claim comes from a backfill that is open now, whose snapshot
 from a later backfill: `backfills.create` and `mark` exclude each other by the pipeline's row, and `create` refuses a
 snapshot whose xmin is not above `retired_xid`. A snapshot above it includes every transaction below.
 
-The newest retired row of each table and generation stays, and the newest with files: `batches.previous_end` and
+The newest retired row of each table and generation stays, and the newest with files: `batches.previous_ends` and
 `schema_versions.merged` read them.
 """
 

@@ -1,4 +1,4 @@
-"""Facts of the tables' columns -> findings about those that are not captured, or are captured as text.
+"""Finds columns of the source that are not captured, or that are captured as text only.
 
 Pure. What the pipeline file leaves out or masks is a choice, and no finding. Source: PostgreSQL documentation, 5.4
 "Generated Columns", 29.6 "Generated Column Replication".

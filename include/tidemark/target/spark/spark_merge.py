@@ -128,7 +128,7 @@ class Changes:
 
     @property
     def additions(self) -> DataFrame | None:
-        """What chunks add to the changes, see `chunk_changes`."""
+        """What chunks add to the changes, see `spark_chunk_merge`."""
         return None
 
     def _single(self, staged: DataFrame) -> DataFrame:
