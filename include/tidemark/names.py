@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from hashlib import sha256
+from typing import Final
 
 import msgspec
 
@@ -19,6 +21,9 @@ _PART = rf'(?:(U&)?{_QUOTED}|([^".~]+))'
 _ID = re.compile(rf"{_PART}\.{_PART}(?:~([1-9][0-9]*))?")
 _ESCAPE = re.compile(r"\\(?:(\\)|\+([0-9A-F]{6})|([0-9A-F]{4}))")
 _KEPT = re.compile(r"[A-Za-z0-9_]")
+
+# File systems and HDFS take 255 bytes as one name. What follows a folder's name, as a place, needs some of them.
+LONGEST_FOLDER: Final = 200
 
 # What a staged change and a row of `history` have before the source's columns, with the Delta types, and behind them.
 CHANGE_COLUMNS = {
@@ -97,12 +102,20 @@ def alike(names: Iterable[str]) -> list[list[str]]:
 def folder(name: str) -> str:
     """The folder of a name: letters, digits and "_" stay, every other byte becomes "-" and two hexadecimal digits. Of a
     name with capitals "." and a number follow, whose bits tell which characters they are: no two folders differ in
-    case alone. So it can be read back, and has no character that a URI, Hive or a shell gives a meaning to."""
+    case alone, and none has a character that a URI, Hive or a shell gives a meaning to."""
     kept = "".join(c if _KEPT.fullmatch(c) else "".join(f"-{byte:02x}" for byte in c.encode()) for c in name)
     if kept == "_delta_log":  # would make the folder around it a Delta table
         kept = "-5fdelta_log"
     capitals = sum(1 << place for place, c in enumerate(name) if "A" <= c <= "Z")
-    return f"{kept}.{capitals}" if capitals else kept
+    return shortened(f"{kept}.{capitals}" if capitals else kept)
+
+
+def shortened(name: str) -> str:
+    """A folder's name that is too long for a file system: its beginning, "-h" and a digest of the whole. No byte is
+    encoded as "-h…", so no other name has this folder."""
+    if len(name) <= LONGEST_FOLDER:
+        return name
+    return f"{name[: LONGEST_FOLDER - 34]}-h{sha256(name.encode()).hexdigest()[:32]}"
 
 
 def spelled(name: str) -> str:

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from tidemark.formats.layout import changes_file
 from tidemark.names import TableName, folder
 
 SPELLED = {
@@ -71,6 +72,16 @@ def test_no_two_tables_share_a_folder_even_where_case_is_ignored() -> None:
     folders = {table.path.lower() for table in tables}
     assert len(folders) == len(tables)
     assert all(re.fullmatch(r"s/[a-z0-9_.-]+", path) and not path.startswith("s/.") for path in folders)
+
+
+def test_folders_of_names_of_every_length_fit_a_file_system_and_differ() -> None:
+    names = [letter * length + end for letter in "aA é" for length in (63, 100, 255, 400) for end in ("x", "X", "y")]
+    tables = [TableName(name, name, place) for name in names for place in (1, 2, 999)]
+    assert max(len(folder.encode()) for table in tables for folder in table.path.split("/")) <= 210
+    assert len({table.path.lower() for table in tables}) == len(tables)
+    staged = {changes_file("batch", table, 1, 1).lower() for table in tables}
+    assert len(staged) == len(tables)
+    assert max(len(file.split("/")[1]) for file in staged) <= 200
 
 
 def test_staged_folders_of_two_tables_differ_even_where_case_is_ignored() -> None:

@@ -21,14 +21,8 @@ are named by start and attempt.
 
 from __future__ import annotations
 
-from hashlib import sha256
-from typing import Final
-
 from tidemark.lsn import Lsn
-from tidemark.names import TableName
-
-# File systems and HDFS take 255 bytes; an id of two names of 63 bytes each, all of them encoded, has 379.
-MAX_NAME: Final = 200
+from tidemark.names import TableName, shortened
 
 
 def staging_root(pipeline: str) -> str:
@@ -57,15 +51,12 @@ def batch_folder(pipeline: str, generation: int, start: Lsn, attempt: str) -> st
 
 
 def changes_file(folder: str, table: TableName, schema_version: int, number: int) -> str:
-    """A table's id may be longer than a file system takes as one name; then its beginning and a digest stand for it."""
     return f"{folder}/{_one_name(table)}/v{schema_version}-{number}.parquet"
 
 
 def _one_name(table: TableName) -> str:
-    name = table.path.replace("/", ".")
-    if len(name) > MAX_NAME:
-        name = f"{name[: MAX_NAME - 17]}-{sha256(name.encode()).hexdigest()[:16]}"
-    return name
+    """Two names of 63 bytes each, all of them encoded, have 379."""
+    return shortened(table.path.replace("/", "."))
 
 
 def chunks_root(pipeline: str) -> str:

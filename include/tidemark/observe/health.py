@@ -3,7 +3,8 @@
 The task `health`, `tidemark status`, the page and the alerts share this judgement. `judge` reads nothing.
 
     red      the lake is not an exact copy, or soon cannot be, and stays so until a person acts
-    warning  the lake is not exact, but something in progress ends that; or it may become red
+    warning  the lake is not exact, but something in progress ends that; or it may become red; or values have no place
+             in their Delta type
     note     worth knowing; nothing is wrong
 
 `Concern.line` has the fact and the remedy on one line of a screen; `message` and `ways` have all of it.
@@ -29,7 +30,7 @@ from tidemark.ledger.captured.tables import REPLAYED
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import overview
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
-from tidemark.names import TableName
+from tidemark.names import TableName, spelled
 from tidemark.observe.park_endings import way_on, ways_on
 from tidemark.run import utc_now
 from tidemark.schema import table_life
@@ -75,9 +76,9 @@ LINE_CHARACTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """`table` is `schema.table`, empty if it is about the pipeline. Those of one `kind` and `group` are said
-    together. `ways` are what to do next, with the commands to type, `do` the one of them that a line has room for;
-    `brief` is why, in a few words."""
+    """`table` is `schema.table`, empty if it is about the pipeline; `columns` are what it is about. Those of one `kind`
+    and `group` are said together. `ways` are what to do next, with the commands to type, `do` the one of them that a
+    line has room for; `brief` is why, in a few words."""
 
     kind: str
     severity: Severity
@@ -88,6 +89,7 @@ class Concern:
     since: datetime | None = None
     ways: tuple[str, ...] = ()
     do: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def alert(self) -> tuple[str, str]:
@@ -132,7 +134,9 @@ class Health:
         """How it stands on one line of a screen."""
         wrong = (*self.of("red"), *self.of("warning"))
         if not wrong:
-            return f"{self.pipeline}: every table is exact"
+            return f"{self.pipeline}: every table is exact{self._not_proven}"
+        if all(concern.kind == "unfit values" for concern in wrong):
+            return _cut(f"{self.pipeline}: {_but_for(wrong)}{self._not_proven}")
         if len(wrong) == 1:
             return f"{self.pipeline}: {wrong[0].line}"
         parts = []
@@ -143,6 +147,13 @@ class Health:
             else:
                 parts += [_cut(concern.brief or concern.message, 80) for concern in wrong if concern.kind == kind]
         return _cut(f"{self.pipeline}: {'; '.join(parts)}")
+
+    @property
+    def _not_proven(self) -> str:
+        """A copy is exact by its construction, and proven by a verify. What waits is exact as of its last merge."""
+        counts = Counter(concern.kind for concern in self.of("note"))
+        kinds = [kind for kind in ("behind", "unproven") if counts[kind]]
+        return "".join(f"; {counted(counts[kind], 'table')} {of_many(kind, counts[kind])}" for kind in kinds)
 
 
 def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
@@ -283,8 +294,9 @@ def _of_table(
             f"Values did not fit the target type of {columns}; history has them as text, docs/formats.md says what "
             "current has in their place."
         )
-        way = f"To have them as they are: target: {{{next(iter(table.unfit))}: text}} in {config.path}, and a backfill"
-        yield Concern("unfit values", "note", message, name, brief=columns, ways=(way,))
+        as_text = ", ".join(f"{json.dumps(column, ensure_ascii=False)}: text" for column in table.unfit)
+        way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}, and a backfill"
+        yield Concern("unfit values", "warning", message, name, brief=columns, ways=(way,), columns=tuple(table.unfit))
     yield from _proof(config, ledger, table, now)
 
 
@@ -422,6 +434,12 @@ def _standing_still(config: PipelineConfig, backfills: Iterable[OpenBackfill], n
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _but_for(unfit: Iterable[Concern]) -> str:
+    columns = [f"{concern.table}.{spelled(column)}" for concern in unfit for column in concern.columns]
+    number = counted(len(columns), "column")
+    return f"exact, but for {number} with values that Delta's type cannot hold ({listed(columns, limit=3)})"
 
 
 def of_many(kind: str, count: int) -> str:

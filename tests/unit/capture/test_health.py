@@ -149,7 +149,7 @@ def test_a_table_at_rest_is_ok_and_its_pipeline_exact() -> None:
             [("paused", "warning")],
         ),
         (a_table("s.a", capture="left", merge="parked", target="needs_backfill"), "not captured", []),
-        (a_table("s.a", unfit={"at": 3}), "ok", [("unfit values", "note")]),
+        (a_table("s.a", unfit={"at": 3}), "ok", [("unfit values", "warning")]),
         (a_table("s.a", verified=None), "ok", [("unproven", "note")]),
         (a_table("s.a", verified=Verified(30, 7, None, None, ())), "ok", [("unproven", "note")]),
         (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=61), ())), "ok", [("proof is old", "warning")]),
@@ -163,6 +163,25 @@ def test_what_is_not_exact_is_a_concern_of_its_kind(
 ) -> None:
     health = judged(table, a_table("s.b"))
     assert (kinds(health), health.states["s.a"]) == (expected, state)
+
+
+def test_values_that_did_not_fit_are_part_of_the_verdict() -> None:
+    health = judged(a_table("s.a", unfit={"grid": 40040, "Last Seen": 1}), a_table("s.b"))
+    assert (health.worst, health.line) == (
+        "warning",
+        'shop: exact, but for 2 columns with values that Delta\'s type cannot hold (s.a.grid, s.a."Last Seen")',
+    )
+    (unfit,) = health.concerns
+    assert unfit.ways == (
+        'To capture as text: target: {"grid": text, "Last Seen": text} for s.a in shop.yaml, and a backfill',
+    )
+
+
+def test_exact_proven_and_waiting_are_different_words() -> None:
+    waits = a_table("s.w", waiting_batches=1, waiting_changes=2, waiting_since=ago(seconds=9))
+    line = judged(a_table("s.a"), a_table("s.b", verified=None), a_table("s.c", verified=None), waits).line
+    assert line == "shop: every table is exact; 1 table waits for its merge; 2 tables are not proven yet"
+    assert judged(a_table("s.a")).line == "shop: every table is exact"
 
 
 @pytest.mark.parametrize(

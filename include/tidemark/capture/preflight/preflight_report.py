@@ -4,17 +4,10 @@
     act     only if no error is found, and in this order, each step found done by the next preflight:
             publication ──► slot ──► generation ──► tables joined
 
-<<<<<<< HEAD
 Each step has a module of its own: `lake_findings`, `airflow_findings`, `spark_findings`, `table_findings` (errors of
 one table alone), `source.catalogue.inspection` (server, role, tables, slot), `ownership` (whose slot and publication
 they are), `slot_and_publication`, `generation`, `table_joins`. This module has the order of the steps, the conditions
 that stop everything, and the report.
-=======
-Each step has its own module: `lake_findings`, `airflow_findings`, `spark_findings`, `table_findings` (errors of one
-table alone), `source.catalogue.inspection` (server, role, tables, slot), `ownership` (whose slot and publication they
-are), `slot_and_publication`, `generation`, `table_joins`. This module has the order of the steps, the conditions that
-stop everything, and the report.
->>>>>>> wt-prose2
 
 A slot older than its publication cannot be decoded, which gives the order. Preflight runs every few minutes. Once
 everything is in place it reads a few catalogue tables, writes one small file, and changes nothing. It waits for no lock
