@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any, Final
 
 from tidemark.config import PipelineConfig
@@ -28,7 +29,10 @@ SLACK_S: Final = 60
 
 
 def of_capture(config: PipelineConfig) -> Any:
-    """None for a pipeline whose schedule does not say when a run is late."""
+    """None for a pipeline whose schedule does not say when a run is late, and for a run of `airflow dags test`: when
+    that succeeds, Airflow 3.3 looks for a row of the deadline, has none, and ends in an SQL error."""
+    if sys.argv[1:3] == ["dags", "test"]:
+        return None
     silence_s = longest_silence_s(config)
     return None if silence_s is None else after(config, max(silence_s, config.alerts.max_lag_s) + SLACK_S)
 

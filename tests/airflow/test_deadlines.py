@@ -64,6 +64,13 @@ def shop(
         yield opened
 
 
+@pytest.mark.parametrize("program", ["/usr/bin/airflow", "/lib/airflow/__main__.py"])
+def test_a_run_of_dags_test_has_no_deadline(shop_file: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert capture_dag(load(shop_file)).deadline
+    monkeypatch.setattr("sys.argv", [program, "dags", "test", "shop_capture"])
+    assert not capture_dag(load(shop_file)).deadline
+
+
 def test_every_run_of_a_scheduled_capture_has_a_deadline(shop_file: Path) -> None:
     config = load(shop_file)
     (alert,) = capture_dag(config).deadline
