@@ -46,7 +46,7 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
     "backfill_since, marks, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
-    "forgotten_at, paused_by, lost_keys, columns_in_doubt"
+    "forgotten_at, paused_by, lost_keys, columns_in_doubt, changed_at"
 )
 
 
@@ -57,8 +57,9 @@ class TableRow:
     backfill, though the mark that was there may have stayed. `holes` maps a column to the rows whose unchanged value is
     known nowhere, `hole_keys` holds keys of those rows. `forgotten_at` is when somebody said that a table which is
     captured no more shall not be shown, `paused_by` who paused it. `lost_keys` are the rows that alone may differ where
-    that is known; they are for no log. `columns_in_doubt` are the numbers of
-    the columns that alone may differ in a marked table, None where any may."""
+    that is known; they are for no log. `columns_in_doubt` are the numbers of the columns that alone may differ in a
+    marked table, None where any may. `changed_at` is the last commit time of the newest batch that brought a change of
+    it, None if none did."""
 
     table: str
     life: TableLife
@@ -79,6 +80,7 @@ class TableRow:
     paused_by: str | None = None
     lost_keys: list[list[str]] | None = field(default=None, repr=False)
     columns_in_doubt: list[int] | None = None
+    changed_at: datetime | None = None
 
     @property
     def has_current(self) -> bool:
@@ -153,6 +155,14 @@ def keep_fingerprints(ledger: Ledger, fingerprints: Mapping[str, Fingerprint]) -
          WHERE t.pipeline = %s AND t."table" = f."table" AND t.fingerprint IS DISTINCT FROM f.fingerprint
         """,
         (list(fingerprints), [Jsonb(fingerprint.to_json()) for fingerprint in fingerprints.values()], ledger.pipeline),
+    )
+
+
+def note_changes(ledger: Ledger, names: Collection[str], committed_at: str | None) -> None:
+    """These tables have changes in a batch of which the last transaction committed then."""
+    ledger.execute(
+        'UPDATE tidemark.tables SET changed_at = greatest(changed_at, %s) WHERE pipeline = %s AND "table" = ANY(%s)',
+        (committed_at, ledger.pipeline, list(names)),
     )
 
 
