@@ -188,6 +188,18 @@ def test_ranges_have_at_least_the_rows_of_a_chunk(captured: Pipeline) -> None:
         assert backfill.estimated_rows == 1000
 
 
+def test_of_an_empty_table_no_rows_are_expected(captured: Pipeline) -> None:
+    captured.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, v text)",
+        "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (1) TO (9)",
+    )
+    captured.capture()
+    for table in ("public.orders", "public.parted"):
+        (backfill,) = captured.plan(tables=[table], replace=True)
+        assert (backfill.estimated_rows, len(captured.ranges(backfill))) == (0, 1)
+
+
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 

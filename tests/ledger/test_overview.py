@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from datetime import datetime
+
+from msgspec.structs import replace
+
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.formats.error_record import ErrorRecord
@@ -36,6 +40,21 @@ def test_the_status_says_per_table_what_waits_and_why(book: Book, lease: Lease, 
     assert (parked.waiting_batches, parked.waiting_changes, parked.waiting_bytes) == (2, 20, 8)
     assert parked.waiting_since is not None
     assert [lease_held.holder for lease_held in status.leases] == ["drain/1"]
+
+
+def test_the_last_change_is_that_of_a_captured_change_and_of_nothing_else(
+    book: Book, lease: Lease, generation: Generation
+) -> None:
+    at = [f"2026-01-02T0{hour}:00:00+00:00" for hour in range(3)]
+    for start, moment, names in ((100, at[1], ["s.a"]), (200, at[0], ["s.a"]), (300, at[2], ["s.b"])):
+        manifest = replace(manifest_of(start, start + 100, *names), last_committed_at=moment)
+        batches.register(book, lease, manifest, path_of(manifest))
+    tables.add(book, "s.quiet")
+    positions.rise(book, 1, {name: (Lsn(400), Lsn(400)) for name in ("s.a", "s.b", "s.quiet")})
+    status = overview.read(book)
+    assert status is not None
+    changed = {table.table: table.row.changed_at for table in status.tables}
+    assert changed == {"s.a": datetime.fromisoformat(at[1]), "s.b": datetime.fromisoformat(at[2]), "s.quiet": None}
 
 
 def test_what_an_older_generation_left_waits_too(book: Book, lease: Lease, generation: Generation) -> None:

@@ -168,6 +168,13 @@ def _tables(book: Ledger, world: World, every: list[str]) -> None:
         """,
         (book.pipeline, world.staged, world.staged, world.now, every),
     )
+    book.execute(
+        """
+        UPDATE tidemark.tables SET changed_at = %s - n * interval '97 seconds'
+          FROM unnest(%s::text[]) WITH ORDINALITY AS u (t, n) WHERE pipeline = %s AND "table" = t
+        """,
+        (world.now, every, book.pipeline),
+    )
     for version, columns in ((1, ("id", "total")), (2, ("id", "total", "currency"))):
         definitions = [json.dumps(schema_of(table, version, columns).to_json()) for table in every]
         book.execute(

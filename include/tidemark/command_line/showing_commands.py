@@ -206,7 +206,7 @@ def _table_lines(rows: list[dict[str, Any]], now: str) -> None:
         ("table", "state", "rows", "last change", "waiting", "proven", "size", ""),
         [
             (
-                *(row["name"], row["state"], screen.number(row["rows"]), screen.ago(row["applied_at"], now)),
+                *(row["name"], row["state"], screen.number(row["rows"]), screen.ago(row["changed_at"], now)),
                 *(screen.number(row["waiting_changes"]) if row["waiting_changes"] else "-", _proven(row, now)),
                 *(screen.size(row["bytes"]), row["why"]),
             )
@@ -239,7 +239,7 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         ("paused by", row["paused_by"] or ""),
         ("needs a backfill", row["needs_backfill"] or ""),
         ("differs", row["differences"]),
-        ("applied", f"{row['applied_lsn']}, last change {screen.ago(row['applied_at'], now)}"),
+        ("applied", f"{row['applied_lsn']}, last change {screen.ago(row['changed_at'], now)}"),
         (
             "waiting",
             f"{counted(row['waiting_changes'], 'change')} in {counted(row['waiting_batches'], 'batch')}"

@@ -187,7 +187,6 @@ def _queue(status: Status) -> dict[str, Any]:
 def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
     """Without the bounds of what is filled, which are values of rows."""
     now = backfill.progress
-    by_rows = now.rows / now.estimated_rows if now.estimated_rows else 0.0
     return {
         "backfill": now.backfill,
         "purpose": backfill.purpose,
@@ -198,7 +197,7 @@ def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
         "estimated_rows": now.estimated_rows,
         "rate_rows_s": now.rate_rows_s,
         "left_s": now.left_s,
-        "share": 1.0 if now.ranges_done == now.ranges else min(0.99, by_rows),
+        "share": now.share,
         "ranges": now.ranges,
         "ranges_done": now.ranges_done,
         "chunks": now.chunks,
@@ -252,7 +251,7 @@ def _table(table: TableStatus, name: str, state: str, worst: Concern | None) -> 
         "why": (worst.brief or worst.message) if worst is not None and wrong else "",
         "since": _time(row.state_since),
         "applied_lsn": _lsn(table.applied_lsn),
-        "applied_at": _time(table.applied_at),
+        "changed_at": _time(row.changed_at),
         "lag_bytes": table.lag_bytes,
         "waiting_batches": 0 if backlog is None else backlog.batches,
         "waiting_changes": 0 if backlog is None else backlog.changes,

@@ -46,7 +46,7 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
     "backfill_since, marks, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
-    "forgotten_at, paused_by, lost_keys, columns_in_doubt"
+    "forgotten_at, paused_by, lost_keys, columns_in_doubt, changed_at"
 )
 
 
@@ -60,6 +60,7 @@ class TableRow:
     - `forgotten_at` is when a person removed an uncaptured table from the lists; `paused_by` is who paused it.
     - `lost_keys` are the only rows that may differ, if that is known. Never log them.
     - `columns_in_doubt` are the numbers of the only columns that may differ in a marked table, None for any.
+    - `changed_at` is the last commit time of the newest batch with a change of the table, None without one.
     """
 
     table: str
@@ -81,6 +82,7 @@ class TableRow:
     paused_by: str | None = None
     lost_keys: list[list[str]] | None = field(default=None, repr=False)
     columns_in_doubt: list[int] | None = None
+    changed_at: datetime | None = None
 
     @property
     def has_current(self) -> bool:
@@ -155,6 +157,14 @@ def keep_fingerprints(ledger: Ledger, fingerprints: Mapping[str, Fingerprint]) -
          WHERE t.pipeline = %s AND t."table" = f."table" AND t.fingerprint IS DISTINCT FROM f.fingerprint
         """,
         (list(fingerprints), [Jsonb(fingerprint.to_json()) for fingerprint in fingerprints.values()], ledger.pipeline),
+    )
+
+
+def note_changes(ledger: Ledger, names: Collection[str], committed_at: str | None) -> None:
+    """These tables have changes in a batch of which the last transaction committed then."""
+    ledger.execute(
+        'UPDATE tidemark.tables SET changed_at = greatest(changed_at, %s) WHERE pipeline = %s AND "table" = ANY(%s)',
+        (committed_at, ledger.pipeline, list(names)),
     )
 
 

@@ -173,6 +173,7 @@ CREATE TABLE tidemark.tables (
     holes             jsonb NOT NULL DEFAULT '{}',  -- column -> rows of the target whose value is known nowhere
     hole_keys         jsonb NOT NULL DEFAULT '[]',
     fingerprint       jsonb,
+    changed_at        timestamptz,            -- by when its newest staged change had committed at the source
     capture_state     text NOT NULL GENERATED ALWAYS AS (
         CASE WHEN captured AND join_horizon IS NULL THEN 'joining'
              WHEN captured THEN 'captured'

@@ -48,7 +48,7 @@ class TableStatus:
     """One table. `applied_lsn` is how far it counts as applied; `backlog` is what is staged and not applied, None where
     that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
     it is proven, None if it never was; `unfit` counts by column the values that did not fit, in what is kept of
-    staging. `applied_at` is when a merge last brought anything, `delta` are its Delta tables as the last maintenance
+    staging. `delta` are its Delta tables as the last maintenance
     saw them. `beside` is the table that readers see in its stead, while it is built in another shape or, `is_replayed`,
     from staging. `unreadable` is why its last backfill could not be read, while nothing starts another. `at_source` is
     what the source calls the table now, or called it last."""
@@ -61,7 +61,6 @@ class TableStatus:
     backlog: Backlog | None
     verified: Verified | None = None
     unfit: dict[str, int] = field(default_factory=dict)
-    applied_at: datetime | None = None
     delta: tuple[DeltaTable, ...] = ()
     beside: str | None = None
     is_replayed: bool = False
@@ -216,7 +215,6 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 backlog=waiting.get(row.table),
                 verified=proven.get(row.table),
                 unfit=unfit.get(row.table, {}),
-                applied_at=None if position is None else position.risen_at,
                 delta=delta.get(row.table, ()),
                 beside=besides.get(row.table),
                 is_replayed=row.table in replayed,

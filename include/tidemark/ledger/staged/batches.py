@@ -109,6 +109,7 @@ def register(
         left = successors.left_by(ledger, manifest)
         _lock_tables(ledger, manifest, touched, left.values())
         _insert_tables(ledger, manifest, touched)
+        tables.note_changes(ledger, [t.table for t in touched if t.rows], manifest.last_committed_at)
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
         relation_ids.keep_staged(ledger, manifest.source.system_identifier, manifest.schemas)

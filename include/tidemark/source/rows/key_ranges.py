@@ -301,7 +301,10 @@ def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
 
 
 def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
-    """How many rows the planner expects to be read; costs no look at the table."""
+    """How many rows the planner expects to be read; costs no look at the table. Of one that was never analysed the
+    planner expects ten pages at least."""
+    if not _pages(conn, table):
+        return 0
     query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
     row = conn.execute(query).fetchone()
     assert row is not None
@@ -309,12 +312,9 @@ def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
-def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: int) -> list[Key]:
-    """Up to `pieces - 1` keys, ascending in the key's order, that cut the table into pieces of about equal size. Found
-    among the rows of some pages; the bounds need not be good, any are correct."""
-    if pieces < 2:
-        return []
-    row = conn.execute(
+def _pages(conn: psycopg.Connection[Any], table: TableToRead) -> int:
+    """The pages of the table, or of a root's leaves."""
+    rows = conn.execute(
         """
         SELECT sum(pg_relation_size(relid)) / current_setting('block_size')::int
           FROM pg_partition_tree(to_regclass(%s)) WHERE isleaf
@@ -322,7 +322,15 @@ def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: in
         """,
         (table.name.as_string(None), table.name.as_string(None)),
     ).fetchall()
-    pages = max(int(count or 0) for (count,) in row)
+    return max(int(count or 0) for (count,) in rows)
+
+
+def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: int) -> list[Key]:
+    """Up to `pieces - 1` keys, ascending in the key's order, that cut the table into pieces of about equal size. Found
+    among the rows of some pages; the bounds need not be good, any are correct."""
+    if pieces < 2:
+        return []
+    pages = _pages(conn, table)
     percent = min(100.0, 100.0 * _SAMPLED_PAGES / max(pages, 1))
     names = [sql.Identifier(f"k{i}") for i in range(len(table.key))]
     query = sql.SQL(

@@ -362,6 +362,7 @@ function backfills() {
 }
 
 function progress(one) {
+  if (one.ranges_done === one.ranges) return h("p", {}, `${counted(one.rows, "row")} read; waits for its merge, open since `, ago(one.opened_at));
   const rate = one.rate_rows_s ? `${short(one.rate_rows_s)} rows/s` : "nothing read in the last minutes";
   return h("p", {}, `${short(one.rows)} of about ${short(one.estimated_rows)} rows, ${rate}; ${one.ranges_done} of ${counted(one.ranges, "range")}; `,
     one.read_by ? `read by ${one.read_by}` : h("span", { class: "warning" }, "nobody reads it"), one.left_s ? `, about ${duration(one.left_s)} left` : "", ", open since ", ago(one.opened_at));
@@ -498,7 +499,7 @@ const COLUMNS = [
   ["name", "Table", (one) => one.name],
   ["attention", "State", (one) => [WEIGHT[SEVERITY_OF(one)], one.state]],
   ["rows", "Rows", (one) => one.rows ?? -1, "number"],
-  ["applied_at", "Last change", (one) => one.applied_at ?? ""],
+  ["changed_at", "Last change", (one) => one.changed_at ?? ""],
   ["waiting", "Waiting", (one) => one.waiting_changes, "number"],
   ["verified", "Proven", (one) => one.verified_at ?? ""],
   ["bytes", "Size", (one) => one.bytes ?? -1, "number wide"],
@@ -562,7 +563,7 @@ function heading([key, title, value, kind]) {
   if (!value) return h("th", { class: kind });
   const sorted = view.sort === key ? (view.descending ? "descending" : "ascending") : undefined;
   return h("th", { class: kind, "aria-sort": sorted }, h("button", { id: `sort-${key}`, onclick: () => {
-    view.descending = view.sort === key ? !view.descending : ["rows", "bytes", "waiting", "applied_at"].includes(key);
+    view.descending = view.sort === key ? !view.descending : ["rows", "bytes", "waiting", "changed_at"].includes(key);
     view.sort = key;
     view.page = 0;
     redrawTables();
@@ -580,7 +581,7 @@ function tableRow(one) {
     if (event.target === row && ["Enter", " "].includes(event.key)) { event.preventDefault(); toggle(); }
   } },
   h("td", { class: "name" }, one.name), h("td", { class: "nowrap" }, pill(SEVERITY_OF(one), one.state)), h("td", { class: "number" }, one.rows === null ? h("span", { class: "quiet" }, "–") : short(one.rows)),
-  h("td", {}, ago(one.applied_at)), h("td", { class: "number" }, one.waiting_changes ? short(one.waiting_changes) : h("span", { class: "quiet" }, "–")), h("td", {}, proof),
+  h("td", {}, ago(one.changed_at)), h("td", { class: "number" }, one.waiting_changes ? short(one.waiting_changes) : h("span", { class: "quiet" }, "–")), h("td", {}, proof),
   h("td", { class: "number wide" }, one.bytes === null ? h("span", { class: "quiet" }, "–") : bytes(one.bytes)), h("td", { class: "why wide" }, h("div", { title: one.why }, one.why)));
   if (!open) return [row];
   return [row, h("tr", { class: "detail", "data-table": one.table }, h("td", { colSpan: COLUMNS.length }, details(one.table)))];
@@ -627,7 +628,7 @@ function details(table) {
       meter(each.share, each.read_by ? "ok" : "warning"), progress(each))),
     block("Positions", pairs([["applied", h("code", {}, one.applied_lsn)], ["history", more.history_lsn && h("code", {}, more.history_lsn)], ["current", more.current_lsn && h("code", {}, more.current_lsn)],
       ["behind", one.lag_bytes ? `${bytes(one.lag_bytes)} of WAL` : "level with what is staged"], ["waiting", one.waiting_batches ? `${counted(one.waiting_changes, "change")} in ${counted(one.waiting_batches, "batch")}, ${bytes(one.waiting_bytes)}` : ""],
-      ["due by choice", one.due_at && stamp(one.due_at)], ["merged now by", one.held_by], ["last change", one.applied_at && ago(one.applied_at)]])),
+      ["due by choice", one.due_at && stamp(one.due_at)], ["merged now by", one.held_by], ["last change", one.changed_at && ago(one.changed_at)]])),
     block("Proof", one.parts ? pairs([["parts", `${one.proven_parts} of ${one.parts} proven`], ["through", one.verified_through && h("code", {}, one.verified_through)], ["oldest", one.verified_at && ago(one.verified_at)]]) : h("p", { class: "quiet" }, "Not proven yet.")),
     block("Delta tables", more.delta.length ? pairs(more.delta.map((each) => [each.kind, h("span", {}, `${each.rows === null ? "" : `${short(each.rows)} rows, `}${bytes(each.bytes)} in ${counted(each.files, "file")}, seen `, ago(each.seen_at))])) : h("p", { class: "quiet" }, "Size and files are known after the first maintenance.")),
     more.merged && block("Merged", pairs([...more.merged.steps.map((one) => [one.step, `${one.way}: ${one.why}`]), ["left to Spark", more.merged.fall_backs.join(", ")]])),
