@@ -4,7 +4,7 @@
 |---|---|---|---|
 | exceptions of tasks | `airflow.exceptions` | `airflow.sdk.exceptions` | the same |
 | deadline alerts | `airflow.sdk.definitions.deadline` | `airflow.sdk` | with a name |
-| metrics | `airflow.stats` | `airflow.sdk.observability` | the same |
+| metrics | `airflow.stats` | the same | `airflow.sdk.observability` |
 | run types that a DAG allows | - | `allowed_run_types` | with `operator_triggered` |
 | note of a triggered run | - | - | `note` |
 | backoff of retries | on or off, times 2 | a factor | a factor |
@@ -92,8 +92,11 @@ def deadline_alert(seconds: float, call: Callable[..., Any], arguments: dict[str
 
 def gauge(name: str, value: float, tags: dict[str, str] | None = None) -> None:
     """Sends one gauge to whatever Airflow sends its metrics to."""
+    send: Any
     try:
-        from airflow.sdk.observability import stats
+        from airflow.sdk.observability.stats import gauge as send
     except ImportError:
-        from airflow.stats import Stats as stats  # type: ignore[no-redef]
-    stats.gauge(name, value, tags=tags)
+        from airflow.stats import Stats
+
+        send = Stats.gauge
+    send(name, value, tags=tags)
