@@ -64,13 +64,14 @@ ALTER TABLE item DROP COLUMN n, ADD COLUMN n2 real DEFAULT 0.1;
 UPDATE item SET name = 'after the drop' WHERE id = 1;
 -- step: run
 -- expect: merging bag
--- expect: needs backfill item (n2.*default)
+-- expect: needs backfill item~2 (not certain.*built anew)
 -- expect: current quiet (id, flag, more)
 --   1 | True | 12345678901
 --   2 | True | 12345678901
 UPDATE quiet SET id = 3 WHERE id = 2;
 -- step: run
 -- expect: merging quiet
+-- expect: needs backfill item~3 (not certain.*built anew)
 -- expect: current quiet (id, flag, more)
 --   1 | True | 12345678901
 --   3 | True | 12345678901
