@@ -24,6 +24,7 @@ PASS_OVER = (
     "start a backfill of it once a capture run is through: history will lack the changes of these batches, current "
     "nothing."
 )
+FOLLOW = "Write `evolve: follow` for the table in the pipeline file: the next run builds it anew beside the old."
 BEGIN_ANEW = (
     "remove both Delta tables, history and current, unpark the table with `--anew`, and start a backfill of it once a "
     "capture run is through."
@@ -304,8 +305,8 @@ class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
         "Its changes stay in staging and the other tables go on. If names of columns are alike, or the target's, "
-        "rename them at the source; if the key is left out, capture it. Write `evolve: follow` for the table in "
-        "the pipeline file: the next run builds it anew beside the old. To go on without what is staged, " + BEGIN_ANEW
+        f"rename them at the source; if the key is left out, capture it. {FOLLOW} To go on without what is staged, "
+        + BEGIN_ANEW
     )
 
 

@@ -126,7 +126,7 @@ def test_the_forms_learn_from_a_capture_which_tables_there_are(
         connection.execute('CREATE TABLE shop."a.b" (id int PRIMARY KEY)')
     preflight(a_run(config, source=source, ledger=empty_ledger_database)).raise_for_errors()
     execute(config)
-    assert heard == [("shop", ["shop.orders", "shop.stock"]), ("shop", ["shop.a.b", "shop.orders"])]
+    assert heard == [("shop", ["shop.orders", "shop.stock"]), ("shop", ['shop."a.b"', "shop.orders"])]
 
 
 def test_it_is_skipped_instead_where_the_file_wants_a_warning(
@@ -144,7 +144,8 @@ def test_a_run_of_which_a_task_failed_is_red_whatever_the_file_wants(config: Pip
     for wanted in (config, dataclasses.replace(config, alerts=Alerts(health="warn"))):
         with pytest.raises(AirflowFailException, match=r"^shop: drain failed: see there$"):
             execute(wanted, ended)
-    assert execute(config, {"drain": "skipped", "merge": "skipped", "confirm": "success"}).endswith("exact")
+    idle = execute(config, {"drain": "skipped", "merge": "skipped", "confirm": "success"})
+    assert idle.endswith("every table is exact; 2 tables are not proven yet")
 
 
 def test_each_thing_is_told_once_and_once_when_it_is_over(config: PipelineConfig, empty_ledger_database: str) -> None:
@@ -297,6 +298,17 @@ def test_a_new_table_that_waits_for_its_first_backfill_is_not_red(
     with pytest.raises(AirflowSkipException, match="airflow dags trigger shop_backfill"):
         execute(with_notifier(config))
     assert told == []
+
+
+def test_a_table_whose_change_is_not_followed_keeps_its_tables_first(
+    config: PipelineConfig, empty_ledger_database: str
+) -> None:
+    park(empty_ledger_database, "shop.orders", ErrorRecord("SchemaNotFollowed", "BACKFILL", "It changed."))
+    with pytest.raises(AirflowFailException, match="To go on by itself: rename its columns at the source"):
+        execute(with_notifier(config))
+    (message,) = told
+    ways = message.splitlines()[2:]
+    assert [way.partition(":")[0].partition(",")[0] for way in ways] == ["To follow the change", "To begin anew"]
 
 
 def test_a_remedy_that_only_begins_anew_offers_no_way_that_would_park_the_table_again(

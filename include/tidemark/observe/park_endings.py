@@ -6,7 +6,7 @@ import json
 from shlex import quote
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import BEGIN_ANEW, PASS_OVER, REBUILD, Move, leaf_of
+from tidemark.errors import BEGIN_ANEW, FOLLOW, PASS_OVER, REBUILD, Move, leaf_of
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.names import TableName
@@ -30,6 +30,10 @@ def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]
     remedy = "" if leaf is None else leaf.remedy
     behind = f"then let a run of {config.pipeline}_capture end; then: {backfill}"
     ways = []
+    if FOLLOW in remedy:
+        ways.append(
+            f"To follow the change: {_followed(config, table)}; the next run of {config.pipeline}_capture goes on"
+        )
     if goes_on:
         then = f"; then: {backfill}" if error.move == Move.BACKFILL else ""
         label = "To go on with its Delta tables, once they fit" if begins_anew else "After that"
@@ -53,8 +57,18 @@ def way_on(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
     unpark = unpark_command(config, table)
     if error.move == Move.RETRY:
         return f"It is tried again by itself; at once: {unpark}"
+    leaf = leaf_of(error.kind)
+    if leaf is not None and FOLLOW in leaf.remedy:
+        return f"To go on by itself: {_followed(config, table)}"
     goes_on, _ = _offered(error)
     return f"Mend that, then: {unpark}" if goes_on else f"Begin it anew: remove its Delta tables, then {unpark} --anew"
+
+
+def _followed(config: PipelineConfig, table: str) -> str:
+    """What has a changed definition followed. Under `evolve: follow` only names and the key are in the way."""
+    if config.evolves(TableName.parse(table)) == "follow":
+        return "rename its columns at the source, or capture its key"
+    return f"write `evolve: follow` for it in {config.path}"
 
 
 def _offered(error: ErrorRecord) -> tuple[bool, bool]:
