@@ -15,7 +15,7 @@ import pytest
 
 from tests.definitions.altered_table import BASES
 from tests.definitions.book import MakePipeline, Outcome, play_all
-from tests.definitions.known_faults import MARKED, NOT_YET_EXACT, WITH_TRIGGER, WITHOUT_TRIGGER, KnownFault
+from tests.definitions.expected_marks import MARKED, NOT_YET_EXACT, REWRITES_WITHOUT_EVENT
 from tests.definitions.sequences import KINDS, OF_LISTED, OF_PARTITIONS, Sequence, at_random, fits, of_length
 from tests.definitions.shortest import shortest
 
@@ -36,20 +36,19 @@ FIRST = int(os.environ.get("TIDEMARK_DEFINITIONS_FIRST", "0"))
 TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
 
 
-def known(has_trigger: bool) -> tuple[KnownFault, ...]:
-    return WITH_TRIGGER if has_trigger else WITHOUT_TRIGGER
-
-
 def wrong(outcome: Outcome) -> str:
-    """What is not as it shall be, and not known."""
+    """What is not as it shall be."""
     if outcome.invalid:
         return f"PostgreSQL refused {outcome.invalid}"
-    if any(fault.excuses(outcome) for fault in known(outcome.has_trigger)):
-        return ""
     if outcome.fault:
         return outcome.fault
-    may_be_marked = not outcome.has_trigger or not (MARKED | NOT_YET_EXACT).isdisjoint(outcome.sequence.kinds)
-    return "" if outcome.is_exact or may_be_marked else f"with the trigger it is {outcome.first}"
+    return "" if outcome.is_exact or may_be_marked(outcome) else f"with the trigger it is {outcome.first}"
+
+
+def may_be_marked(outcome: Outcome) -> bool:
+    kinds = outcome.sequence.kinds
+    rewritten_beside_another = len(kinds) > 1 and not REWRITES_WITHOUT_EVENT.isdisjoint(kinds)
+    return not outcome.has_trigger or rewritten_beside_another or not (MARKED | NOT_YET_EXACT).isdisjoint(kinds)
 
 
 def judged(make: MakePipeline, sequences: Iterable[Sequence], has_trigger: bool) -> list[Outcome]:
@@ -116,14 +115,6 @@ def test_each_kind_alone(has_trigger: bool, make_pipeline: MakePipeline) -> None
 def test_each_kind_alone_in_every_way(base: str, has_trigger: bool, make_pipeline: MakePipeline) -> None:
     sequences = [sequence for sequence in of_length(1) if sequence.base == base]
     require(covered(judged(make_pipeline, sequences, has_trigger)), with_rows=0.4, with_updates=0.3, with_a_chunk=0.2)
-
-
-@TRIGGER
-def test_what_is_known_to_be_wrong_still_is(has_trigger: bool, make_pipeline: MakePipeline) -> None:
-    faults = known(has_trigger)
-    outcomes = {o.sequence: o for o in play_all(make_pipeline, [f.sequence for f in faults], has_trigger, AT_ONCE)}
-    mended = [f for f in faults if outcomes[f.sequence].word != f.word or not outcomes[f.sequence].fault]
-    assert not mended, "\n".join(f"{f.sequence}: {outcomes[f.sequence].first}: take it from the list" for f in mended)
 
 
 @TRIGGER

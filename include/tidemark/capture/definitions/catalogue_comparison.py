@@ -169,7 +169,7 @@ class Looking:
         """The batch that ends now is the first that has all that the look saw. Returns the definitions with new columns
         that no change shows."""
         self._compare_with_told()
-        self._reshaping.at_heartbeat()
+        self._reshaping.at_heartbeat(self.schemas.catalog)
         unseen = [
             self.schemas.unseen(captured, self._first.types)
             for captured in self._first.tables.values()

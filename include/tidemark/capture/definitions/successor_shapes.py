@@ -23,7 +23,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tidemark.capture.definitions.relation_versions import ToldShape, another_shape
-from tidemark.capture.definitions.table_definition import catalogue_shape
+from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape
 from tidemark.capture.table_identities import Places
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
@@ -86,6 +86,7 @@ class Reshaping:
         self._pending: dict[str, Reshaped] = {}
         self._begun: list[Begun] = []
         self._left: set[str] = set()
+        self._by_message: list[tuple[int, TableName]] = []
 
     def look(
         self, captured: Iterable[CapturedTable], types: Mapping[int, PgType], rows: Mapping[str, TableRow]
@@ -159,6 +160,8 @@ class Reshaping:
         if shape is not None and kind == ANOTHER_SHAPE:
             shape = replace(shape, version=1)
         self._begun.append(Begun(table, before, reason, shape, kind))
+        if pending is None:
+            self._by_message.append((oid, table))
         self._pending.pop(str(before), None)
         self._left.add(str(before))
         return table
@@ -170,13 +173,25 @@ class Reshaping:
         if self._config.evolves(captured.name) == "follow":
             self.begin(captured.relation_oid, captured.name, told.reason, pending)
 
-    def at_heartbeat(self) -> None:
-        """What this run's look saw and no change showed: every change up to here came before."""
+    def at_heartbeat(self, catalog: Catalog) -> None:
+        """Begin the tables whose new shape this run read in the catalogue and no change has: every change up to here
+        came before. A table that began with changes whose columns are in doubt ends here in the same way: behind it the
+        catalogue has them all."""
         for pending in list(self._pending.values()):
-            captured = pending.captured
-            if self._places.known(captured.relation_oid) == captured.table:
-                self.begin(captured.relation_oid, captured.name, pending.reason, pending)
+            self._begin_pending(pending)
         self._pending.clear()
+        for oid, table in self._by_message:
+            latest, captured = self._streamed(str(table)), catalog.tables.get(oid)
+            if latest is None or latest.published or captured is None or captured.table != table:
+                continue
+            if (numbered := self.look_at(captured, catalog.types)) is not None:
+                self._begin_pending(numbered)
+        self._by_message.clear()
+
+    def _begin_pending(self, pending: Reshaped) -> None:
+        captured = pending.captured
+        if self._places.known(captured.relation_oid) == captured.table:
+            self.begin(captured.relation_oid, captured.name, pending.reason, pending)
 
     def said_by(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
         """What a batch that ends there, and has changes that follow these definitions, says of it: definitions that no
