@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from tidemark.errors import JarsDiffer, JarsUnresolved
 from tidemark.spark_submit.jar_versions import Jar, JarSet
 from tidemark.spark_submit.spark_connection import PROGRAMS
+from tidemark.spark_submit.spark_defaults import spark_home
 
 # What spark-submit prints of a dependency that it did not get, and the place in its code where it gives up.
 _UNRESOLVED: Final = re.compile(r"(?:unresolved dependency|download failed): ([^\s\]]+)")
@@ -108,6 +109,8 @@ def resolve(roots: Sequence[str], excludes: Sequence[str], ivy: Path, environmen
     ]
     flags = [environment.get("SPARK_SUBMIT_OPTS", ""), *_proxy_flags(environment)]
     own = {"PATH": path, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if Path(program).parent == Path(sys.executable).parent:
+        own["SPARK_HOME"] = str(spark_home(environment))  # pyspark's own search fails in a path with a blank
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
