@@ -64,7 +64,7 @@ ALTER TABLE item DROP COLUMN n, ADD COLUMN n2 real DEFAULT 0.1;
 UPDATE item SET name = 'after the drop' WHERE id = 1;
 -- step: run
 -- expect: merging bag
--- expect: needs backfill item~2 (not certain.*built anew)
+-- expect: needs backfill item~3 (not certain.*built anew)
 -- expect: current quiet (id, flag, more)
 --   1 | True | 12345678901
 --   2 | True | 12345678901

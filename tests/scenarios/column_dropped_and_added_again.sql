@@ -42,6 +42,6 @@ INSERT INTO at_once VALUES (2, 2);
 --   1 | ∅
 --   2 | 2
 --   3 | ∅
--- expect: needs backfill at_once~2 (not certain.*built anew)
+-- expect: needs backfill at_once~3 (not certain.*built anew)
 -- expect: current at_once (id, size)
 --   1 | 1
