@@ -1,4 +1,4 @@
-"""Plays the suites of a PostgreSQL source tree and prints the scoreboard: `make witnesses POSTGRES_SOURCE=…`."""
+"""Plays the suites of a PostgreSQL source tree and writes the scoreboard: `make witnesses POSTGRES_SOURCE=…`."""
 
 from __future__ import annotations
 
@@ -15,36 +15,48 @@ from sandbox.services.postgres import PostgresServer, running
 from tests.support import local_spark
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
-from tests.witnesses.regression_suite import RegressionSuite, TableVerdict
-from tests.witnesses.scoreboard import scoreboard
+from tests.witnesses import isolation_suite, regression_suite
+from tests.witnesses.captured_database import CapturedDatabase, TableVerdict
+from tests.witnesses.isolation_suite import IsolationSuite
+from tests.witnesses.regression_suite import RegressionSuite
+from tests.witnesses.scoreboard import SuiteResult, page
 from tidemark.config import TableRule
 from tidemark.ledger import migrations
 
 SERVER = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_prepared_transactions": "5"}
+SUITES = {"regression": regression_suite.EXCLUDED, "isolation": isolation_suite.EXCLUDED_SPECS}
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="names of regression tests, without .sql; all of them without any")
+    parser.add_argument(
+        "files", nargs="*", help="names of tests, without .sql or .spec; without any: all, and the page"
+    )
+    parser.add_argument("--suite", choices=SUITES, action="append", help="which; both without any")
     parser.add_argument("--version", type=int, default=18, help="the PostgreSQL server's: 16 or 18")
+    parser.add_argument("--permutations", type=int, default=60, help="of an isolation test, at most")
     parser.add_argument("--seed", type=int, default=0, help="where the drains between statements stand")
-    parser.add_argument("--page", type=Path, help="where the scoreboard is written, as Markdown")
     arguments = parser.parse_args()
     tree = os.environ.get("POSTGRES_SOURCE", "")
     if not Path(tree, "src", "test", "regress", "sql").is_dir():
         print("No PostgreSQL source tree: name one by POSTGRES_SOURCE=/path/to/postgresql", file=sys.stderr)
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        verdicts = _play(Path(folder), Path(tree).resolve(), arguments)
-    page = scoreboard(verdicts, arguments.version)
-    print(page)
-    if arguments.page is not None:
-        arguments.page.write_text(page)
-    counts = Counter(verdict.outcome for verdict in verdicts)
-    return 1 if counts["differs"] or counts["error"] else 0
+    kept = REPOSITORY / ".tidemark" / "witnesses"
+    faults = 0
+    for suite in arguments.suite or SUITES:
+        with tempfile.TemporaryDirectory() as folder:
+            result = _play(suite, Path(folder), Path(tree).resolve(), arguments)
+        print(page([result]))
+        faults += result.outcomes["differs"] + result.outcomes["error"]
+        if not arguments.files:
+            result.keep(kept)
+            results = [SuiteResult.kept(file) for file in sorted(kept.glob("*.json"))]
+            (REPOSITORY / "docs" / "witnesses.md").write_text(page(results))
+    return 1 if faults else 0
 
 
-def _play(folder: Path, tree: Path, arguments: argparse.Namespace) -> list[TableVerdict]:
+def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> SuiteResult:
     with (
         running(folder / "source", arguments.version, **SERVER) as server,
         running(folder / "ledger", 18, **SERVER) as ledger_server,
@@ -55,22 +67,30 @@ def _play(folder: Path, tree: Path, arguments: argparse.Namespace) -> list[Table
         config = pipeline_config("witness", lake, (TableRule("*.*"),), {"drain_stall_s": 120, "lock_timeout_s": 5})
         spark = local_spark.start(folder / "spark")
         environment = Environment(config, source, ledger, folder, lambda: spark)
-        suite = RegressionSuite(tree, environment, server.binary("psql"), arguments.seed)
-        suite.set_up()
+        database = CapturedDatabase(environment)
+        suite: RegressionSuite | IsolationSuite
+        if name == "regression":
+            suite = RegressionSuite(tree, database, server.binary("psql"), arguments.seed)
+        else:
+            suite = IsolationSuite(tree, database, arguments.seed, arguments.permutations)
         verdicts: list[TableVerdict] = []
         try:
-            for name in suite.files(arguments.files):
-                of_file = list(suite.play(name))
-                counts = Counter(verdict.outcome for verdict in of_file)
-                print(f"{name}: {', '.join(f'{n} {outcome}' for outcome, n in sorted(counts.items()))}", flush=True)
-                for verdict in of_file:
-                    if verdict.outcome != "equal":
-                        print(f"    {verdict.table}: {verdict.outcome}: {verdict.reason[:300]}", flush=True)
-                verdicts += of_file
+            suite.set_up()
+            for file in suite.files(arguments.files):
+                verdicts += _shown(file, list(suite.play(file)))
         finally:
             environment.close()
             spark.stop()
-        return verdicts
+        return SuiteResult(name, arguments.version, verdicts, suite.covered(), SUITES[name])
+
+
+def _shown(file: str, verdicts: list[TableVerdict]) -> list[TableVerdict]:
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    print(f"{file}: {', '.join(f'{n} {outcome}' for outcome, n in sorted(counts.items()))}", flush=True)
+    for verdict in verdicts:
+        if verdict.outcome not in ("equal", "repaired"):
+            print(f"    {verdict.table}: {verdict.outcome}: {verdict.reason[:300]}", flush=True)
+    return verdicts
 
 
 def _database(server: PostgresServer, name: str) -> str:

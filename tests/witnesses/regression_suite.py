@@ -4,8 +4,7 @@
                 │
                 └── at its end: a whole run, and each table of the database judged: `TableVerdict`
 
-A table without a key gets REPLICA IDENTITY FULL as soon as it is created, since PostgreSQL refuses UPDATE and DELETE of
-a published table without an identity. What the files need of PostgreSQL's C test modules fails at the source.
+What the files need of PostgreSQL's C test modules fails at the source.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from random import Random
@@ -22,10 +21,8 @@ from typing import IO, Final
 
 import psycopg
 
-from tests.support import judge
-from tests.support.capture import Environment
+from tests.witnesses.captured_database import CapturedDatabase, TableVerdict
 from tests.witnesses.psql_script import pieces
-from tidemark.errors import TidemarkError
 
 # Files that need what no captured database has: why they are left out.
 EXCLUDED: Final = {
@@ -39,24 +36,6 @@ EXCLUDED: Final = {
     "maintain_every": "is a script of the build farm",
 }
 
-_FULL_IDENTITY: Final = """
-CREATE FUNCTION public.give_identity() RETURNS event_trigger LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE one record;
-BEGIN
-    FOR one IN SELECT c.oid::regclass AS name
-                 FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid
-                WHERE d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
-                  AND c.relreplident = 'd'
-                  AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) LOOP
-        EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', one.name);
-    END LOOP;
-EXCEPTION WHEN OTHERS THEN NULL;
-END $$;
-CREATE EVENT TRIGGER give_identity ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO') EXECUTE FUNCTION public.give_identity();
-"""
-
 
 def _pass_on(stream: IO[bytes], lines: Queue[str]) -> None:
     """Each line of the stream, and "" at its end."""
@@ -65,27 +44,18 @@ def _pass_on(stream: IO[bytes], lines: Queue[str]) -> None:
     lines.put("")
 
 
-@dataclass(frozen=True, slots=True)
-class TableVerdict:
-    """What became of one table by the end of a file: "equal"; "repaired" by a backfill after a mark; still
-    "marked"; "parked"; "differs"; "error"."""
-
-    file: str
-    table: str
-    outcome: str
-    reason: str = ""
-
-
 @dataclass
 class RegressionSuite:
     """`source_tree` is PostgreSQL's; `psql` the program; `pauses` how often a file stops for a drain."""
 
     source_tree: Path
-    environment: Environment
+    database: CapturedDatabase
     psql: Path
     seed: int = 0
     pauses: int = 3
-    judged: dict[str, tuple[str, str]] = field(default_factory=dict)
+    played: int = 0  # files
+    pieces: int = 0  # of SQL that psql takes at once
+    drains: int = 0  # between two pieces
 
     def files(self, chosen: Iterable[str] = ()) -> list[str]:
         """The files in the order of `parallel_schedule`, without those that are excluded."""
@@ -100,34 +70,26 @@ class RegressionSuite:
 
     def set_up(self) -> None:
         """Open the capture of an empty database, then play what all files build on."""
-        self.environment.execute(_FULL_IDENTITY, "CREATE TABLE public.witness_start (id int PRIMARY KEY)")
-        self.environment.begin()
-        self._run()
+        self.database.begin()
         self._play("test_setup", pauses=0)
-        self._run()
+        self.database.run()
+
+    def covered(self) -> dict[str, int]:
+        """What was played, for the page."""
+        return {"files": self.played, "pieces of SQL": self.pieces, "drains between two pieces": self.drains}
 
     def play(self, name: str) -> Iterator[TableVerdict]:
         """Play a file, with drains between its statements, and judge what it changed."""
-        error = self._play(name, self.pauses) or self._run()
-        if error:
-            yield TableVerdict(name, "(the run)", "error", error)
-            return
-        verdicts = list(self._verdicts(name))
-        marks = {verdict.table: verdict.reason for verdict in verdicts if verdict.outcome == "marked"}
-        if marks and (error := self._repair()):
-            yield TableVerdict(name, "(the backfill)", "error", error)
-        for verdict in self._verdicts(name) if marks else ():
-            if verdict.outcome == "equal" and verdict.table in marks:
-                verdict = TableVerdict(name, verdict.table, "repaired", marks[verdict.table])
-            verdicts = [*(v for v in verdicts if v.table != verdict.table), verdict]
-        yield from verdicts
+        yield from self.database.judge(name, self._play(name, self.pauses))
 
     def _play(self, name: str, pauses: int) -> str | None:
         """Why a drain between statements failed; None where none did."""
         script = (self._folder / "sql" / f"{name}.sql").read_text(errors="surrogateescape")
         parts = list(pieces(script))
+        self.played += 1
+        self.pieces += len(parts)
         stops = set(Random(f"{self.seed} {name}").sample(range(len(parts)), min(pauses, len(parts))))
-        with psycopg.connect(self.environment.source) as connection:
+        with psycopg.connect(self.database.environment.source) as connection:
             info = connection.info
             environment = {
                 **os.environ,
@@ -161,7 +123,8 @@ class RegressionSuite:
                     process.stdin.flush()
                     while (line := lines.get(timeout=300)) and mark not in line:
                         pass
-                    failed = failed or self._drain()
+                    self.drains += 1
+                    failed = failed or self.database.drain()
             process.stdin.close()
             reader.join(timeout=300)
         except BrokenPipeError:  # the script said \quit
@@ -170,54 +133,3 @@ class RegressionSuite:
             process.kill()
             process.wait()
         return failed
-
-    def _drain(self) -> str | None:
-        try:
-            self.environment.begin_run()
-            self.environment.drain()
-        except TidemarkError as error:
-            return f"{type(error).__name__}: {error}"
-        return None
-
-    def _run(self) -> str | None:
-        try:
-            self.environment.run()
-        except TidemarkError as error:
-            return f"{type(error).__name__}: {error}"
-        return None
-
-    def _verdicts(self, file: str) -> Iterator[TableVerdict]:
-        """The tables that the file changed, or whose state it changed."""
-        at_source = self._at_source()
-        for table, row in judge.captured(self.environment).items():
-            if (called := str(judge.called(self.environment, table))) not in at_source:
-                continue
-            state = judge.marked(row) or ""
-            history = judge.read(self.environment, "history", table)
-            version = "" if history is None else str(history.version)
-            if self.judged.get(table) == (state, version):
-                continue
-            self.judged[table] = state, version
-            if state:
-                yield TableVerdict(file, called, "parked" if row.life.is_parked else "marked", state)
-                continue
-            wrongs = judge.current_equals_source(self.environment, table)
-            wrongs += judge.history_leads_to_current(self.environment, table)
-            yield TableVerdict(file, called, "differs" if wrongs else "equal", "; ".join(wrongs)[:1000])
-
-    def _at_source(self) -> set[str]:
-        """Those with a column at least: of the others there is nothing to compare."""
-        rows = self.environment.sql("SELECT schemaname, tablename FROM pg_publication_tables WHERE attnames <> '{}'")
-        return {f"{schema}.{name}" for schema, name in rows}
-
-    def _repair(self) -> str | None:
-        """Backfill what is marked; why that failed, None where it did not. A table that is built anew can be read from
-        the next run on."""
-        return self._run() or self._backfill() or self._run()
-
-    def _backfill(self) -> str | None:
-        try:
-            self.environment.backfill()
-        except TidemarkError as error:
-            return f"{type(error).__name__}: {error}"
-        return None

@@ -1,37 +1,110 @@
-"""Renders the verdicts of a suite as a page: one row per file, then each table that is not equal with its reason."""
+"""Renders docs/witnesses.md: what became of each table of each suite, from the verdicts that the suites left as JSON.
+
+verdicts of a suite and a server ──keep()──► regression-18.json, … ──page()──► Markdown
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
 
-from tests.witnesses.regression_suite import EXCLUDED, TableVerdict
+from tests.witnesses.captured_database import TableVerdict
 
-OUTCOMES = ("equal", "repaired", "marked", "parked", "differs", "error")
+OUTCOMES: Final = ("equal", "repaired", "marked", "parked", "differs", "error")
+_HEAD: Final = """\
+# PostgreSQL's own tests as witnesses
+
+`make witnesses POSTGRES_SOURCE=/path/to/postgresql` plays the test suites of a PostgreSQL source tree in a captured
+database. Capture runs between the statements and behind them. At the end of each file every table that the file
+changed is compared with its Delta tables by a reader of its own, and its `history` is replayed to the same rows.
+This page is written by that command.
+
+| outcome | meaning |
+|---|---|
+| equal | `current` equals the source, and `history` leads to it |
+| repaired | Tidemark marked the table by itself, with the reason below; it was equal behind the backfill |
+| marked | still marked behind the backfill |
+| parked | the table waits for a person; the reason says for what |
+| differs | not equal and not marked: a fault |
+| error | a run failed: a fault |
+"""
 
 
-def scoreboard(verdicts: Sequence[TableVerdict], version: int) -> str:
+@dataclass(frozen=True, slots=True)
+class SuiteResult:
+    """`covered` counts what was played; `excluded` maps a file that is not played to why."""
+
+    suite: str
+    version: int
+    verdicts: Sequence[TableVerdict]
+    covered: Mapping[str, int]
+    excluded: Mapping[str, str]
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        return Counter(verdict.outcome for verdict in self.verdicts)
+
+    def keep(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.suite}-{self.version}.json").write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def kept(cls, file: Path) -> SuiteResult:
+        kept = json.loads(file.read_text())
+        return cls(**{**kept, "verdicts": [TableVerdict(**verdict) for verdict in kept["verdicts"]]})
+
+
+def page(results: Iterable[SuiteResult]) -> str:
     """The page in Markdown."""
-    files = dict.fromkeys(verdict.file for verdict in verdicts)
-    counts = Counter((verdict.file, verdict.outcome) for verdict in verdicts)
-    in_all = Counter(verdict.outcome for verdict in verdicts)
+    return "\n".join([_HEAD, *(_section(result) for result in results)])
+
+
+def _section(result: SuiteResult) -> str:
+    by_file = Counter((verdict.file, verdict.outcome) for verdict in result.verdicts)
+    files = dict.fromkeys(verdict.file for verdict in result.verdicts)
+    covered = ", ".join(f"{count:,} {what}" for what, count in result.covered.items())
     lines = [
-        f"# PostgreSQL's regression tests, captured from PostgreSQL {version}",
+        f"## The {result.suite} tests, on PostgreSQL {result.version}",
+        "",
+        f"Played: {covered}.",
         "",
         "| file | " + " | ".join(OUTCOMES) + " |",
         "|---|" + "---|" * len(OUTCOMES),
+        "| **all** | " + " | ".join(str(result.outcomes[outcome]) for outcome in OUTCOMES) + " |",
         *(
-            f"| {file} | " + " | ".join(str(counts[file, outcome] or "") for outcome in OUTCOMES) + " |"
+            f"| {file} | " + " | ".join(str(by_file[file, outcome] or "") for outcome in OUTCOMES) + " |"
             for file in files
         ),
-        "| **all** | " + " | ".join(str(in_all[outcome]) for outcome in OUTCOMES) + " |",
         "",
-        "## Tables that are not equal",
-        "",
-        *(f"- {v.file}, `{v.table}`: {v.outcome}: {v.reason}" for v in verdicts if v.outcome != "equal"),
-        "",
-        "## Files that are not played",
-        "",
-        *(f"- {name}: {reason}" for name, reason in EXCLUDED.items()),
+        *_reasons(result.verdicts),
+        *(["Not played:", ""] if result.excluded else []),
+        *(f"- {name}: {reason}" for name, reason in result.excluded.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _reasons(verdicts: Sequence[TableVerdict]) -> list[str]:
+    """Why tables are not equal from the stream alone, each reason once, with how many tables and some of them."""
+    tables: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for verdict in verdicts:
+        if verdict.outcome != "equal":
+            tables[verdict.outcome, _general(verdict)].append(f"{verdict.file}: {verdict.table}")
+    if not tables:
+        return []
+    lines = ["| outcome | reason | tables | for example |", "|---|---|---|---|"]
+    for (outcome, reason), named in sorted(tables.items(), key=lambda item: (OUTCOMES.index(item[0][0]), item[0][1])):
+        lines.append(f"| {outcome} | {reason} | {len(named)} | {named[0]} |")
+    return [*lines, ""]
+
+
+def _general(verdict: TableVerdict) -> str:
+    """The reason without what differs from table to table, fit for a cell."""
+    reason = verdict.reason.replace("\n", " ").replace("|", "\\|")
+    reason = re.sub(r"\b[0-9A-F]+/[0-9A-F]+\b", "…", reason).replace(verdict.table, "…")
+    reason = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.+]+", "…", reason)
+    return reason[:300]
