@@ -65,14 +65,3 @@ def test_what_an_older_generation_left_waits_too(book: Book, lease: Lease, gener
     assert status is not None
     (table,) = status.tables
     assert (table.waiting_batches, table.in_sync, table.applied_lsn) == (1, False, Lsn(1000))
-
-
-def test_values_that_did_not_fit_are_counted_by_column_as_long_as_their_batch_is_kept(
-    book: Book, lease: Lease, generation: Generation
-) -> None:
-    for manifest in (manifest_of(100, 200, "s.a", "s.b"), manifest_of(200, 300, "s.a")):
-        batches.register(book, lease, manifest, path_of(manifest))
-    book.execute("""UPDATE tidemark.batch_tables SET converted = '{"at": 2, "price": 1}' WHERE "table" = 's.a'""")
-    status = overview.read(book)
-    assert status is not None
-    assert [table.unfit for table in status.tables] == [{"at": 4, "price": 2}, {}]

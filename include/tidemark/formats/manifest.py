@@ -38,7 +38,8 @@ class Claim(JsonRecord, frozen=True):
     an exported snapshot, and what committed below that LSN is what it saw. `watermark_lsn` and `watermark_at` are the
     commit of the high watermark: the order key of the chunk's rows. What committed below `low_lsn` was in the WAL
     before the read began; it serves the audit alone. `files` hold the rows (`formats.columns.chunk_schema`).
-    `columns` are the numbers of the columns that were read besides the key, None where all were.
+    `columns` are the numbers of the columns that were read besides the key, None where all were. `converted` is as of
+    `TableChanges`.
     """
 
     backfill: str
@@ -53,6 +54,10 @@ class Claim(JsonRecord, frozen=True):
     files: tuple[StagedFile, ...]
     purpose: Purpose = "fill"
     columns: tuple[int, ...] | None = None
+    converted: dict[str, int] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.backfill, self.chunk, self.attempt))
 
     @property
     def key_range(self) -> str:

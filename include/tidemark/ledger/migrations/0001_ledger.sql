@@ -137,7 +137,6 @@ CREATE INDEX batch_tables_by_xid ON tidemark.batch_tables (pipeline, generation,
  WHERE max_xid IS NOT NULL;
 CREATE INDEX batch_tables_claiming ON tidemark.batch_tables (pipeline, generation, "table", end_lsn)
  WHERE claims <> '[]';
-CREATE INDEX batch_tables_converted ON tidemark.batch_tables (pipeline, "table") WHERE converted <> '{}'::jsonb;
 CREATE INDEX batch_tables_to_remove ON tidemark.batch_tables (pipeline, generation, end_lsn)
  WHERE retired_at IS NOT NULL AND removed_at IS NULL;
 CREATE INDEX batch_tables_removed ON tidemark.batch_tables (pipeline, generation, "table", end_lsn)
@@ -247,6 +246,17 @@ CREATE TABLE tidemark.relations (
     PRIMARY KEY (pipeline, system_identifier, relation_oid)
 );
 CREATE INDEX relations_by_table ON tidemark.relations (pipeline, "table");
+
+-- How many values of a column did not fit its Delta type, and were not replaced since. `name` is the column's in that
+-- version of the table.
+CREATE TABLE tidemark.unfit_values (
+    pipeline  text NOT NULL REFERENCES tidemark.pipelines,
+    "table"   text NOT NULL,
+    version   integer NOT NULL,
+    name      text NOT NULL,
+    values    bigint NOT NULL,
+    PRIMARY KEY (pipeline, "table", version, name)
+);
 
 -- Which columns are masked or left out, by the relation's OID and their attnum, so that no rename unmasks them. `rows`
 -- is how the columns were called in `snapshot`, which is older than everything that is not staged yet.
@@ -435,7 +445,6 @@ CREATE TABLE tidemark.chunks (
     CHECK (rejected IS NULL OR claimed_lsn IS NULL)
 );
 CREATE INDEX chunks_unclaimed ON tidemark.chunks (pipeline) WHERE claimed_lsn IS NULL AND rejected IS NULL;
-CREATE INDEX chunks_converted ON tidemark.chunks (pipeline, backfill) WHERE converted <> '{}'::jsonb;
 
 -- The parts of a table's key order, (lower, upper], that cover it, and the last proof that each equals the source.
 CREATE TABLE tidemark.parts (

@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.ledger.captured import definition_changes, relation_ids, successors, tables
+from tidemark.ledger.captured import definition_changes, relation_ids, successors, tables, unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import chunks
@@ -109,6 +109,7 @@ def register(
         left = successors.left_by(ledger, manifest)
         _lock_tables(ledger, manifest, touched, left.values())
         _insert_tables(ledger, manifest, touched)
+        unfit_values.add(ledger, touched)
         tables.note_changes(ledger, [t.table for t in touched if t.rows], manifest.last_committed_at)
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
@@ -475,25 +476,3 @@ def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) ->
         },
     )
     return dict(rows.fetchall())
-
-
-def unfit(ledger: Ledger) -> dict[str, dict[str, int]]:
-    """By table and column, how many values did not fit their target type, in the changes and chunks that are kept."""
-    rows = ledger.execute(
-        """
-        SELECT c."table", v.key, sum(v.value::bigint)::bigint
-          FROM (SELECT b."table", b.converted FROM tidemark.batch_tables b
-                 WHERE b.pipeline = %(pipeline)s AND b.converted <> '{}'::jsonb
-                UNION ALL
-                SELECT f."table", c.converted
-                  FROM tidemark.chunks c JOIN tidemark.backfills f USING (pipeline, backfill)
-                 WHERE c.pipeline = %(pipeline)s AND c.converted <> '{}'::jsonb AND f.purpose = 'fill') c,
-               jsonb_each_text(c.converted) v
-         GROUP BY 1, 2 ORDER BY 1, 2
-        """,
-        {"pipeline": ledger.pipeline},
-    )
-    counts: dict[str, dict[str, int]] = {}
-    for table, column, count in rows:
-        counts.setdefault(table, {})[column] = count
-    return counts
