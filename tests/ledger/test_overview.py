@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.manifest import BatchManifest
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
@@ -47,7 +48,7 @@ def test_the_last_change_is_that_of_a_captured_change_and_of_nothing_else(
 ) -> None:
     at = [f"2026-01-02T0{hour}:00:00+00:00" for hour in range(3)]
     for start, moment, names in ((100, at[1], ["s.a"]), (200, at[0], ["s.a"]), (300, at[2], ["s.b"])):
-        manifest = replace(manifest_of(start, start + 100, *names), last_committed_at=moment)
+        manifest = committed_at(manifest_of(start, start + 100, *names), moment, moment)
         batches.register(book, lease, manifest, path_of(manifest))
     tables.add(book, "s.quiet")
     positions.rise(book, 1, {name: (Lsn(400), Lsn(400)) for name in ("s.a", "s.b", "s.quiet")})
@@ -55,6 +56,26 @@ def test_the_last_change_is_that_of_a_captured_change_and_of_nothing_else(
     assert status is not None
     changed = {table.table: table.row.changed_at for table in status.tables}
     assert changed == {"s.a": datetime.fromisoformat(at[1]), "s.b": datetime.fromisoformat(at[2]), "s.quiet": None}
+
+
+def committed_at(manifest: BatchManifest, first: str, last: str) -> BatchManifest:
+    """With these times of the changes; the heartbeat at the batch's end committed later."""
+    changed = tuple(replace(t, first_committed_at=first, last_committed_at=last) for t in manifest.tables)
+    return replace(manifest, tables=changed, last_committed_at="2026-01-02T09:00:00+00:00")
+
+
+def test_the_oldest_change_that_waits_is_known_by_its_commit(book: Book, lease: Lease, generation: Generation) -> None:
+    at = [f"2026-01-02T0{hour}:00:00+00:00" for hour in range(4)]
+    for start, first, last in ((100, at[2], at[3]), (200, at[1], at[2])):
+        manifest = committed_at(manifest_of(start, start + 100, "s.a"), first, last)
+        batches.register(book, lease, manifest, path_of(manifest))
+    read_alone = manifest_of(300, 400, claims={"s.b": ()})
+    batches.register(book, lease, read_alone, path_of(read_alone))
+    status = overview.read(book)
+    assert status is not None
+    oldest = {t.table: t.backlog.oldest_change_at for t in status.tables if t.backlog is not None}
+    assert oldest["s.a"] == datetime.fromisoformat(at[1])
+    assert oldest.get("s.b") is None
 
 
 def test_what_an_older_generation_left_waits_too(book: Book, lease: Lease, generation: Generation) -> None:

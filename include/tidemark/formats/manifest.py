@@ -95,8 +95,8 @@ class TableChanges(JsonRecord, frozen=True):
     `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at
     least one unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted`
     maps a column to the number of values its target type could not hold (R8). `max_xid` is the highest transaction id
-    of the changes, None if there are none: a snapshot whose xmin is above it has seen them all. A batch may touch a
-    table by `claims` alone.
+    of the changes, None if there are none: a snapshot whose xmin is above it has seen them all. Their transactions
+    committed from `first_committed_at` to `last_committed_at`. A batch may touch a table by `claims` alone.
     """
 
     table: str
@@ -108,6 +108,8 @@ class TableChanges(JsonRecord, frozen=True):
     max_xid: int | None = None
     claims: tuple[Claim, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
+    first_committed_at: str | None = None
+    last_committed_at: str | None = None
 
     @property
     def rows(self) -> int:

@@ -161,6 +161,12 @@ def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = u
     return judge(config, overview.read(ledger), now=now())
 
 
+def is_unread(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> bool:
+    """Whether a run is missing, so that changes may wait in WAL that nobody has read."""
+    gap_s = longest_gap_s(config.schedule)
+    return now - ledger.level_through > timedelta(seconds=config.alerts.max_lag_s if gap_s is None else 2 * gap_s)
+
+
 def judge(
     config: PipelineConfig,
     ledger: PipelineStatus | None,
@@ -221,7 +227,7 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
-    last = max(filter(None, (ledger.generation.heartbeat_at, ledger.generation.opened_at, ledger.level_at)))
+    last = ledger.level_through
     gap_s = longest_gap_s(config.schedule)
     longest_s = longest_silence_s(config)
     dag = f"{config.pipeline}_capture"

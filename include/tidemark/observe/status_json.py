@@ -157,7 +157,13 @@ def _positions(status: Status, ledger: PipelineStatus) -> dict[str, Any]:
 
 def _lag(status: Status) -> dict[str, Any]:
     figures = figures_of(status, status.health)
-    return {"s": figures.lag_s, "bytes": figures.lag_bytes, "max_s": status.config.alerts.max_lag_s}
+    as_of = None if status.ledger is None else status.ledger.level_through
+    return {
+        "s": figures.lag_s,
+        "bytes": figures.lag_bytes,
+        "as_of": _time(as_of),
+        "max_s": status.config.alerts.max_lag_s,
+    }
 
 
 def _generation(ledger: PipelineStatus) -> dict[str, Any]:

@@ -125,6 +125,7 @@ CREATE TABLE tidemark.batch_tables (
     changes     bigint NOT NULL,
     bytes       bigint NOT NULL,
     max_xid     bigint,
+    first_committed_at  timestamptz,          -- when the first of its changes committed; NULL without any
     claims      jsonb NOT NULL DEFAULT '[]',
     sweeps      jsonb NOT NULL DEFAULT '[]',
     retired_at  timestamptz,
@@ -328,7 +329,8 @@ CREATE TABLE tidemark.positions (
 -- batches once for all tables.
 CREATE VIEW tidemark.unapplied AS
 SELECT g.pipeline, g.number AS generation, t."table", b.start_lsn, b.end_lsn, b.files, b.counts, b.converted,
-       b.unchanged, b.moved, b.changes, b.bytes, b.max_xid, b.claims, b.sweeps
+       b.unchanged, b.moved, b.changes, b.bytes, b.max_xid, b.first_committed_at, b.claims,
+       b.sweeps
   FROM tidemark.generations g
   JOIN tidemark.tables t ON t.pipeline = g.pipeline
  CROSS JOIN LATERAL (
@@ -477,8 +479,8 @@ CREATE TABLE tidemark.runs (
     applied_lsn        pg_lsn,                -- in every table that is merged
     confirmed_lsn      pg_lsn,
     source_lsn         pg_lsn,
-    lag_bytes          bigint,                -- between source and applied
-    lag_s              double precision,
+    lag_bytes          bigint,                -- staged and not applied
+    lag_s              double precision,      -- the age of the oldest change that is not applied
     retained_bytes     bigint,                -- WAL that the source keeps for the slot
     limit_bytes        bigint,                -- with how much the slot is lost
     batches            integer,               -- registered by this run

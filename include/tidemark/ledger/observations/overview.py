@@ -148,6 +148,11 @@ class PipelineStatus:
     definition_changes: tuple[DefinitionChange, ...] = ()
     put_aside: tuple[PutAside, ...] = ()
 
+    @property
+    def level_through(self) -> datetime:
+        """All captured changes that had committed at the source by then are staged."""
+        return max(filter(None, (self.generation.heartbeat_at, self.generation.opened_at, self.level_at)))
+
 
 def read(ledger: Ledger) -> PipelineStatus | None:
     """The pipeline's status; None before its first generation was opened."""

@@ -110,7 +110,7 @@ def register(
         _lock_tables(ledger, manifest, touched, left.values())
         _insert_tables(ledger, manifest, touched)
         unfit_values.add(ledger, touched)
-        tables.note_changes(ledger, [t.table for t in touched if t.rows], manifest.last_committed_at)
+        tables.note_changes(ledger, {t.table: t.last_committed_at for t in touched if t.rows})
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
         relation_ids.keep_staged(ledger, manifest.source.system_identifier, manifest.schemas)
@@ -217,10 +217,10 @@ def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[Ta
         """
         INSERT INTO tidemark.batch_tables
                (pipeline, generation, start_lsn, end_lsn, "table", files, counts, converted, unchanged, moved, changes,
-                bytes, max_xid, claims, sweeps)
+                bytes, max_xid, first_committed_at, claims, sweeps)
         SELECT %s, %s, %s, %s, f.*
           FROM unnest(%s::text[], %s::jsonb[], %s::jsonb[], %s::jsonb[], %s::bigint[], %s::bigint[], %s::bigint[],
-                      %s::bigint[], %s::bigint[], %s::jsonb[], %s::jsonb[]) f
+                      %s::bigint[], %s::bigint[], %s::timestamptz[], %s::jsonb[], %s::jsonb[]) f
         """,
         (
             manifest.pipeline,
@@ -236,6 +236,7 @@ def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[Ta
             [t.rows for t in touched],
             [sum(f.bytes for f in t.files) for t in touched],
             [t.max_xid for t in touched],
+            [t.first_committed_at for t in touched],
             [Jsonb([claim.to_json() for claim in t.claims]) for t in touched],
             [Jsonb([sweep.to_json() for sweep in t.sweeps]) for t in touched],
         ),

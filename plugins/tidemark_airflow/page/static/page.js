@@ -306,7 +306,7 @@ function severityOf(s, ...kinds) {
 function lagFigure(s) {
   if (!s.lag) return figure("Lag", "–", h("p", {}, s.unseen.ledger ? "the ledger cannot be seen" : "nothing was captured yet"));
   const kind = severityOf(s, "lag", "no run") ?? "";
-  return figure("Lag", h("span", { class: kind }, duration(s.lag.s)), h("p", {}, s.lag.bytes === null ? "the source cannot be seen" : `${bytes(s.lag.bytes)} of WAL behind the source`),
+  return figure("Lag", h("span", { class: kind }, duration(s.lag.s)), h("p", {}, s.lag.s ? `${bytes(s.lag.bytes)} of WAL to apply` : "no change waits", ", as of ", ago(s.lag.as_of)),
     kind && s.lag.s > s.lag.max_s && h("p", { class: kind }, `more than max_lag_s, ${duration(s.lag.max_s)}`));
 }
 
