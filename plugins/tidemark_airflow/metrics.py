@@ -60,7 +60,7 @@ def values(examined: Examined) -> dict[str, float | None]:
         "unapplied_batches": figures.unapplied_batches,
         "unapplied_changes": figures.unapplied_changes,
         "tables": counted(""),
-        "tables_exact": counted("ok", "deferred"),
+        "tables_exact": counted("exact", "deferred"),
         "tables_parked": counted("parked"),
         "tables_unfilled": counted("needs a backfill", "being backfilled", "another shape"),
         "tables_behind": counted("behind", "failed"),

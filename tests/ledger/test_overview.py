@@ -8,10 +8,12 @@ from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest
+from tidemark.formats.merge_result import DeltaSize, TableResult
+from tidemark.formats.upkeep_plan import TableUpkeep
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
-from tidemark.ledger.observations import overview
+from tidemark.ledger.observations import overview, table_sizes
 from tidemark.ledger.staged import batches, positions
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
@@ -86,3 +88,30 @@ def test_what_an_older_generation_left_waits_too(book: Book, lease: Lease, gener
     assert status is not None
     (table,) = status.tables
     assert (table.waiting_batches, table.in_sync, table.applied_lsn) == (1, False, Lsn(1000))
+
+
+def test_sizes_are_known_from_the_first_merge_on(book: Book, generation: Generation) -> None:
+    def merged(rows: int | None, **counts: int) -> TableResult:
+        sizes = (DeltaSize("history", 3, 900, rows), DeltaSize("current", 2, 800, rows))
+        return TableResult("s.a", Lsn(200), Lsn(200), rows=counts, sizes=sizes)
+
+    def kept() -> list[tuple[str, int, int, int | None, bool]]:
+        (tables_of,) = table_sizes.all_of(book).values()
+        return [(one.kind, one.files, one.bytes, one.rows, one.seen_at is None) for one in tables_of]
+
+    table_sizes.keep_merged(book, [merged(None, history=9, inserted=7)], first=["s.a"])
+    assert kept() == [("current", 2, 800, 7, True), ("history", 3, 900, 9, True)]
+    table_sizes.keep_merged(book, [merged(None, history=3, inserted=1, deleted=2)], first=[])
+    assert [rows for *_, rows, _ in kept()] == [6, 12]
+    table_sizes.keep_merged(book, [merged(5)], first=[])
+    assert [rows for *_, rows, _ in kept()] == [5, 5]
+    table_sizes.keep(book, [TableUpkeep("s.a", "current", 2, 1, bytes=700, rows=4)])
+    assert kept() == [("current", 1, 700, 4, False), ("history", 3, 900, 5, True)]
+    assert table_sizes.keep_merged(book, [TableResult("s.a", Lsn(200), Lsn(200))], first=[]) is None
+
+
+def test_how_many_rows_a_table_had_before_a_merge_is_not_guessed(book: Book, generation: Generation) -> None:
+    sizes = (DeltaSize("current", 99, 800),)
+    table_sizes.keep_merged(book, [TableResult("s.a", Lsn(9), Lsn(9), rows={"inserted": 7}, sizes=sizes)], first=[])
+    ((current,),) = table_sizes.all_of(book).values()
+    assert (current.files, current.rows) == (99, None)

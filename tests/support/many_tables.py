@@ -319,7 +319,7 @@ def _figures(pipeline: str, world: World) -> Iterator[tuple[object, ...]]:
                 began + timedelta(seconds=merge_s + drain_s + 12),
             ),
             *(json.dumps(stages), began, 1, str(Lsn(at)), str(Lsn(at)), str(Lsn(at)), str(Lsn(at))),
-            *(int(lag_s * 40_000), lag_s, retained, 4 * 2**30, 1, changes, 0, 0, "ok", '{"ok": 500}'),
+            *(int(lag_s * 40_000), lag_s, retained, 4 * 2**30, 1, changes, 0, 0, "ok", '{"exact": 500}'),
         )
 
 

@@ -520,7 +520,7 @@ CREATE TABLE tidemark.maintenance (
     tables    jsonb                           -- table -> what was done to its Delta tables
 );
 
--- The size of the Delta tables at the last maintenance.
+-- The size of the Delta tables as of the last merge or maintenance.
 CREATE TABLE tidemark.delta_tables (
     pipeline  text NOT NULL REFERENCES tidemark.pipelines,
     "table"   text NOT NULL,
@@ -528,6 +528,7 @@ CREATE TABLE tidemark.delta_tables (
     files     bigint NOT NULL,
     bytes     bigint NOT NULL,
     rows      bigint,                         -- NULL where the table's log lacks it
-    seen_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    sized_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at   timestamptz,                    -- when maintenance found it in the lake; NULL: no one has looked yet
     PRIMARY KEY (pipeline, "table", kind)
 );
