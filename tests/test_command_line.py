@@ -93,9 +93,9 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     shown = capsys.readouterr().out
     assert "pipeline line: nothing needs anybody" in shown
     assert "generation 1, staged" in shown
-    assert "tables  1: 1 ok" in shown
+    assert "tables  1: 1 exact" in shown
     assert main(["status", "--all", str(file)], look_up=connections) == 0
-    assert "shop.orders  ok" in capsys.readouterr().out
+    assert "shop.orders  exact" in capsys.readouterr().out
 
     with open_ledger(empty_ledger_database, "line") as ledger:
         tables.park(ledger, "shop.orders", ErrorRecord("X", "FIX_TARGET", "It broke."))
@@ -169,8 +169,8 @@ def test_status_answers_whatever_is_away_and_says_what_it_could_not_see(
     what = "lake" if away == "the lake" else "ledger" if "ledger" in away else "source"
     assert f"The {what} cannot be seen: " in shown
     assert ("confirmed 0/" in shown) == (what != "source")
-    assert ("shop.orders  ok" in shown) == (what != "ledger")
-    assert ("tables  1: 1 ok" in shown) == (what != "ledger")
+    assert ("shop.orders  exact" in shown) == (what != "ledger")
+    assert ("tables  1: 1 exact" in shown) == (what != "ledger")
     assert main(["status", "--json", str(file)], look_up=without) == 1
     assert list(json.loads(capsys.readouterr().out)["unseen"]) == [what]
 
@@ -190,7 +190,7 @@ def test_the_status_of_many_tables_fits_a_screen(
     capsys.readouterr()
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
-    assert "tables  131: 130 ok, 1 not captured" in shown
+    assert "tables  131: 130 exact, 1 not captured" in shown
     assert "shop.odd" in shown
     assert len(shown) < 1500
     with open_ledger(empty_ledger_database, "line") as ledger:
@@ -203,7 +203,7 @@ def test_the_status_of_many_tables_fits_a_screen(
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
     assert "130 things need somebody" in shown
-    assert "tables  131: 1 ok, 29 needs a backfill, 1 not captured, 100 parked" in shown
+    assert "tables  131: 1 exact, 29 needs a backfill, 1 not captured, 100 parked" in shown
     assert "and 9 more: changes are gone" in shown
     assert "99 more" in shown
     assert len(shown) < 4000
@@ -311,7 +311,7 @@ def test_a_table_that_is_captured_no_more_can_be_forgotten_and_another_one_has_i
         connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")
         assert main(["preflight", str(file)], look_up=connections) == 0
         shown = status()
-        assert "shop.lines~2  ok" in shown
+        assert "shop.lines~2  exact" in shown
         assert "parked" not in shown
 
 

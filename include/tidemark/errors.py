@@ -252,6 +252,36 @@ class LakeUnreachable(RetryError):
     remedy = "The retry asks again. If it persists, look at the store, the network, and the endpoint and region."
 
 
+class DiskFull(TargetError):
+    is_of_no_table = True
+    happened = "There is no space left on the disk of {place}"
+    remedy = (
+        "Free some, or make it larger, then run the DAG again: what is staged or merged already counts, and nothing is "
+        "lost. What waits at the source makes its slot keep WAL until then."
+    )
+
+    @classmethod
+    def of_a_driver(cls, lake: str) -> DiskFull:
+        """Spark does not say whether the disk was a table's, or one where it puts rows aside."""
+        return cls(place=f"the lake {lake}, or of Spark's temporary files (spark.local.dir)")
+
+
+class LedgerFull(ConfigError):
+    happened = "The ledger's server has no space left on a disk: {detail}"
+    remedy = (
+        "Free some on the ledger's server, or make its disk larger, then run the DAG again: nothing was recorded in "
+        "part. What waits at the source makes its slot keep WAL until then."
+    )
+
+
+class SourceFull(SourceError):
+    happened = "The source's server has no space left on a disk: {detail}"
+    remedy = (
+        "Free some on the source's server, or make its disk larger. `tidemark status` says how much WAL the slot "
+        "keeps; it keeps less once a run ends well. Then run the DAG again."
+    )
+
+
 class SourceLocked(RetryError):
     happened = "Could not lock {what} within {waited}: {blockers}"
     remedy = "Wait until that transaction ends, or have its owner end it; the retry asks again."

@@ -9,16 +9,20 @@ Operators, reader processes and the command line are guarded by `hides_foreign_t
 
 from __future__ import annotations
 
+import errno
 import functools
 import re
 import traceback
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from tidemark.errors import TidemarkError, UnexpectedError
+from tidemark.errors import DiskFull, TidemarkError, UnexpectedError
 
 # In a checkout, and where the wheel was installed.
 _OWN: Final = re.compile(r"/(include|plugins|spark_apps|site-packages/tidemark|site-packages/tidemark_airflow)/")
+
+# A full disk, and a quota that is used up.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -46,6 +50,8 @@ def without_texts(failed: BaseException, passing: tuple[type[BaseException], ...
     """The exception to raise instead: itself where its words are the project's own, less what led to it and is not."""
     # Airflow shows the locals of every frame where DEV is set, and some hold a connection string.
     traceback.clear_frames(failed.__traceback__)
+    if (full := _full(failed)) is not None:
+        return full.with_traceback(failed.__traceback__)
     if _is_psycopgs(failed) or not isinstance(failed, (TidemarkError, *passing)):
         return UnexpectedError(kind=_kind(failed), place=_place(failed)).with_traceback(failed.__traceback__)
     one: BaseException = failed
@@ -56,6 +62,20 @@ def without_texts(failed: BaseException, passing: tuple[type[BaseException], ...
         traceback.clear_frames(cause.__traceback__)
         one = cause
     return failed
+
+
+def _full(failed: BaseException) -> TidemarkError | None:
+    """For a disk without space, at a server or where the task runs, the error that says so."""
+    if _is_psycopgs(failed):
+        from psycopg import Error
+
+        from tidemark.postgres import postgres_session
+
+        return postgres_session.full(failed) if isinstance(failed, Error) else None
+    if isinstance(failed, OSError) and failed.errno in NO_SPACE:
+        where = f", at {failed.filename}" if failed.filename else ""
+        return DiskFull(place=f"the machine that runs the task{where}")
+    return None
 
 
 def _is_psycopgs(failed: BaseException) -> bool:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 GAUGES: Final = {
     "health": "0: every table is exact; 1: a warning; 2: red",
-    "lag_s": "largest possible age of a change that is not in the Delta tables, in seconds",
-    "lag_bytes": "WAL between what is applied and the source",
+    "lag_s": "age of the oldest change that is not in the Delta tables, in seconds; 0 if there is none",
+    "lag_bytes": "staged WAL that is not applied; up to the source if its WAL was not read for long",
     "wal_retained_bytes": "WAL that the source keeps for the slot",
     "wal_limit_bytes": "the source's limit of retained WAL (max_slot_wal_keep_size); absent without a limit",
     "staged_changes": "changes that the last run staged",
@@ -60,7 +60,7 @@ def values(examined: Examined) -> dict[str, float | None]:
         "unapplied_batches": figures.unapplied_batches,
         "unapplied_changes": figures.unapplied_changes,
         "tables": counted(""),
-        "tables_exact": counted("ok", "deferred"),
+        "tables_exact": counted("exact", "deferred"),
         "tables_parked": counted("parked"),
         "tables_unfilled": counted("needs a backfill", "being backfilled", "another shape"),
         "tables_behind": counted("behind", "failed"),

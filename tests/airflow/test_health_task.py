@@ -91,7 +91,7 @@ def test_a_pipeline_that_is_exact_is_green(config: PipelineConfig, empty_ledger_
         (run,) = runs.last(book)
     assert run.run_id == "shop_capture/manual__1"
     assert run.figures is not None
-    assert (run.figures.verdict, run.figures.tables) == ("ok", {"ok": 2})
+    assert (run.figures.verdict, run.figures.tables) == ("ok", {"exact": 2})
     assert run.figures.source_lsn is not None
     assert run.figures.confirmed_lsn is not None
 

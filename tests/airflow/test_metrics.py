@@ -18,11 +18,21 @@ from tidemark.observe.run_verdict import Examined
 from tidemark_airflow import metrics
 from tidemark_airflow.lineage import lineage_of
 
-STATES = ("ok", "ok", "deferred", "parked", "needs a backfill", "being backfilled", "behind", "failed 2 runs", "paused")
+STATES = (
+    "exact",
+    "exact",
+    "deferred",
+    "parked",
+    "needs a backfill",
+    "being backfilled",
+    "behind",
+    "failed 2 runs",
+    "paused",
+)
 EXAMINED = Examined(
     Health("shop", (), {f"s.t{number}": state for number, state in enumerate(STATES)}),
     Figures(
-        "red", lag_s=1.5, lag_bytes=8, retained_bytes=9, unapplied_batches=2, unapplied_changes=7, tables={"ok": 2}
+        "red", lag_s=1.5, lag_bytes=8, retained_bytes=9, unapplied_batches=2, unapplied_changes=7, tables={"exact": 2}
     ),
     changes=11,
 )

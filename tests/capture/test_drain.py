@@ -457,3 +457,17 @@ def test_bytes_that_are_no_text_in_an_sql_ascii_database_do_not_stop_the_drain(
             ]
     finally:
         drop_database(postgres, source)
+
+
+def test_a_batch_says_of_each_table_when_its_first_and_last_change_committed(pipeline: Pipeline) -> None:
+    pipeline.execute(ORDERS, "CREATE TABLE carts (id int PRIMARY KEY)")
+    pipeline.begin()
+    for statement in ("orders VALUES (1)", "orders VALUES (2)", "carts VALUES (1)", "orders VALUES (3)"):
+        pipeline.execute(f"INSERT INTO {statement}")
+    pipeline.drain()
+    (manifest,) = pipeline.manifests()
+    rows = {table.table: pipeline.staged(table.table) for table in manifest.tables}
+    assert len(rows) == 2
+    for table in manifest.tables:
+        committed = [row["_committed_at"].isoformat() for row in rows[table.table]]
+        assert (table.first_committed_at, table.last_committed_at) == (committed[0], committed[-1])

@@ -23,6 +23,7 @@ from tests.support.delta_files import Row
 from tests.support.hung_commit import HungCommit
 from tests.support.scenario import ByHand, Commit, Expectation, Pause, Scenario, Statement, Step, split_columns
 from tidemark.config import TableRule
+from tidemark.ledger.captured import unfit_values
 from tidemark.lsn import Lsn
 from tidemark.names import METADATA_COLUMNS, TableName
 
@@ -407,12 +408,8 @@ class Play:
 
     def _converted(self, table: str) -> str:
         with self.environment.ledger_connection() as connection:
-            rows = connection.execute(
-                "SELECT key, sum(value::bigint)::bigint FROM tidemark.batch_tables, jsonb_each_text(converted) "
-                'WHERE "table" = %s GROUP BY key ORDER BY key',
-                (table,),
-            ).fetchall()
-        return ", ".join(f"{column}={count}" for column, count in rows)
+            counts = unfit_values.all_of(connection).get(table, {})
+        return ", ".join(f"{column}={count}" for column, count in counts.items())
 
     def _batches(self, expected: Expectation) -> None:
         with self.environment.ledger_connection() as connection:

@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 
 from spark_apps import merge_batch
 from tests.support.remedies import Told
+from tests.support.small_disk import SmallDisk
 from tests.target.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema
 from tests.target.model import Change
 from tests.target.test_values import insert, update
-from tidemark.errors import DeltaMissing
+from tidemark.errors import DeltaMissing, is_of_no_table
 from tidemark.formats.merge_plan import PlannedTable
 from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.lsn import Lsn
@@ -139,6 +140,24 @@ def test_the_application_writes_its_result_beside_the_plan(lake: Lake, spark: Sp
     assert bad.error.kind == "PositionBelowPlan"
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == ["plan.json", "result.json"]
     assert json.loads((folder / "result.json").read_text())["format"] == PlanResult.FORMAT
+
+
+def test_a_full_disk_is_no_tables_error_and_the_next_plan_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path / "small")
+    try:
+        lake = Lake(spark, disk.folder)
+        table = lake.table(table_schema("a", TEXTS))
+        table.stage([insert(1, body="a")])
+        disk.fill()
+        (failed,) = lake.apply(table.planned()).tables
+        assert failed.error is not None
+        assert failed.error.kind == "DiskFull"
+        assert is_of_no_table(failed.error)
+        disk.resize("64m")
+        lake.applied(table.planned())
+        assert [row["body"] for row in lake.current(table)] == ["a"]
+    finally:
+        disk.close()
 
 
 def test_deltas_classes_are_missed_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, both_ways, table_schema
 from tests.target.model import Change, Key, Row, apply, random_changes
 from tidemark import failpoints
+from tidemark.formats.merge_result import TableResult
 from tidemark.target.spark import spark_merge as target_changes
 
 pytestmark = both_ways
@@ -41,10 +42,14 @@ class Played:
             self.table.changes_a_file = (None, 2, 5)[len(self.table.batches) % 3]
             self.table.stage(*_transactions(self.rng, listed))
 
-    def check(self, lake: Lake) -> None:
+    def check(self, lake: Lake, result: TableResult) -> None:
         expected = [self.state[key] for key in sorted(self.state)]
         assert lake.current(self.table) == expected
         assert lake.history(self.table) == self.history
+        assert {size.kind: size.rows for size in result.sizes} == {
+            "history": len(self.history),
+            "current": len(self.state),
+        }
 
 
 def _full(row: Row) -> Row:
@@ -73,7 +78,7 @@ def test_every_plan_leaves_current_and_history_as_the_model_has_them(lake: Lake)
             played.stage()
         results = lake.applied(*[p.table.planned(first) for p, first in zip(tables, merged, strict=True)])
         for played, result in zip(tables, results, strict=True):
-            played.check(lake)
+            played.check(lake, result)
             assert result.holes is None
             assert result.history_lsn == result.current_lsn == played.table.batches[-1].end_lsn
         merged = [len(p.table.batches) for p in tables]
@@ -89,8 +94,8 @@ def test_a_plan_that_is_run_again_changes_nothing(lake: Lake) -> None:
     again = lake.applied(*planned)
     assert [lake.version(step, p.table) for p in tables for step in ("history", "current")] == versions
     assert all(result.rows == {} for result in again)
-    for played in tables:
-        played.check(lake)
+    for played, result in zip(tables, again, strict=True):
+        played.check(lake, result)
 
 
 class Crash(Exception):
@@ -128,6 +133,5 @@ def test_a_crash_between_two_commits_is_made_good_by_the_next_plan(
     for played in tables:
         played.stage()
     later: list[Any] = [p.table.planned(n if i % 2 else 0) for i, (p, n) in enumerate(zip(tables, merged, strict=True))]
-    lake.applied(*later)
-    for played in tables:
-        played.check(lake)
+    for played, result in zip(tables, lake.applied(*later), strict=True):
+        played.check(lake, result)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from structlog.dev import RichTracebackFormatter
 
-from tidemark.errors import LakeUnusable, SlotSynced, UnexpectedError
+from tidemark.errors import DiskFull, LakeUnusable, SlotSynced, UnexpectedError
 from tidemark.unexpected_errors import hides_foreign_texts
 
 MARKER = "hunter2"
@@ -123,9 +123,17 @@ def test_locals_are_gone_where_tracebacks_show_them(function: Callable[[], objec
 
 def test_a_system_calls_words_stay() -> None:
     def full() -> object:
-        raise OSError(28, "No space left on device", "/lake/shop/x.parquet")
+        raise OSError(5, "Input/output error", "/lake/shop/x.parquet")
 
-    assert "OSError (No space left on device: /lake/shop/x.parquet)" in str(raised(full))
+    assert "OSError (Input/output error: /lake/shop/x.parquet)" in str(raised(full))
+
+
+def test_a_full_disk_is_an_error_with_a_remedy() -> None:
+    def full() -> object:
+        raise OSError(28, "No space left on device", "/tmp/x.parquet")
+
+    assert isinstance(raised(full), DiskFull)
+    assert "the disk of the machine that runs the task, at /tmp/x.parquet" in str(raised(full))
 
 
 def test_what_ends_a_process_is_no_error() -> None:

@@ -202,6 +202,7 @@ def _claim(chunk: ReadChunk, commit: Commit, backfill: Backfill) -> Claim:
         files=chunk.files,
         purpose=backfill.purpose,
         columns=backfill.columns,
+        converted=chunk.converted,
     )
 
 

@@ -34,6 +34,7 @@ from tidemark.formats.merge_result import Holes, PlanResult, TableResult
 from tidemark.ledger.captured import replays, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease, hold_free, of_table
+from tidemark.ledger.observations import table_sizes
 from tidemark.ledger.reading import backfills, chunks, proofs
 from tidemark.ledger.staged import batches, generations, plans, positions
 from tidemark.ledger.staged.batches import TouchedTable
@@ -433,6 +434,8 @@ def _ingest_tables(ledger: Ledger, config: PipelineConfig, result: PlanResult) -
     tables.succeeded(
         ledger, {table.table: _holes_now(table, risen[table.table]) for table in result.tables if table.error is None}
     )
+    first = [table for table, rise in risen.items() if rise.before is None]
+    table_sizes.keep_merged(ledger, result.tables, first)
     read = {backfill.table for backfill in backfills.all_open(ledger)}
     return [
         _ingest_table(ledger, config, result.generation, table, risen[table.table], read) for table in result.tables

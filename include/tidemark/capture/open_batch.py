@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.config import Bounds
@@ -39,6 +41,8 @@ class _Tally:
     converted: dict[str, int] = field(default_factory=dict)
     key_unfit: set[str] = field(default_factory=set)
     max_xid: int = 0
+    first_committed_at: datetime | None = None
+    last_committed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class OpenBatch:
             tally.unchanged += change.unchanged
             tally.moved += change.moved
             tally.key_unfit.update(change.key_unfit)
+            _extend(tally, change.rows.column("_committed_at"))
             tally.max_xid = max(tally.max_xid, int(change.rows.column("_xid").to_numpy().max(initial=0)))
             touched.append((str(name), change.rows.column("_commit_lsn").to_numpy()))
             self.rows += change.rows.num_rows
@@ -131,6 +136,8 @@ class OpenBatch:
                     moved=tally.moved,
                     converted=tally.converted,
                     max_xid=tally.max_xid,
+                    first_committed_at=_text(tally.first_committed_at),
+                    last_committed_at=_text(tally.last_committed_at),
                 )
                 for name, tally in sorted(self._tallies.items())
             ),
@@ -180,6 +187,18 @@ def end_of_batch(
     elif held.size + size >= bounds.batch_bytes or held.open_s >= bounds.batch_s:
         ends.append(len(commits) - 1)
     return Lsn(int(commits.end_lsn[min(ends)])) if ends else None
+
+
+def _extend(tally: _Tally, committed_at: pa.Array) -> None:
+    """Have the tally's times include these."""
+    times = pc.min_max(committed_at).as_py()
+    if times["min"] is not None:
+        tally.first_committed_at = min(filter(None, (tally.first_committed_at, times["min"])))
+        tally.last_committed_at = max(filter(None, (tally.last_committed_at, times["max"])))
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
 
 
 def _add_up(total: dict[str, int], more: dict[str, int]) -> None:

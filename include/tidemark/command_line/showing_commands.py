@@ -292,5 +292,5 @@ def _change(change: dict[str, Any]) -> str:
 
 def _size_of(delta: dict[str, Any], now: str) -> str:
     files = counted(delta["files"], "file")
-    seen = screen.ago(delta["seen_at"], now)
+    seen = screen.ago(delta["as_of"], now)
     return f"{screen.number(delta['rows'])} rows, {screen.size(delta['bytes'])} in {files}, seen {seen}"

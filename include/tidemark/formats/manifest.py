@@ -38,7 +38,8 @@ class Claim(JsonRecord, frozen=True):
     an exported snapshot, and what committed below that LSN is what it saw. `watermark_lsn` and `watermark_at` are the
     commit of the high watermark: the order key of the chunk's rows. What committed below `low_lsn` was in the WAL
     before the read began; it serves the audit alone. `files` hold the rows (`formats.columns.chunk_schema`).
-    `columns` are the numbers of the columns that were read besides the key, None where all were.
+    `columns` are the numbers of the columns that were read besides the key, None where all were. `converted` is as of
+    `TableChanges`.
     """
 
     backfill: str
@@ -53,6 +54,10 @@ class Claim(JsonRecord, frozen=True):
     files: tuple[StagedFile, ...]
     purpose: Purpose = "fill"
     columns: tuple[int, ...] | None = None
+    converted: dict[str, int] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.backfill, self.chunk, self.attempt))
 
     @property
     def key_range(self) -> str:
@@ -90,8 +95,8 @@ class TableChanges(JsonRecord, frozen=True):
     `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at
     least one unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted`
     maps a column to the number of values its target type could not hold (R8). `max_xid` is the highest transaction id
-    of the changes, None if there are none: a snapshot whose xmin is above it has seen them all. A batch may touch a
-    table by `claims` alone.
+    of the changes, None if there are none: a snapshot whose xmin is above it has seen them all. Their transactions
+    committed from `first_committed_at` to `last_committed_at`. A batch may touch a table by `claims` alone.
     """
 
     table: str
@@ -103,6 +108,8 @@ class TableChanges(JsonRecord, frozen=True):
     max_xid: int | None = None
     claims: tuple[Claim, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
+    first_committed_at: str | None = None
+    last_committed_at: str | None = None
 
     @property
     def rows(self) -> int:

@@ -12,6 +12,7 @@ from msgspec import field
 
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.json_file import JsonFile
+from tidemark.formats.upkeep_plan import Kind
 from tidemark.lsn import Lsn
 from tidemark.strict_json import JsonRecord
 
@@ -51,6 +52,16 @@ class Holes(JsonRecord, frozen=True):
     keys: tuple[tuple[str, ...], ...]
 
 
+class DeltaSize(JsonRecord, frozen=True):
+    """The size of one of the table's Delta tables behind the merge, by Delta's own counts; `rows` is None where they
+    would have to be read from the table's whole log."""
+
+    kind: Kind
+    files: int
+    bytes: int
+    rows: int | None = None
+
+
 class TableResult(JsonRecord, frozen=True):
     """What the application found or did to one table.
 
@@ -75,6 +86,7 @@ class TableResult(JsonRecord, frozen=True):
     way: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     fall_backs: tuple[str, ...] = ()
+    sizes: tuple[DeltaSize, ...] = ()
 
 
 class PlanResult(JsonFile, frozen=True):

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from msgspec import field
+
 from tidemark.formats.json_file import JsonFile
 from tidemark.lsn import Lsn
 
 
 class RetiredFile(JsonFile, frozen=True):
     """`max_xid` is the highest transaction id of what was retired, None if that held no change: a snapshot whose
-    xmin is not above it may need what is gone. `kept` are tables that keep files below `up_to`."""
+    xmin is not above it may need what is gone. `kept` are tables that keep files below `up_to`.
+    `unfit` counts by table and column the values that did not fit their Delta type, of all that was staged by then."""
 
     KIND: ClassVar[str] = "retired.json"
 
@@ -25,3 +28,4 @@ class RetiredFile(JsonFile, frozen=True):
     up_to: Lsn
     max_xid: int | None
     kept: tuple[str, ...] = ()
+    unfit: dict[str, dict[str, int]] = field(default_factory=dict)

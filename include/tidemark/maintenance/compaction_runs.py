@@ -142,7 +142,7 @@ def _park_missing_tables(ledger: Ledger, seen: Collection[tuple[str, str]]) -> N
         if at is None or row.life.is_parked or not row.life.is_captured:
             continue
         for one in kept.get(row.table, ()):
-            if (row.table, one.kind) in seen or at.risen_at > one.seen_at:
+            if (row.table, one.kind) in seen or one.seen_at is None or at.risen_at > one.seen_at:
                 continue
             after = at.history_lsn if one.kind == "history" else at.current_lsn
             gone = PositionBelowPlan(step=one.kind, table=row.table, position="no position", after=after)

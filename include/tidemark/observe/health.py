@@ -65,6 +65,10 @@ KINDS: Final[Mapping[str, str]] = {
     "unproven": "is not proven yet",
 }
 
+# What the state of a table is called that equals its source by its construction; a verify proves it.
+EXACT: Final = "exact"
+# And of one that would, but for values that its Delta types cannot hold.
+UNFIT: Final = "unfit values"
 # What the state of a table is called that is not in file and publication.
 NOT_CAPTURED: Final = "not captured"
 # A backfill of which nothing was read for so long stands still: a chunk takes seconds, an outage is retried an hour.
@@ -113,7 +117,7 @@ class Concern:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`concerns` are ordered by severity; `states` has a word or two per table, by its id, "ok" if at rest. Concerns of
+    """`concerns` are ordered by severity; `states` has a word or two per table, by its id, EXACT at rest. Concerns of
     the kinds `not_judged` were not judged: their absence does not mean that all is well."""
 
     pipeline: str
@@ -135,7 +139,7 @@ class Health:
         wrong = (*self.of("red"), *self.of("warning"))
         if not wrong:
             return f"{self.pipeline}: every table is exact{self._not_proven}"
-        if all(concern.kind == "unfit values" for concern in wrong):
+        if all(concern.kind == UNFIT for concern in wrong):
             return _cut(f"{self.pipeline}: {_but_for(wrong)}{self._not_proven}")
         if len(wrong) == 1:
             return f"{self.pipeline}: {wrong[0].line}"
@@ -159,6 +163,12 @@ class Health:
 def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
     """The judgement from the ledger alone, without the slot."""
     return judge(config, overview.read(ledger), now=now())
+
+
+def is_unread(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> bool:
+    """Whether a run is missing, so that changes may wait in WAL that nobody has read."""
+    gap_s = longest_gap_s(config.schedule)
+    return now - ledger.level_through > timedelta(seconds=config.alerts.max_lag_s if gap_s is None else 2 * gap_s)
 
 
 def judge(
@@ -221,7 +231,7 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
-    last = max(filter(None, (ledger.generation.heartbeat_at, ledger.generation.opened_at, ledger.level_at)))
+    last = ledger.level_through
     gap_s = longest_gap_s(config.schedule)
     longest_s = longest_silence_s(config)
     dag = f"{config.pipeline}_capture"
@@ -296,7 +306,7 @@ def _of_table(
         )
         as_text = ", ".join(f"{json.dumps(column, ensure_ascii=False)}: text" for column in table.unfit)
         way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}, and a backfill"
-        yield Concern("unfit values", "warning", message, name, brief=columns, ways=(way,), columns=tuple(table.unfit))
+        yield Concern(UNFIT, "warning", message, name, brief=columns, ways=(way,), columns=tuple(table.unfit))
     yield from _proof(config, ledger, table, now)
 
 
@@ -399,7 +409,7 @@ def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read
     if not row.life.can_be_read:
         return "joining"
     if not table.waiting_batches:
-        return "ok"
+        return UNFIT if table.unfit else EXACT
     return "behind" if deferral.waits_until(config, table, now) is None else "deferred"
 
 

@@ -15,7 +15,7 @@ from tidemark.ledger.observations import runs
 from tidemark.ledger.observations.runs import Figures, Verdict
 from tidemark.lsn import Lsn
 from tidemark.observe import health_alerts
-from tidemark.observe.health import Health
+from tidemark.observe.health import Health, is_unread
 from tidemark.observe.status import Status, read_status
 from tidemark.run import Run
 
@@ -54,9 +54,13 @@ def figures_of(status: Status, health: Health) -> Figures:
         return Figures(verdict)
     generation = ledger.generation
     source_lsn = None if slot is None or slot.restart_lsn is None else Lsn(slot.restart_lsn + slot.retained_bytes)
-    waiting = [table for table in ledger.tables if table.waiting_batches]
-    merged = [table.waiting_since for table in waiting if table.row.life.is_merged and table.waiting_since is not None]
-    level_at = max(filter(None, (generation.heartbeat_at, generation.opened_at, ledger.level_at)))
+    waiting = [table for table in ledger.tables if table.backlog is not None]
+    merged = [table.backlog for table in waiting if table.row.life.is_merged and table.backlog is not None]
+    unread_since = [backlog.oldest_change_at for backlog in merged if backlog.oldest_change_at is not None]
+    reached_lsn = generation.staged_lsn
+    if is_unread(status.config, ledger, status.now):
+        unread_since.append(ledger.level_through)
+        reached_lsn = source_lsn or reached_lsn
     return Figures(
         verdict,
         generation=generation.number,
@@ -64,8 +68,8 @@ def figures_of(status: Status, health: Health) -> Figures:
         applied_lsn=ledger.confirmable_lsn,
         confirmed_lsn=generation.confirmed_lsn if slot is None else slot.confirmed_lsn,
         source_lsn=source_lsn,
-        lag_bytes=None if source_lsn is None else max(0, source_lsn - ledger.confirmable_lsn),
-        lag_s=max((status.now - min([level_at, *merged])) / timedelta(seconds=1), 0.0),
+        lag_bytes=max(0, reached_lsn - ledger.confirmable_lsn),
+        lag_s=max((status.now - min([status.now, *unread_since])) / timedelta(seconds=1), 0.0),
         retained_bytes=None if slot is None else slot.retained_bytes,
         limit_bytes=None if slot is None else slot.limit_bytes,
         unapplied_batches=sum(table.waiting_batches for table in waiting),

@@ -17,7 +17,7 @@ from tidemark.ledger.captured.table_details import TableDetails
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.staged.plans import TakenWay
 from tidemark.lsn import Lsn
-from tidemark.observe.health import SEVERITIES, Concern, Health
+from tidemark.observe.health import EXACT, SEVERITIES, Concern, Health
 from tidemark.observe.park_endings import ways_on
 from tidemark.observe.run_verdict import figures_of
 from tidemark.observe.status import Status
@@ -74,7 +74,7 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
         "definition_changes": [definition_change(change) for change in details.definition_changes],
         "versions": [{"version": version.number, "changed": list(version.changed)} for version in details.versions],
         "delta": [
-            {"kind": one.kind, "files": one.files, "bytes": one.bytes, "rows": one.rows, "seen_at": _time(one.seen_at)}
+            {"kind": one.kind, "files": one.files, "bytes": one.bytes, "rows": one.rows, "as_of": _time(one.sized_at)}
             for one in details.delta
         ],
     }
@@ -157,7 +157,13 @@ def _positions(status: Status, ledger: PipelineStatus) -> dict[str, Any]:
 
 def _lag(status: Status) -> dict[str, Any]:
     figures = figures_of(status, status.health)
-    return {"s": figures.lag_s, "bytes": figures.lag_bytes, "max_s": status.config.alerts.max_lag_s}
+    as_of = None if status.ledger is None else status.ledger.level_through
+    return {
+        "s": figures.lag_s,
+        "bytes": figures.lag_bytes,
+        "as_of": _time(as_of),
+        "max_s": status.config.alerts.max_lag_s,
+    }
 
 
 def _generation(ledger: PipelineStatus) -> dict[str, Any]:
@@ -246,8 +252,8 @@ def _table(table: TableStatus, name: str, state: str, worst: Concern | None) -> 
     return {
         "table": table.table,
         "name": name,
-        "state": worst.kind if worst is not None and wrong and state == "ok" else state,
-        "severity": worst.severity if worst is not None and wrong else "note" if state != "ok" else "ok",
+        "state": worst.kind if worst is not None and wrong and state == EXACT else state,
+        "severity": worst.severity if worst is not None and wrong else "note" if state != EXACT else "ok",
         "why": (worst.brief or worst.message) if worst is not None and wrong else "",
         "since": _time(row.state_since),
         "applied_lsn": _lsn(table.applied_lsn),

@@ -4,7 +4,7 @@
       source  slot "tidemark_shop" confirmed 0/1A2B3C4, keeps 2 MiB of WAL (reserved)
       ledger  generation 1, staged 0/1A2B3C4, heartbeat 2026-11-22 02:30:00 UTC
       lake    /lake
-      tables  130: 128 ok, 1 parked, 1 not captured
+      tables  130: 128 exact, 1 parked, 1 not captured
 
     parked since …
       shop.orders: what happened, and what to do
@@ -23,7 +23,7 @@ from typing import Final
 
 from tidemark.findings import listed
 from tidemark.ledger.observations.overview import OpenBackfill, TableStatus
-from tidemark.observe.health import KINDS, SEVERITIES, Concern, Health
+from tidemark.observe.health import EXACT, KINDS, SEVERITIES, Concern, Health
 from tidemark.observe.status import Status
 from tidemark.wording import counted, moment
 
@@ -57,7 +57,7 @@ def _summary(status: Status, health: Health, *, everything: bool) -> list[str]:
     counts = Counter(health.states.values())
     never = [] if status.ledger is None else [entry.table for entry in status.ledger.table_errors]
     counts["not captured"] += len(set(never) - {table.table for table in status.tables})
-    states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items(), key=_ok_first) if number)
+    states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items(), key=_exact_first) if number)
     tables = f"{counts.total()}: {states}" if states else "none yet"
     if "ledger" in status.unseen:
         tables = "cannot be seen"
@@ -119,8 +119,8 @@ def _maintenance(status: Status) -> Iterator[str]:
         )
 
 
-def _ok_first(counted: tuple[str, int]) -> tuple[bool, str]:
-    return counted[0] != "ok", counted[0]
+def _exact_first(counted: tuple[str, int]) -> tuple[bool, str]:
+    return counted[0] != EXACT, counted[0]
 
 
 def _slot(status: Status) -> str:

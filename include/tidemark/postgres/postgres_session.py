@@ -18,7 +18,14 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidemark.errors import DatabaseRefused, DatabaseUnreachable, PoolerInBetween
+from tidemark.errors import (
+    DatabaseRefused,
+    DatabaseUnreachable,
+    LedgerFull,
+    PoolerInBetween,
+    SourceFull,
+    TidemarkError,
+)
 from tidemark.postgres import login_tokens
 from tidemark.postgres.redaction import without_values
 
@@ -253,8 +260,18 @@ def is_of_the_statement(failed: psycopg.Error) -> bool:
     return of_source and failed.sqlstate is not None and not failed.sqlstate.startswith(_OF_THE_SESSION)
 
 
-def unreachable(failed: psycopg.OperationalError, database: str) -> DatabaseRefused | DatabaseUnreachable:
+def full(failed: psycopg.Error) -> LedgerFull | SourceFull | None:
+    """The error to raise for a server without space on a disk; None for another error. Its text names files."""
+    if not isinstance(failed, psycopg.errors.DiskFull):
+        return None
+    leaf = LedgerFull if vars(failed).get(_DATABASE, "source") == "ledger" else SourceFull
+    return leaf(detail=" ".join(str(without_values(failed)).split()))
+
+
+def unreachable(failed: psycopg.OperationalError, database: str) -> TidemarkError:
     """The error to raise for a connection that failed; what is left of its text names host, role and database."""
+    if (no_space := full(failed)) is not None:
+        return no_space
     detail = " ".join(str(without_values(failed)).split())
     sqlstate = failed.sqlstate or _sqlstate_of(detail)
     if sqlstate.startswith(_REFUSALS):

@@ -9,13 +9,21 @@ keep their modes. A folder with the setgid bit shares new files with its group, 
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+from tidemark.errors import DiskFull
+from tidemark.unexpected_errors import NO_SPACE
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class Disk:
@@ -27,33 +35,38 @@ class Disk:
         self._root = Path(root)
 
     def open_new(self, target: str) -> IO[bytes]:
-        self._make_folders(Path(target).parent)
-        return _create_private(Path(target))
+        with self._space():
+            self._make_folders(Path(target).parent)
+            return self._create_private(Path(target))
 
     def sync(self, file: IO[bytes]) -> None:
-        file.flush()
-        os.fsync(file.fileno())
+        with self._space():
+            file.flush()
+            os.fsync(file.fileno())
 
     def sync_folders(self, target: str) -> None:
         top = Path(target)
-        for below, _, _ in os.walk(top, topdown=False):
-            _fsync_folder(Path(below))
-        for parent in top.parents:
-            _fsync_folder(parent)
-            if parent == self._root:
-                break
+        with self._space():
+            for below, _, _ in os.walk(top, topdown=False):
+                _fsync_folder(Path(below))
+            for parent in top.parents:
+                _fsync_folder(parent)
+                if parent == self._root:
+                    break
 
     def write_new(self, target: str, content: bytes) -> None:
-        self._write_whole(Path(target), content, _link)
+        with self._space():
+            self._write_whole(Path(target), content, _link)
 
     def write_atomic(self, target: str, content: bytes) -> None:
-        self._write_whole(Path(target), content, Path.rename)
+        with self._space():
+            self._write_whole(Path(target), content, Path.rename)
 
     def _write_whole(self, final: Path, content: bytes, put: Callable[[Path, Path], object]) -> None:
         self._make_folders(final.parent)
         aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
         try:
-            with _create_private(aside) as out:
+            with self._create_private(aside) as out:
                 out.write(content)
                 self.sync(out)
             put(aside, final)
@@ -87,6 +100,24 @@ class Disk:
         else:
             Path(target).unlink(missing_ok=True)
 
+    def _create_private(self, path: Path) -> IO[bytes]:
+        """A new file that its owner alone can read and write. Raises FileExistsError."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        shared = _shared_with_group(path.parent) & 0o060
+        if shared:
+            os.fchmod(descriptor, 0o600 | shared)
+        return io.BufferedWriter(_LakeFile(descriptor, self._space))
+
+    @contextmanager
+    def _space(self) -> Iterator[None]:
+        """Raises DiskFull for a disk that is full, or a quota that is used up."""
+        try:
+            yield
+        except OSError as failed:
+            if failed.errno not in NO_SPACE:
+                raise
+            raise DiskFull(place=f"the lake {self._root}") from None
+
     def _make_folders(self, folder: Path) -> None:
         """Those that are missing. The root and the pipelines' folders in it hold tables for others to read."""
         open_to_others = {self._root, *(p for p in (folder, *folder.parents) if p.parent == self._root)}
@@ -100,6 +131,18 @@ class Disk:
                 missing.chmod(0o2700 | shared)
 
 
+class _LakeFile(io.FileIO):
+    """A file that is written in a block of `space`, whoever writes it and whenever its buffer is emptied."""
+
+    def __init__(self, descriptor: int, space: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__(descriptor, "wb")
+        self._space = space
+
+    def write(self, content: ReadableBuffer, /) -> int | None:
+        with self._space():
+            return super().write(content)
+
+
 def _link(aside: Path, final: Path) -> None:
     """Raises FileExistsError. A file system without hard links cannot refuse a second name: there it is looked for."""
     try:
@@ -110,15 +153,6 @@ def _link(aside: Path, final: Path) -> None:
         if final.exists():
             raise FileExistsError(str(final)) from None
         aside.rename(final)
-
-
-def _create_private(path: Path) -> IO[bytes]:
-    """A new file that its owner alone can read and write. Raises FileExistsError."""
-    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-    shared = _shared_with_group(path.parent) & 0o060
-    if shared:
-        os.fchmod(file.fileno(), 0o600 | shared)
-    return file
 
 
 def _shared_with_group(folder: Path) -> int:

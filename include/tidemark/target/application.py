@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tidemark.errors import TidemarkError
 from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.target.delta.session import require_fence, start
-from tidemark.target.merge_failures import as_refusal, condition_of, told
+from tidemark.target.merge_failures import as_full, as_refusal, condition_of, told
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def run_application(
         log.error("%s", failed)
         return 1
     except Exception as failed:  # what it says may quote a value
-        refused = as_refusal(failed, uri, uri)
+        refused = as_full(failed, uri) or as_refusal(failed, uri, uri)
         if refused is not None:
             log.error("%s", refused)
         log.error("The driver failed with %s, raised at:\n%s", condition_of(failed), told(failed))

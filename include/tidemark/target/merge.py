@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from tidemark.errors import (
+    DiskFull,
     HistoryBehindCurrent,
     LakeFailed,
     LakeRefused,
@@ -44,7 +45,8 @@ from tidemark.errors import (
 )
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
-from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
+from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, DeltaSize, Holes, PlanResult, TableResult
+from tidemark.formats.upkeep_plan import Kind
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.target import catalogue_names, positions_table, replay_base
@@ -52,7 +54,7 @@ from tidemark.target.chunks import chunk_fold
 from tidemark.target.chunks.chunk_equality import EqualChunks, equal_chunks
 from tidemark.target.chunks.chunk_rows import NextBatches
 from tidemark.target.chunks.first_load import FirstLoad, first_load
-from tidemark.target.delta import delta_tables
+from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.delta.hadoop_files import exists
 from tidemark.target.delta.session import expect_any_rows, expect_few_rows, table_session
@@ -120,12 +122,12 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
 
 def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:
     """A lake that failed or refused one table while it served another: that table's own error, counted towards parking
-    it (R6); not at once, since credentials may have ended in between."""
+    it (R6); not at once, since credentials may have ended in between. A full disk serves the smaller table longer."""
     if all(r.error is not None for r in results):
         return list(results)
     return [
         replace(r, error=replace(r.error, kind=MergeFailed.__name__, move=MergeFailed.move.value))
-        if r.error is not None and is_of_no_table(r.error)
+        if r.error is not None and is_of_no_table(r.error) and r.error.kind != DiskFull.__name__
         else r
         for r in results
     ]
@@ -198,7 +200,19 @@ class TableMerge:
             way=self.record.way,
             why=self.record.why,
             fall_backs=tuple(self.record.fall_backs),
+            sizes=() if reached is None else self._sizes(reached),
         )
+
+    def _sizes(self, reached: State) -> tuple[DeltaSize, ...]:
+        """Without a Spark job or a look at the log: for display alone."""
+        sizes = []
+        tables: dict[Kind, PinnedTable | None] = {"history": reached.history, "current": reached.current}
+        for kind, table in tables.items():
+            size = None if table is None else table.bytes
+            if table is not None and table.exists and size is not None:
+                rows = data_files.rows_at_hand(self.session, table)
+                sizes.append(DeltaSize(kind, table.files, size, rows))
+        return tuple(sizes)
 
     def _told(self, reached: State, error: TidemarkError | None) -> Lsn | None:
         """Current's position, which is only told with its holes: once the ledger has it, no plan counts them again."""

@@ -6,6 +6,7 @@ passed on. The driver's log has the places in code (`driver_log`).
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,8 +16,9 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from tidemark.errors import LakeFailed, LakeRefused, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
+from tidemark.errors import DiskFull, LakeFailed, LakeRefused, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
 from tidemark.target.driver_log import places
+from tidemark.unexpected_errors import NO_SPACE
 
 MAX_CAUSES: Final = 20
 
@@ -27,6 +29,9 @@ _FILE_GONE: Final = frozenset({"PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIS
 _PROMISE_BROKEN: Final = frozenset(
     {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"}
 )
+
+# What the operating system says of a full disk, or of a quota that is used up.
+_NO_SPACE: Final = tuple(os.strerror(code) for code in NO_SPACE)
 
 # Causes that are of storage, network or cluster, and of no table.
 _OF_THE_LAKE: Final = (
@@ -90,6 +95,8 @@ def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
         return StagedFileGone(table=table)
     if condition in _PROMISE_BROKEN:
         return MergeBroken(table=table, condition=condition)
+    if (full := as_full(failed, lake)) is not None:
+        return full
     if isinstance(failed, Py4JNetworkError):  # the JVM is gone
         return LakeFailed(table=table, condition=condition)
     if not isinstance(failed, PySparkException | Py4JJavaError):
@@ -98,6 +105,16 @@ def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
     if any(cause.startswith(_OF_THE_LAKE) for cause in causes):
         return LakeFailed(table=table, condition=causes[-1])
     return MergeFailed(table=table, condition=condition)
+
+
+def as_full(failed: BaseException, lake: str) -> DiskFull | None:
+    """For a disk without space. Which one it was nobody says: a table's files, or what Spark puts aside."""
+    errors = [str(cause.getMessage()) for cause in _causes(failed)]
+    if isinstance(failed, OSError):
+        errors.append(os.strerror(failed.errno or 0))
+    if not any(words in error for error in errors for words in _NO_SPACE):
+        return None
+    return DiskFull.of_a_driver(lake)
 
 
 def is_gone(failed: BaseException) -> bool:

@@ -23,11 +23,13 @@ from airflow.sdk import BaseOperator, Context
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
+    DiskFull,
     JarsUnresolved,
     LeaseTaken,
     PipelineFileInvalid,
     SparkApplicationFailed,
     SparkApplicationTooLong,
+    TidemarkError,
 )
 from tidemark.findings import listed
 from tidemark.formats.layout import plan_file, result_file
@@ -61,6 +63,8 @@ MERGE_WAIT_S = 600
 MERGE_SLACK_S = 300
 # Of what spark-submit prints, the last lines say why it gave up.
 OUTPUT_LINES = 1000
+# How the operating system and the library say that a disk is full.
+NO_SPACE = "no space left on"
 
 
 def slot_wait_s(config: PipelineConfig) -> int:
@@ -217,8 +221,7 @@ class ApplicationOperator(SparkSubmitOperator):
                     super().execute(context)
                     archive.ended_well = True
                 except AirflowException as failed:
-                    unresolved = jar_download.unresolved(self._output)
-                    failure = failed if unresolved is None else JarsUnresolved(detail=unresolved)
+                    failure = _cause(self._output, self.config.lake) or failed
             if limit.passed:
                 return SparkApplicationTooLong(plan=plan, ran=duration(limit.ran_s), limit=duration(limit_s))
         return failure
@@ -348,6 +351,14 @@ class MergeOperator(ApplicationOperator):
         return self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
 
 
+def _cause(output: Iterable[str], lake: str) -> TidemarkError | None:
+    """Why spark-submit or its driver ended, where its lines say more than its exit status."""
+    lines = list(output)
+    if (unresolved := jar_download.unresolved(lines)) is not None:
+        return JarsUnresolved(detail=unresolved)
+    return DiskFull.of_a_driver(lake) if any(NO_SPACE in line.lower() for line in lines) else None
+
+
 def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: Exception | None) -> None:
     """Whether the run goes on after a plan (R6): an error of one table is the table's, one of driver or lake the run's.
 
@@ -359,12 +370,14 @@ def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested]
     from tidemark.storage.store import Store
 
     if not Store(config.lake, config.lake_access).exists(result_file(config.pipeline, plan)):
-        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved):
+        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved | DiskFull):
             raise failure
         raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
     tables = [table for result in ingested if plan in result.plans for table in result.tables]
     errors = {table.table: table.error for table in tables if table.error is not None}
     for error in errors.values():
+        if error.kind == DiskFull.__name__:
+            raise DiskFull.of_a_driver(config.lake) from failure
         if is_of_no_table(error):
             raise SparkApplicationFailed(plan=plan, detail=error.message) from failure
     if tables and len(errors) == len(tables) and not any(table.parked for table in tables):

@@ -82,7 +82,7 @@ class CompactOperator(ApplicationOperator):
 
     def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
         """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
-        from tidemark.errors import JarsUnresolved, SparkApplicationTooLong
+        from tidemark.errors import DiskFull, JarsUnresolved, SparkApplicationTooLong
         from tidemark.maintenance import compaction_runs as upkeep
 
         manifest = f"{plan.lake}/{maintenance_file(plan.pipeline, plan.plan)}"
@@ -91,6 +91,6 @@ class CompactOperator(ApplicationOperator):
         result = upkeep.take_result(run.config, plan)
         if result is not None:
             return result
-        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved):
+        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved | DiskFull):
             raise failure
         raise SparkApplicationFailed(plan=plan.plan, detail="it left no result") from failure

@@ -124,7 +124,7 @@ def kinds(health: Health) -> list[tuple[str, str]]:
 def test_a_table_at_rest_is_ok_and_its_pipeline_exact() -> None:
     health = judged(a_table("shop.orders"))
     assert kinds(health) == []
-    assert (health.worst, health.line, health.states) == (None, "shop: every table is exact", {"shop.orders": "ok"})
+    assert (health.worst, health.line, health.states) == (None, "shop: every table is exact", {"shop.orders": "exact"})
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def test_a_table_at_rest_is_ok_and_its_pipeline_exact() -> None:
         (a_table("s.a", failed_runs=2, error=ERROR), "failed 2 runs", [("failed", "warning")]),
         (a_table("s.a", waiting_batches=1, waiting_since=ago(minutes=50)), "behind", [("behind", "note")]),
         (a_table("s.a", waiting_batches=1, waiting_since=ago(minutes=61)), "behind", [("behind", "red")]),
-        (a_table("s.a", merge="deferred"), "ok", []),
+        (a_table("s.a", merge="deferred"), "exact", []),
         (
             a_table("s.a", merge="paused", waiting_batches=9, waiting_since=ago(days=2)),
             "paused",
             [("paused", "warning")],
         ),
         (a_table("s.a", capture="left", merge="parked", target="needs_backfill"), "not captured", []),
-        (a_table("s.a", unfit={"at": 3}), "ok", [("unfit values", "warning")]),
-        (a_table("s.a", verified=None), "ok", [("unproven", "note")]),
-        (a_table("s.a", verified=Verified(30, 7, None, None, ())), "ok", [("unproven", "note")]),
-        (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=61), ())), "ok", [("proof is old", "warning")]),
+        (a_table("s.a", unfit={"at": 3}), "unfit values", [("unfit values", "warning")]),
+        (a_table("s.a", verified=None), "exact", [("unproven", "note")]),
+        (a_table("s.a", verified=Verified(30, 7, None, None, ())), "exact", [("unproven", "note")]),
+        (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=61), ())), "exact", [("proof is old", "warning")]),
         (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=1), ("2 rows",))), "differs", [("differs", "red")]),
         (a_table("s.a", capture="joining"), "joining", [("joining", "warning")]),
         (a_table("s.a", capture="joining", target="holes"), "needs a backfill", [("needs a backfill", "red")]),

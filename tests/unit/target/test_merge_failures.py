@@ -30,6 +30,7 @@ class Raised(Exception):
     @property
     def java_exception(self) -> Any:
         java = SimpleNamespace(getClass=lambda: SimpleNamespace(getName=lambda: self.name), getCause=lambda: None)
+        java.getMessage = lambda: None
         for method, value in self.methods.items():
             setattr(java, method, lambda value=value: value)
         return java

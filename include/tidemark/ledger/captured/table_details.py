@@ -1,19 +1,16 @@
-"""Reads the details of one table that are not in its line of the overview.
-
-Values that did not fit are counted in present staging only: removed staging has no counts.
-"""
+"""Reads the details of one table that are not in its line of the overview."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.ledger.captured import definition_changes, tables
+from tidemark.ledger.captured import definition_changes, tables, unfit_values
 from tidemark.ledger.captured.definition_changes import DefinitionChange
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import table_sizes
 from tidemark.ledger.observations.table_sizes import DeltaTable
-from tidemark.ledger.staged import batches, generations, plans, positions
+from tidemark.ledger.staged import generations, plans, positions
 from tidemark.ledger.staged.plans import TakenWay
 from tidemark.lsn import Lsn
 from tidemark.schema.evolution import compare_schemas, dropped_before
@@ -59,7 +56,7 @@ def read(ledger: Ledger, table: str) -> TableDetails | None:
             row=row,
             history_lsn=None if position is None else position.history_lsn,
             current_lsn=None if position is None else position.current_lsn,
-            unfit=batches.unfit(ledger).get(table, {}),
+            unfit=unfit_values.all_of(ledger).get(table, {}),
             versions=_versions(versions),
             delta=table_sizes.all_of(ledger).get(table, ()),
             definition_changes=definition_changes.of_table(ledger, table),

@@ -60,7 +60,7 @@ class TableRow:
     - `forgotten_at` is when a person removed an uncaptured table from the lists; `paused_by` is who paused it.
     - `lost_keys` are the only rows that may differ, if that is known. Never log them.
     - `columns_in_doubt` are the numbers of the only columns that may differ in a marked table, None for any.
-    - `changed_at` is the last commit time of the newest batch with a change of the table, None without one.
+    - `changed_at` is when the newest captured change of the table committed, None without one.
     """
 
     table: str
@@ -160,11 +160,15 @@ def keep_fingerprints(ledger: Ledger, fingerprints: Mapping[str, Fingerprint]) -
     )
 
 
-def note_changes(ledger: Ledger, names: Collection[str], committed_at: str | None) -> None:
-    """These tables have changes in a batch of which the last transaction committed then."""
+def note_changes(ledger: Ledger, committed_at: Mapping[str, str | None]) -> None:
+    """A batch has changes of these tables, and the last of each committed then."""
     ledger.execute(
-        'UPDATE tidemark.tables SET changed_at = greatest(changed_at, %s) WHERE pipeline = %s AND "table" = ANY(%s)',
-        (committed_at, ledger.pipeline, list(names)),
+        """
+        UPDATE tidemark.tables t SET changed_at = greatest(t.changed_at, f.committed_at)
+          FROM unnest(%s::text[], %s::timestamptz[]) AS f ("table", committed_at)
+         WHERE t.pipeline = %s AND t."table" = f."table"
+        """,
+        (list(committed_at), list(committed_at.values()), ledger.pipeline),
     )
 
 

@@ -125,6 +125,7 @@ CREATE TABLE tidemark.batch_tables (
     changes     bigint NOT NULL,
     bytes       bigint NOT NULL,
     max_xid     bigint,
+    first_committed_at  timestamptz,          -- when the first of its changes committed; NULL without any
     claims      jsonb NOT NULL DEFAULT '[]',
     sweeps      jsonb NOT NULL DEFAULT '[]',
     retired_at  timestamptz,
@@ -137,7 +138,6 @@ CREATE INDEX batch_tables_by_xid ON tidemark.batch_tables (pipeline, generation,
  WHERE max_xid IS NOT NULL;
 CREATE INDEX batch_tables_claiming ON tidemark.batch_tables (pipeline, generation, "table", end_lsn)
  WHERE claims <> '[]';
-CREATE INDEX batch_tables_converted ON tidemark.batch_tables (pipeline, "table") WHERE converted <> '{}'::jsonb;
 CREATE INDEX batch_tables_to_remove ON tidemark.batch_tables (pipeline, generation, end_lsn)
  WHERE retired_at IS NOT NULL AND removed_at IS NULL;
 CREATE INDEX batch_tables_removed ON tidemark.batch_tables (pipeline, generation, "table", end_lsn)
@@ -248,6 +248,17 @@ CREATE TABLE tidemark.relations (
 );
 CREATE INDEX relations_by_table ON tidemark.relations (pipeline, "table");
 
+-- How many values of a column did not fit its Delta type, and were not replaced since. `name` is the column's in that
+-- version of the table.
+CREATE TABLE tidemark.unfit_values (
+    pipeline  text NOT NULL REFERENCES tidemark.pipelines,
+    "table"   text NOT NULL,
+    version   integer NOT NULL,
+    name      text NOT NULL,
+    values    bigint NOT NULL,
+    PRIMARY KEY (pipeline, "table", version, name)
+);
+
 -- Which columns are masked or left out, by the relation's OID and their attnum, so that no rename unmasks them. `rows`
 -- is how the columns were called in `snapshot`, which is older than everything that is not staged yet.
 CREATE TABLE tidemark.guards (
@@ -318,7 +329,8 @@ CREATE TABLE tidemark.positions (
 -- batches once for all tables.
 CREATE VIEW tidemark.unapplied AS
 SELECT g.pipeline, g.number AS generation, t."table", b.start_lsn, b.end_lsn, b.files, b.counts, b.converted,
-       b.unchanged, b.moved, b.changes, b.bytes, b.max_xid, b.claims, b.sweeps
+       b.unchanged, b.moved, b.changes, b.bytes, b.max_xid, b.first_committed_at, b.claims,
+       b.sweeps
   FROM tidemark.generations g
   JOIN tidemark.tables t ON t.pipeline = g.pipeline
  CROSS JOIN LATERAL (
@@ -435,7 +447,6 @@ CREATE TABLE tidemark.chunks (
     CHECK (rejected IS NULL OR claimed_lsn IS NULL)
 );
 CREATE INDEX chunks_unclaimed ON tidemark.chunks (pipeline) WHERE claimed_lsn IS NULL AND rejected IS NULL;
-CREATE INDEX chunks_converted ON tidemark.chunks (pipeline, backfill) WHERE converted <> '{}'::jsonb;
 
 -- The parts of a table's key order, (lower, upper], that cover it, and the last proof that each equals the source.
 CREATE TABLE tidemark.parts (
@@ -468,8 +479,8 @@ CREATE TABLE tidemark.runs (
     applied_lsn        pg_lsn,                -- in every table that is merged
     confirmed_lsn      pg_lsn,
     source_lsn         pg_lsn,
-    lag_bytes          bigint,                -- between source and applied
-    lag_s              double precision,
+    lag_bytes          bigint,                -- staged and not applied
+    lag_s              double precision,      -- the age of the oldest change that is not applied
     retained_bytes     bigint,                -- WAL that the source keeps for the slot
     limit_bytes        bigint,                -- with how much the slot is lost
     batches            integer,               -- registered by this run
@@ -509,7 +520,7 @@ CREATE TABLE tidemark.maintenance (
     tables    jsonb                           -- table -> what was done to its Delta tables
 );
 
--- The size of the Delta tables at the last maintenance.
+-- The size of the Delta tables as of the last merge or maintenance.
 CREATE TABLE tidemark.delta_tables (
     pipeline  text NOT NULL REFERENCES tidemark.pipelines,
     "table"   text NOT NULL,
@@ -517,6 +528,7 @@ CREATE TABLE tidemark.delta_tables (
     files     bigint NOT NULL,
     bytes     bigint NOT NULL,
     rows      bigint,                         -- NULL where the table's log lacks it
-    seen_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    sized_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at   timestamptz,                    -- when maintenance found it in the lake; NULL: no one has looked yet
     PRIMARY KEY (pipeline, "table", kind)
 );

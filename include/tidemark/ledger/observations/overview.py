@@ -21,6 +21,7 @@ from tidemark.ledger.captured import (
     successors,
     table_errors,
     tables,
+    unfit_values,
 )
 from tidemark.ledger.captured.definition_changes import DefinitionChange
 from tidemark.ledger.captured.put_aside import PutAside
@@ -34,7 +35,7 @@ from tidemark.ledger.reading.backfill_progress import Filled, Progress
 from tidemark.ledger.reading.proofs import Verified
 from tidemark.ledger.retention import retirement
 from tidemark.ledger.retention.retirement import LastMaintenance
-from tidemark.ledger.staged import applied_positions, batches, generations, positions, unapplied_changes
+from tidemark.ledger.staged import applied_positions, generations, positions, unapplied_changes
 from tidemark.ledger.staged.generations import Generation
 from tidemark.ledger.staged.unapplied_changes import Backlog
 from tidemark.lsn import Lsn
@@ -45,13 +46,12 @@ NEWEST_CHANGES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. `applied_lsn` is how far it counts as applied; `backlog` is what is staged and not applied, None where
-    that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
-    it is proven, None if it never was; `unfit` counts by column the values that did not fit, in what is kept of
-    staging. `delta` are its Delta tables as the last maintenance
-    saw them. `beside` is the table that readers see in its stead, while it is built in another shape or, `is_replayed`,
-    from staging. `unreadable` is why its last backfill could not be read, while nothing starts another. `at_source` is
-    what the source calls the table now, or called it last."""
+    """One table. `applied_lsn` is how far it counts as applied; `backlog` is what is staged and not applied, None
+    where that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is
+    how far it is proven, None if it never was; `unfit` counts by column the values that did not fit. `delta` are
+    its Delta tables as the last maintenance saw them. `beside` is the table that readers see in its stead, while it
+    is built in another shape or, `is_replayed`, from staging. `unreadable` is why its last backfill could not be
+    read, while nothing starts another. `at_source` is what the source calls the table now, or called it last."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -148,6 +148,11 @@ class PipelineStatus:
     definition_changes: tuple[DefinitionChange, ...] = ()
     put_aside: tuple[PutAside, ...] = ()
 
+    @property
+    def level_through(self) -> datetime:
+        """All captured changes that had committed at the source by then are staged."""
+        return max(filter(None, (self.generation.heartbeat_at, self.generation.opened_at, self.level_at)))
+
 
 def read(ledger: Ledger) -> PipelineStatus | None:
     """The pipeline's status; None before its first generation was opened."""
@@ -194,7 +199,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     table_positions = positions.all_of(ledger, generation.number)
     waiting = unapplied_changes.all_of(ledger)
     proven = proofs.verified(ledger)
-    unfit = batches.unfit(ledger)
+    unfit = unfit_values.all_of(ledger)
     delta = table_sizes.all_of(ledger)
     besides = {table: one.beside for table, one in successors.all_of(ledger).items() if one.placed_at is None}
     replayed = set(replays.unplaced(ledger).values())

@@ -33,9 +33,9 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """How the pipeline stood when a run ended; None is what could not be seen. `applied_lsn` is that of every table
-    that is merged, `lag_bytes` lie between it and the source's `source_lsn`, and `lag_s` says how old the oldest change
-    may be that is not applied. The slot keeps `retained_bytes` of WAL and is lost at `limit_bytes`. `tables` counts
-    them by their state."""
+    that is merged. `lag_s` is the age of the oldest change that is not applied, 0 if there is none, and `lag_bytes` the
+    staged WAL that is not applied; where the source's WAL was not read for long, both count from there to `source_lsn`.
+    The slot keeps `retained_bytes` of WAL and is lost at `limit_bytes`. `tables` counts them by their state."""
 
     verdict: Verdict
     generation: int | None = None

@@ -1,27 +1,30 @@
-"""Stores the sizes of each table's Delta tables, as of the last maintenance: one row per table and kind.
+"""Stores the sizes of each table's Delta tables, as of the last merge or maintenance: one row per table and kind.
 
 The page reads sizes only here, because reading them from a thousand Delta tables would be slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from tidemark.formats.merge_result import DeltaSize, TableResult
 from tidemark.formats.upkeep_plan import Kind, TableUpkeep
 from tidemark.ledger.connection import Ledger
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
-    """`rows` are None if its log says nothing of them."""
+    """`rows` are None if its log says nothing of them. The size is as of `sized_at`; `seen_at` is when a maintenance
+    found the table in the lake, None if none has looked yet."""
 
     kind: Kind
     files: int
     bytes: int
     rows: int | None
-    seen_at: datetime
+    sized_at: datetime
+    seen_at: datetime | None
 
 
 def keep(ledger: Ledger, seen: Iterable[TableUpkeep]) -> None:
@@ -29,13 +32,13 @@ def keep(ledger: Ledger, seen: Iterable[TableUpkeep]) -> None:
     rows = [one for one in seen if one.bytes is not None]
     ledger.execute(
         """
-        INSERT INTO tidemark.delta_tables AS known (pipeline, "table", kind, files, bytes, rows)
-        SELECT %s, s."table", s.kind, s.files, s.bytes, s.rows
+        INSERT INTO tidemark.delta_tables AS known (pipeline, "table", kind, files, bytes, rows, seen_at)
+        SELECT %s, s."table", s.kind, s.files, s.bytes, s.rows, clock_timestamp()
           FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[])
                AS s ("table", kind, files, bytes, rows)
         ON CONFLICT (pipeline, "table", kind) DO UPDATE
            SET files = excluded.files, bytes = excluded.bytes, rows = coalesce(excluded.rows, known.rows),
-               seen_at = clock_timestamp()
+               sized_at = clock_timestamp(), seen_at = clock_timestamp()
         """,
         (
             ledger.pipeline,
@@ -48,10 +51,54 @@ def keep(ledger: Ledger, seen: Iterable[TableUpkeep]) -> None:
     )
 
 
+def keep_merged(ledger: Ledger, results: Iterable[TableResult], first: Collection[str]) -> None:
+    """Keep what merges say of the tables that they left. Where the rows of the whole table were not at hand, those that
+    the merge brought are added to the known ones; in the `first` merge of a table they are all."""
+    sizes = [(result, size) for result in results for size in result.sizes]
+    if not sizes:
+        return
+    ledger.execute(
+        """
+        WITH merged AS (
+            SELECT s.*, s."table" = ANY(%s) AS is_first
+              FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+                   AS s ("table", kind, files, bytes, rows, added)),
+        updated AS (
+            UPDATE tidemark.delta_tables known
+               SET files = m.files, bytes = m.bytes, rows = coalesce(m.rows, known.rows + m.added),
+                   sized_at = clock_timestamp()
+              FROM merged m
+             WHERE known.pipeline = %s AND known."table" = m."table" AND known.kind = m.kind)
+        INSERT INTO tidemark.delta_tables (pipeline, "table", kind, files, bytes, rows)
+        SELECT %s, "table", kind, files, bytes, coalesce(rows, CASE WHEN is_first THEN added END) FROM merged
+        ON CONFLICT DO NOTHING
+        """,
+        (
+            list(first),
+            [result.table for result, _ in sizes],
+            [size.kind for _, size in sizes],
+            [size.files for _, size in sizes],
+            [size.bytes for _, size in sizes],
+            [size.rows for _, size in sizes],
+            [_added(result, size) for result, size in sizes],
+            ledger.pipeline,
+            ledger.pipeline,
+        ),
+    )
+
+
+def _added(result: TableResult, size: DeltaSize) -> int | None:
+    """By how many rows the merge made the table longer; None where it replaced all of them."""
+    counts = result.rows
+    if size.kind == "current" and "truncated" in counts:
+        return None
+    return counts.get("history", 0) if size.kind == "history" else counts.get("inserted", 0) - counts.get("deleted", 0)
+
+
 def all_of(ledger: Ledger) -> dict[str, tuple[DeltaTable, ...]]:
     """By table, current before history."""
     rows = ledger.execute(
-        'SELECT "table", kind, files, bytes, rows, seen_at FROM tidemark.delta_tables WHERE pipeline = %s '
+        'SELECT "table", kind, files, bytes, rows, sized_at, seen_at FROM tidemark.delta_tables WHERE pipeline = %s '
         'ORDER BY "table", kind',
         (ledger.pipeline,),
     )

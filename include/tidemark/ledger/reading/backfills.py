@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 from tidemark.errors import SnapshotBeforeCleanUp
 from tidemark.formats.manifest import KeyPart, Purpose
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import tables, unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import of_range
 from tidemark.lsn import Lsn, WalPoint
@@ -426,7 +426,8 @@ def complete(
     Returns it the one time that this is done.
 
     - A backfill of the whole table removes the table's mark, unless a backfill was required again since it was opened
-      (`marks`), and clears the differences that a verify found.
+      (`marks`), and clears the differences that a verify found. Its counts of values that did not
+      fit replace those from before.
     - One of the keys whose changes the source lost removes only that mark.
     - One of the columns that may differ removes only that mark, and not if rows may have moved behind its reader, or if
       for some chunk it is unknown whether the target lacked rows: then another backfill follows.
@@ -456,6 +457,8 @@ def complete(
     if is_newer and (brings_all or brings_lost or brings_columns):
         tables.clear_needs_backfill(ledger, table)
     if brings_all:
+        since = backfill.snapshot_lsn or Lsn(0) if backfill.mode == "exported_snapshot" else None
+        unfit_values.replace(ledger, table, backfill.backfill, backfill.snapshot, since, generation)
         ledger.execute(
             'UPDATE tidemark.parts SET differing = NULL WHERE pipeline = %s AND "table" = %s', (ledger.pipeline, table)
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidemark.formats.retired_file import RetiredFile
+from tidemark.ledger.captured import unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import backfills
@@ -70,6 +71,7 @@ def apply(
         if is_known and not gone:
             return False
         _apply_rows(ledger, file, up_to, gone)
+        unfit_values.restore(ledger, file.unfit)
         ledger.execute(
             """
             UPDATE tidemark.generations

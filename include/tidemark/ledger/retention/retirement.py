@@ -32,6 +32,7 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from tidemark.formats.retired_file import RetiredFile
+from tidemark.ledger.captured import unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.staged.snapshot_evidence import NeededEvidence
@@ -144,8 +145,9 @@ def _mark_some(
         ).fetchone()
         assert row is not None
         kept = _kept(ledger, generation, up_to)
+        unfit = unfit_values.all_of(ledger)
     marked = Marked(
-        file=RetiredFile(ledger.pipeline, generation, up_to, row[0], tuple(sorted(kept))),
+        file=RetiredFile(ledger.pipeline, generation, up_to, row[0], tuple(sorted(kept)), unfit),
         rows=sum(rows for rows, _, _ in retired),
         bytes=sum(size for _, size, _ in retired),
         kept=kept,

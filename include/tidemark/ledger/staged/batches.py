@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.ledger.captured import definition_changes, relation_ids, successors, tables
+from tidemark.ledger.captured import definition_changes, relation_ids, successors, tables, unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import chunks
@@ -109,7 +109,8 @@ def register(
         left = successors.left_by(ledger, manifest)
         _lock_tables(ledger, manifest, touched, left.values())
         _insert_tables(ledger, manifest, touched)
-        tables.note_changes(ledger, [t.table for t in touched if t.rows], manifest.last_committed_at)
+        unfit_values.add(ledger, touched)
+        tables.note_changes(ledger, {t.table: t.last_committed_at for t in touched if t.rows})
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
         relation_ids.keep_staged(ledger, manifest.source.system_identifier, manifest.schemas)
@@ -216,10 +217,10 @@ def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[Ta
         """
         INSERT INTO tidemark.batch_tables
                (pipeline, generation, start_lsn, end_lsn, "table", files, counts, converted, unchanged, moved, changes,
-                bytes, max_xid, claims, sweeps)
+                bytes, max_xid, first_committed_at, claims, sweeps)
         SELECT %s, %s, %s, %s, f.*
           FROM unnest(%s::text[], %s::jsonb[], %s::jsonb[], %s::jsonb[], %s::bigint[], %s::bigint[], %s::bigint[],
-                      %s::bigint[], %s::bigint[], %s::jsonb[], %s::jsonb[]) f
+                      %s::bigint[], %s::bigint[], %s::timestamptz[], %s::jsonb[], %s::jsonb[]) f
         """,
         (
             manifest.pipeline,
@@ -235,6 +236,7 @@ def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[Ta
             [t.rows for t in touched],
             [sum(f.bytes for f in t.files) for t in touched],
             [t.max_xid for t in touched],
+            [t.first_committed_at for t in touched],
             [Jsonb([claim.to_json() for claim in t.claims]) for t in touched],
             [Jsonb([sweep.to_json() for sweep in t.sweeps]) for t in touched],
         ),
@@ -475,25 +477,3 @@ def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) ->
         },
     )
     return dict(rows.fetchall())
-
-
-def unfit(ledger: Ledger) -> dict[str, dict[str, int]]:
-    """By table and column, how many values did not fit their target type, in the changes and chunks that are kept."""
-    rows = ledger.execute(
-        """
-        SELECT c."table", v.key, sum(v.value::bigint)::bigint
-          FROM (SELECT b."table", b.converted FROM tidemark.batch_tables b
-                 WHERE b.pipeline = %(pipeline)s AND b.converted <> '{}'::jsonb
-                UNION ALL
-                SELECT f."table", c.converted
-                  FROM tidemark.chunks c JOIN tidemark.backfills f USING (pipeline, backfill)
-                 WHERE c.pipeline = %(pipeline)s AND c.converted <> '{}'::jsonb AND f.purpose = 'fill') c,
-               jsonb_each_text(c.converted) v
-         GROUP BY 1, 2 ORDER BY 1, 2
-        """,
-        {"pipeline": ledger.pipeline},
-    )
-    counts: dict[str, dict[str, int]] = {}
-    for table, column, count in rows:
-        counts.setdefault(table, {})[column] = count
-    return counts

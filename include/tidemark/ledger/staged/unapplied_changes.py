@@ -14,8 +14,8 @@ from tidemark.ledger.connection import Ledger
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """One table's batches that are registered and not applied, over all generations. `since` is when the oldest of them
-    was registered; `has_chunks` if one of them claims chunks or sweeps; `is_of_the_past` if one is of a generation that
-    has ended."""
+    was registered, `oldest_change_at` when their oldest change committed, None without any; `has_chunks` if one of them
+    claims chunks or sweeps; `is_of_the_past` if one is of a generation that has ended."""
 
     table: str
     batches: int
@@ -24,6 +24,7 @@ class Backlog:
     since: datetime
     has_chunks: bool
     is_of_the_past: bool
+    oldest_change_at: datetime | None = None
 
 
 def all_of(ledger: Ledger, names: Collection[str] | None = None) -> dict[str, Backlog]:
@@ -39,9 +40,11 @@ def all_of(ledger: Ledger, names: Collection[str] | None = None) -> dict[str, Ba
                            AND b.end_lsn = u.first_end)) AS since,
                    bool_or(u.has_chunks) AS has_chunks,
                    bool_or(u.generation < (SELECT max(number) FROM tidemark.generations g
-                                            WHERE g.pipeline = %(pipeline)s)) AS is_of_the_past
+                                            WHERE g.pipeline = %(pipeline)s)) AS is_of_the_past,
+                   min(u.oldest_change_at) AS oldest_change_at
               FROM (SELECT "table", generation, count(*) AS batches, sum(changes) AS changes, sum(bytes) AS bytes,
-                           min(end_lsn) AS first_end, bool_or(claims <> '[]' OR sweeps <> '[]') AS has_chunks
+                           min(end_lsn) AS first_end, min(first_committed_at) AS oldest_change_at,
+                           bool_or(claims <> '[]' OR sweeps <> '[]') AS has_chunks
                       FROM tidemark.unapplied
                      WHERE pipeline = %(pipeline)s AND (%(names)s::text[] IS NULL OR "table" = ANY(%(names)s))
                      GROUP BY "table", generation) u

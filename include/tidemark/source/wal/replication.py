@@ -36,6 +36,7 @@ from psycopg import pq
 
 from tidemark.errors import PublicationWasMissing, ReplicationFailed, TidemarkError
 from tidemark.lsn import Lsn
+from tidemark.postgres import postgres_session
 from tidemark.postgres.postgres_session import connect_walsender
 from tidemark.postgres.redaction import SPOKEN_BY_A_WALSENDER, from_result, without_values
 from tidemark.source.wal.wal_messages import LOGICAL_MESSAGE, is_foreign
@@ -164,8 +165,9 @@ class ReplicationStream:
                 with self._lock:
                     self._receive()
         except psycopg.Error as failed:
-            detail = " ".join(str(without_values(failed)).split())
-            raise ReplicationFailed(detail=detail) from None
+            raise postgres_session.full(failed) or ReplicationFailed(
+                detail=" ".join(str(without_values(failed)).split())
+            ) from None
         if payloads:
             self.progress_at = self._clock()
             self.note_progress(_XLOG_STARTS.unpack_from(payloads[-1])[1])
@@ -210,7 +212,7 @@ class ReplicationStream:
         refused = from_result(result, SPOKEN_BY_A_WALSENDER)
         if isinstance(refused, psycopg.errors.ObjectInUse):
             raise SlotInUse(str(refused))
-        raise ReplicationFailed(detail=str(refused))
+        raise postgres_session.full(refused) or ReplicationFailed(detail=str(refused))
 
     def _receive(self) -> None:
         """Move what lies in the kernel to libpq's buffer, all of it: what is left behind counts for the low-water mark,
@@ -273,7 +275,7 @@ class ReplicationStream:
         ended = from_result(result, SPOKEN_BY_A_WALSENDER)
         if isinstance(ended, psycopg.errors.UndefinedObject) and self._publication in str(ended):
             return PublicationWasMissing(publication=self._publication, slot=self._slot)
-        return ReplicationFailed(detail=str(ended))
+        return postgres_session.full(ended) or ReplicationFailed(detail=str(ended))
 
     def _keepalive(self, data: bytes) -> None:
         if len(data) != _KEEPALIVE_BODY.size:

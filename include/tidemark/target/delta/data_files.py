@@ -80,15 +80,10 @@ def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None
     from the log, by a Spark job. None if one of them says less of itself than it must."""
     if not table.exists:
         return []
-    checksum = table.snapshot.checksumOpt()
-    listed = checksum.get().allFiles() if checksum.isDefined() else None
-    if listed is not None and listed.isDefined():
-        added = listed.get()
-    else:
+    added = _files_at_hand(table)
+    if added is None:
         added = sequence(spark, table.snapshot.allFiles().collectAsList())
-    texts = json.loads(
-        java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper().writeValueAsString(added)
-    )
+    texts = _texts(spark, added)
     described = []
     for n, text in enumerate(texts):
         statistics = json.loads(text.get("stats") or "{}")
@@ -107,6 +102,32 @@ def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None
             )
         )
     return described
+
+
+def rows_at_hand(spark: SparkSession, table: PinnedTable) -> int | None:
+    """How many rows the pinned version has, None if its checksum file does not say so of every file."""
+    added = _files_at_hand(table)
+    if added is None:
+        return None
+    rows = 0
+    for text in _texts(spark, added):
+        written = json.loads(text.get("stats") or "{}").get("numRecords")
+        if written is None:
+            return None
+        rows += written - (text.get("deletionVector") or {}).get("cardinality", 0)
+    return rows
+
+
+def _files_at_hand(table: PinnedTable) -> Any:
+    """Delta's actions for the files of a version, where its checksum file has them all; else None."""
+    checksum = table.snapshot.checksumOpt()
+    listed = checksum.get().allFiles() if checksum.isDefined() else None
+    return listed.get() if listed is not None and listed.isDefined() else None
+
+
+def _texts(spark: SparkSession, added: Any) -> Any:
+    mapper = java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper()
+    return json.loads(mapper.writeValueAsString(added))
 
 
 def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:

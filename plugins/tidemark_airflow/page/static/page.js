@@ -306,7 +306,7 @@ function severityOf(s, ...kinds) {
 function lagFigure(s) {
   if (!s.lag) return figure("Lag", "–", h("p", {}, s.unseen.ledger ? "the ledger cannot be seen" : "nothing was captured yet"));
   const kind = severityOf(s, "lag", "no run") ?? "";
-  return figure("Lag", h("span", { class: kind }, duration(s.lag.s)), h("p", {}, s.lag.bytes === null ? "the source cannot be seen" : `${bytes(s.lag.bytes)} of WAL behind the source`),
+  return figure("Lag", h("span", { class: kind }, duration(s.lag.s)), h("p", {}, s.lag.s ? `${bytes(s.lag.bytes)} of WAL to apply` : "no change waits", ", as of ", ago(s.lag.as_of)),
     kind && s.lag.s > s.lag.max_s && h("p", { class: kind }, `more than max_lag_s, ${duration(s.lag.max_s)}`));
 }
 
@@ -630,7 +630,7 @@ function details(table) {
       ["behind", one.lag_bytes ? `${bytes(one.lag_bytes)} of WAL` : "level with what is staged"], ["waiting", one.waiting_batches ? `${counted(one.waiting_changes, "change")} in ${counted(one.waiting_batches, "batch")}, ${bytes(one.waiting_bytes)}` : ""],
       ["due by choice", one.due_at && stamp(one.due_at)], ["merged now by", one.held_by], ["last change", one.changed_at && ago(one.changed_at)]])),
     block("Proof", one.parts ? pairs([["parts", `${one.proven_parts} of ${one.parts} proven`], ["through", one.verified_through && h("code", {}, one.verified_through)], ["oldest", one.verified_at && ago(one.verified_at)]]) : h("p", { class: "quiet" }, "Not proven yet.")),
-    block("Delta tables", more.delta.length ? pairs(more.delta.map((each) => [each.kind, h("span", {}, `${each.rows === null ? "" : `${short(each.rows)} rows, `}${bytes(each.bytes)} in ${counted(each.files, "file")}, seen `, ago(each.seen_at))])) : h("p", { class: "quiet" }, "Size and files are known after the first maintenance.")),
+    block("Delta tables", more.delta.length ? pairs(more.delta.map((each) => [each.kind, h("span", {}, `${each.rows === null ? "" : `${short(each.rows)} rows, `}${bytes(each.bytes)} in ${counted(each.files, "file")}, seen `, ago(each.as_of))])) : h("p", { class: "quiet" }, "Size and files are known after the first merge.")),
     more.merged && block("Merged", pairs([...more.merged.steps.map((one) => [one.step, `${one.way}: ${one.why}`]), ["left to Spark", more.merged.fall_backs.join(", ")]])),
     more.columns.length > 0 && block("Columns", h("div", { class: "columns" }, h("table", {}, h("tbody", {}, more.columns.map((column) => h("tr", {}, h("td", { class: "name" }, column.name), h("td", {}, column.type), h("td", {}, "→ ", column.target),
       h("td", { class: column.unfit ? "warning" : "quiet" }, column.mask ? `masked: ${column.mask}` : column.unfit ? `${counted(column.unfit, "value")} did not fit` : "")))))),
