@@ -366,6 +366,15 @@ class KeyValueUnfit(BackfillError):
     )
 
 
+class KeyValueMissing(BackfillError):
+    happened = "Table {table} has rows with NULL in the columns that tell its rows apart: {columns}"
+    remedy = (
+        "PostgreSQL allows that while the NOT NULL constraint of a column is NOT VALID. At the source, give these rows "
+        "a value or delete them, and validate the constraint (`ALTER TABLE … VALIDATE CONSTRAINT …`); then "
+        + BEGIN_ANEW
+    )
+
+
 # --- connections ------------------------------------------------------------------------------------------------------
 
 

@@ -266,6 +266,25 @@ def test_a_key_that_does_not_fit_parks_the_table_and_the_others_go_on(captured: 
     assert "infinity" not in row.error.message
 
 
+def test_rows_without_a_key_park_the_table(captured: Pipeline) -> None:
+    """PostgreSQL accepts the index for the identity though the NOT NULL of its column is not validated."""
+    captured.execute(
+        "CREATE TABLE t (n int, v text)",
+        "INSERT INTO t VALUES (1, 'a'), (NULL, 'b')",
+        "ALTER TABLE t ADD CONSTRAINT there NOT NULL n NOT VALID",
+        "CREATE UNIQUE INDEX t_n ON t (n)",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n",
+    )
+    captured.capture()
+    captured.drain()
+    captured.plan(tables=["public.t"])
+    captured.read()
+    row = captured.table_row("public.t")
+    assert row.life.merge == "parked"
+    assert row.error is not None
+    assert (row.error.kind, "`ALTER TABLE … VALIDATE CONSTRAINT …`" in row.error.message) == ("KeyValueMissing", True)
+
+
 def test_a_table_is_read_by_the_name_that_it_has_now(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     a_table(captured, rows=20)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)

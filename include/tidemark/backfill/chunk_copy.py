@@ -9,7 +9,8 @@ import psycopg
 from psycopg import sql
 
 from tidemark.backfill import read_sessions
-from tidemark.errors import KeyValueUnfit, SettingsChanged
+from tidemark.capture.definitions.marks import key_error
+from tidemark.errors import SettingsChanged
 from tidemark.formats.manifest import StagedFile
 from tidemark.ledger.reading.backfills import Key
 from tidemark.pgoutput.copy_rows import CopyDecoder
@@ -36,8 +37,9 @@ class ChunkRows:
         self._conn = conn
 
     def copy(self, query: sql.Composed) -> None:
-        """Write what the query gives; raises KeyValueUnfit, or SettingsChanged where rows were read under settings that
-        are not Tidemark's from the first row to the last. A session that is left in the middle is closed."""
+        """Write what the query gives; raises KeyValueUnfit, KeyValueMissing, or SettingsChanged where rows were read
+        under settings that are not Tidemark's from the first row to the last. A session that is left in the middle is
+        closed."""
         before = read_sessions.settings(self._conn)
         decoder = CopyDecoder(self.schema, self.salt)
         blocks = copy_rows(self._conn, query)
@@ -45,7 +47,7 @@ class ChunkRows:
             for messages in blocks:
                 block = decoder.decode(messages)
                 if block.key_unfit:
-                    raise KeyValueUnfit(table=self.schema.table, columns=", ".join(block.key_unfit))
+                    raise key_error(self.schema.table, block.key_unfit, block.key_null)
                 self.writer.write(block.rows)
                 self.count += block.rows.num_rows
                 self.last_key = block.last_key or self.last_key

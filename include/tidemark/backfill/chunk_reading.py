@@ -100,7 +100,7 @@ class ChunkReader:
         chunk's low watermark.
 
         Raises TableLost or SnapshotUnfit; what PostgreSQL cannot read: ReadRefused, ReadFailed, RowFilterInvalid,
-        SettingsChanged; or what the table must be parked for: KeyValueUnfit, SchemaNotFollowed.
+        SettingsChanged; or what the table must be parked for: KeyValueUnfit, KeyValueMissing, SchemaNotFollowed.
         """
         table = TableName.parse(backfill.table)
         folder = layout.chunk_folder(self._config.pipeline, backfill.backfill, table, key_range.chunk, attempt)

@@ -32,6 +32,7 @@ from tidemark.backfill.read_sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.capture import lake_folder
 from tidemark.errors import (
     JoinHorizonAhead,
+    KeyValueMissing,
     KeyValueUnfit,
     LeaseTaken,
     ReadFailed,
@@ -165,7 +166,7 @@ class _RangeReader:
             except (ReadInterrupted, SourceLocked, JoinHorizonAhead) as refused:
                 log.error("%s", refused)
                 self.failed[backfill.backfill] = refused
-            except (KeyValueUnfit, SchemaNotFollowed) as wrong:
+            except (KeyValueMissing, KeyValueUnfit, SchemaNotFollowed) as wrong:
                 tables.park(self._ledger, backfill.table, wrong.record())
                 self._close(backfill, f"{backfill.table} was parked: {wrong}")
 

@@ -14,6 +14,7 @@ the name at the time of the change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -109,13 +110,13 @@ class Places:
     def _in_lake(self, called: TableName) -> list[int]:
         """The places above the first that the lake has a folder for. A schema's folders are listed once, since each of
         its tables asks at a first run; what is made meanwhile, the ledger knows."""
-        schema, _, name = called.path.rpartition("/")
+        schema = called.path.rpartition("/")[0]
         if schema not in self._folders:
             store = Store(self._config.lake, self._config.lake_access)
             parents = {path(self._config.pipeline, called) for path in (layout.current_table, layout.history_table)}
             self._folders[schema] = {entry for parent in parents for entry in store.list(parent.rpartition("/")[0])}
-        places = (entry.rpartition("~") for entry in self._folders[schema] if "~" in entry)
-        return [int(place) for before, _, place in places if before == name and place.isdigit()]
+        of_name = re.compile(rf"{re.escape(called.at_source.folder)}-p(\d+)")
+        return [int(found[1]) for entry in self._folders[schema] if (found := of_name.fullmatch(entry))]
 
     def of_table(self, table: SourceTable) -> TableName:
         return self.of(table.relation.oid, table.table, table.relation.born)

@@ -24,7 +24,7 @@ class TableBlock:
     `counts` maps an operation to its changes (only operations that occur). `unchanged` counts rows with an
     `_unchanged` mask, `moved` rows with an `_old_key`, `converted` per column the rows that keep its text in `_text`
     (R8), those of old keys and old rows not counted. `key_unfit` names the key columns holding a value that their
-    target type cannot (or NULL): such a table must be parked.
+    target type cannot (or NULL): such a table must be parked. `key_null` names those of them that hold NULL.
     """
 
     schema: TableSchema
@@ -34,18 +34,18 @@ class TableBlock:
     moved: int
     converted: dict[str, int]
     key_unfit: tuple[str, ...]
+    key_null: tuple[str, ...]
 
     @classmethod
     def of(cls, schema: TableSchema, rows: pa.RecordBatch) -> TableBlock:
         """Count what the rows hold."""
         counts = {v["values"]: v["counts"] for v in rows.column("_op").value_counts().to_pylist()}
         unchanged, text = rows.column("_unchanged"), rows.column("_text")
-        converted: dict[str, int] = {}
+        texts: dict[str, int] = {}
         if text.null_count < len(text):
-            names = text.filter(text.is_valid()).keys.value_counts().to_pylist()
-            counted = (v for v in names if not v["values"].startswith((OLD_KEY_PREFIX, OLD_PREFIX)))
-            converted = {v["values"]: v["counts"] for v in counted}
-        moved, unfit = 0, []
+            texts = {v["values"]: v["counts"] for v in text.filter(text.is_valid()).keys.value_counts().to_pylist()}
+        converted = {n: count for n, count in texts.items() if not n.startswith((OLD_KEY_PREFIX, OLD_PREFIX))}
+        moved, unfit, null = 0, [], []
         if schema.key:
             old_key = rows.column("_old_key")
             moved = len(old_key) - old_key.null_count
@@ -55,7 +55,10 @@ class TableBlock:
                 missing += pc.struct_field(old_key, [at]).null_count - old_key.null_count
                 if missing:
                     unfit.append(name)
-        return cls(schema, rows, counts, len(unchanged) - unchanged.null_count, moved, converted, tuple(unfit))
+                if missing > texts.get(name, 0) + texts.get(f"{OLD_KEY_PREFIX}{name}", 0):
+                    null.append(name)
+        masked = len(unchanged) - unchanged.null_count
+        return cls(schema, rows, counts, masked, moved, converted, tuple(unfit), tuple(null))
 
     def split(self, end_lsn: Lsn) -> tuple[TableBlock | None, TableBlock | None]:
         """The rows with `commit_lsn < end_lsn`, and the rest; None for a part without rows."""

@@ -35,12 +35,13 @@ _TRAILER: Final = b"\xff\xff"
 @dataclass(frozen=True, slots=True)
 class RowBlock:
     """`rows` follow `chunk_schema`; `converted` counts per column the values whose text is kept in `_text` (R8).
-    `key_unfit` names the key columns with a value that their target type cannot hold. `last_key` is the last row's
-    key, as PostgreSQL's texts; None if the table has none, or the block no row."""
+    `key_unfit` names the key columns with a value that their target type cannot hold, `key_null` those of them with
+    NULL. `last_key` is the last row's key, as PostgreSQL's texts; None if the table has none, or the block no row."""
 
     rows: pa.RecordBatch
     converted: dict[str, int]
     key_unfit: tuple[str, ...]
+    key_null: tuple[str, ...]
     last_key: tuple[str, ...] | None
 
 
@@ -116,6 +117,7 @@ class CopyDecoder:
             rows=pa.RecordBatch.from_arrays(arrays, schema=self._arrow),
             converted=conversion.counts(),
             key_unfit=unfit,
+            key_null=tuple(n for n, i in zip(self._schema.key, self._key, strict=True) if (last[i].kind == NULL).any()),
             last_key=None if unfit or not count or not self._key else tuple(_last(data, last[i]) for i in self._key),
         )
 

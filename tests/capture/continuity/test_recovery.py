@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from tests.support import own_slot
 from tests.support.hand_staged import TABLE, HandStaged
 from tests.support.manifests import path_of, plan_of
+from tests.support.pipeline import Pipeline
 from tidemark.errors import ChangesGone
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, TableMark
@@ -23,6 +25,7 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.ledger.staged import batches, plans
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
 from tidemark.storage.small_reads import READERS
 
 
@@ -53,6 +56,40 @@ def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(captu
     generation = capture.settle()
     assert (generation.number, generation.staged_lsn) == (1, unknown[-1].end_lsn)
     assert attempts(capture) == [m.attempt for m in (registered, *unknown)]
+
+
+@pytest.mark.parametrize("how", ["renamed", "created again"])
+def test_an_id_that_a_restored_ledger_gave_before_it_knew_the_relations_own_is_gone(
+    captured: Pipeline, new_database: Callable[..., str], how: str
+) -> None:
+    """The preflight comes before the drain that registers what staging has."""
+    captured.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    captured.capture()
+    captured.drain()
+    older = new_database("older", like=captured.ledger)
+    if how == "renamed":
+        captured.execute("CREATE TABLE lines (id int PRIMARY KEY)")
+        kept_as, called = "public.lines", "public.items"
+    else:
+        captured.execute("DROP TABLE orders", "CREATE TABLE orders (id int PRIMARY KEY)")
+        kept_as, called = "public.orders~2", "public.orders"
+    captured.capture()
+    captured.execute(f"INSERT INTO {TableName.parse(kept_as).at_source} VALUES (1)")
+    captured.drain()
+    if how == "renamed":
+        captured.execute("ALTER TABLE lines RENAME TO items")
+    else:
+        captured.store.write_new(
+            f"{layout.current_table(captured.config.pipeline, TableName.parse(kept_as))}/made", b"by a merge"
+        )
+    known = set(captured.table_rows())
+    captured.ledger = older
+    captured.capture()
+    assert set(captured.table_rows()) - known, "the preflight gave no id"
+    captured.drain()
+    captured.capture()
+    assert set(captured.table_rows()) == known
+    assert captured.ledger_query('SELECT name FROM tidemark.relations WHERE "table" = %s', kept_as) == [(called,)]
 
 
 def test_a_lost_ledger_is_built_again_with_few_manifests_in_memory(

@@ -94,6 +94,24 @@ def test_what_can_be_read_in_more_than_one_way_builds_the_table_anew(
     assert orders.table_row(kept_as(orders)).life.needs_backfill
 
 
+@pytest.mark.parametrize("began", ["before", "between the two runs"])
+def test_rows_that_had_no_key_before_the_table_had_one_build_it_anew(pipeline: Pipeline, began: str) -> None:
+    """Under FULL identity no message says whether a row is from before the key, which its NULL does."""
+    pipeline.begin()
+    pipeline.execute("CREATE TABLE orders (id int, note text)", "ALTER TABLE orders REPLICA IDENTITY FULL")
+    pipeline.execute("INSERT INTO orders VALUES (1, 'stays'), (NULL, 'goes')")
+    if began == "before":
+        pipeline.drain()
+    pipeline.execute("DELETE FROM orders WHERE id IS NULL", "ALTER TABLE orders ADD PRIMARY KEY (id)")
+    pipeline.drain()
+    row = pipeline.table_row(kept_as(pipeline))
+    assert (row.life.is_parked, row.life.needs_backfill) == (False, True)
+    assert "rows from before it had its key" in str(row.backfill_reason)
+    pipeline.execute("INSERT INTO orders VALUES (2, 'later')")
+    pipeline.drain()
+    assert pipeline.table_row(kept_as(pipeline)).table == row.table
+
+
 @pytest.mark.parametrize(
     "statements",
     [

@@ -150,6 +150,7 @@ def staged_files(shop: Environment, table: str) -> list[Path]:
     "SchemaNotFollowed",
     "SchemaVersionsDiffer",
     "KeyValueUnfit",
+    "KeyValueMissing",
     "StagedFileGone",
     "StagedFileDiffers",
     "LocationTaken",
@@ -184,10 +185,15 @@ def test_every_way_out_of_a_park_ends_with_the_tables_equal(shop: Environment, t
     theirs.write_bytes(b"somebody's")
 
     # What somebody does at the source.
+    shop.execute("CREATE TABLE shop.nulled (id int, note text)", "INSERT INTO shop.nulled VALUES (NULL, 'has no key')")
+    shop.execute("ALTER TABLE shop.nulled ADD CONSTRAINT there NOT NULL id NOT VALID")
+    shop.execute("CREATE UNIQUE INDEX nulled_id ON shop.nulled (id)")
+    shop.execute("ALTER TABLE shop.nulled REPLICA IDENTITY USING INDEX nulled_id")
     shop.preflight()
     shop.execute("INSERT INTO shop.taken VALUES (1, 'a row')")
     shop.execute("ALTER TABLE shop.retyped ALTER COLUMN size TYPE text USING 'size ' || size")
     shop.execute("INSERT INTO shop.dated VALUES ('infinity', 'does not')")
+    shop.execute("UPDATE shop.nulled SET id = 1")
     shop.execute("UPDATE shop.shaped SET size = 7 WHERE id = 1")
     changed = [f"{name}{which}" for name in IN_PAIRS for which in ("", "_anew")]
     for name in (*changed, "inside", "retyped"):
@@ -229,6 +235,7 @@ def test_every_way_out_of_a_park_ends_with_the_tables_equal(shop: Environment, t
         "retyped": "SchemaNotFollowed",
         "shaped": "SchemaNotFollowed",
         "dated": "KeyValueUnfit",
+        "nulled": "KeyValueMissing",
         "taken": "LocationTaken",
         "constrained": "MergeFailed",
     }
@@ -257,13 +264,15 @@ def test_every_way_out_of_a_park_ends_with_the_tables_equal(shop: Environment, t
     told.parked(errors["inside"], "PositionInsideBatch")
     told.parked(errors["retyped"], "SchemaNotFollowed", "Write `evolve: follow` for the table in the pipeline file")
     told.parked(errors["dated"], "KeyValueUnfit", "`target: {column: text}` in the pipeline file")
+    told.parked(errors["nulled"], "KeyValueMissing", "validate the constraint (`ALTER TABLE … VALIDATE CONSTRAINT …`)")
+    shop.execute("ALTER TABLE shop.nulled VALIDATE CONSTRAINT there")
     as_text = TableRule("shop.dated", target={"at": "text"})
     shop.config = replace(shop.config, tables=(*shop.config.tables, as_text))
     # Un-parked with its tables as they are, and told to go on, what is staged of it has two shapes.
     for _ in ("its shape", "asked for"):
         follow(shop, "tidemark unpark x shop.shaped; let a run of ways_capture end")
     told.parked(parked(shop)["shaped"], "SchemaVersionsDiffer", "To go on with the new shape")
-    for name in ("inside", "retyped", "dated", "shaped", *(f"{name}_anew" for name in IN_PAIRS)):
+    for name in ("inside", "retyped", "dated", "nulled", "shaped", *(f"{name}_anew" for name in IN_PAIRS)):
         follow(shop, ways(shop, name)[-1])
     for folder in Path(shop.config.lake).rglob("*.newest"):
         shutil.rmtree(folder)

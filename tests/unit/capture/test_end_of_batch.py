@@ -22,7 +22,7 @@ def block(commits: list[int], rows: dict[int, int]) -> DecodedBlock:
     batch = pa.RecordBatch.from_arrays([pa.array(lsns, pa.int64())], names=["_commit_lsn"])
     at = np.array(commits, np.int64)
     return DecodedBlock(
-        (TableBlock(SCHEMA, batch, {}, 0, 0, {}, ()),), Commits(at, at + 1, at.astype(np.uint32), at), ()
+        (TableBlock(SCHEMA, batch, {}, 0, 0, {}, (), ()),), Commits(at, at + 1, at.astype(np.uint32), at), ()
     )
 
 

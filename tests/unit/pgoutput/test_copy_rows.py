@@ -78,6 +78,7 @@ def test_a_key_that_does_not_fit_is_named_and_gives_no_position() -> None:
     for values in (["99999999999", None, None], [b"\xff", None, None], [None, None, None]):
         block = CopyDecoder(SCHEMA).decode(messages([["1", None, None], values]))
         assert (block.key_unfit, block.last_key) == (("id",), None)
+        assert block.key_null == (("id",) if values[0] is None else ())
 
 
 def test_masked_columns_need_a_salt() -> None:

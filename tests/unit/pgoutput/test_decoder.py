@@ -233,6 +233,7 @@ def test_a_key_that_does_not_fit_is_reported_and_never_clamped() -> None:
     ):
         block = decode(schema, wire.insert(1, [early, "1"]), wire.truncate(1), change)
         assert block.changes[0].key_unfit == ("at",)
+        assert block.changes[0].key_null == (() if text else ("at",))
         last = only_rows(block)[-1]
         assert (last["_old_key"] or last)["at"] is None
         assert last["_text"] == text

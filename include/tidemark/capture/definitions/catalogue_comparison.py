@@ -22,12 +22,14 @@ from msgspec import structs
 from tidemark.capture.continuity import generation
 from tidemark.capture.definitions.column_guarding import GuardBook, Guarding
 from tidemark.capture.definitions.marks import (
+    KEY_CAME_LATER,
     catalogue_marks,
+    key_error,
     key_not_valid,
     leaves_without_wal_mark,
     marks_of,
+    park,
     passed_over_marks,
-    unfit_key,
 )
 from tidemark.capture.definitions.passing_partitions import PassingPartitions
 from tidemark.capture.definitions.relation_versions import Looks, RelationLookup, Schemas
@@ -38,6 +40,7 @@ from tidemark.capture.definitions.truncates import Truncates
 from tidemark.capture.open_batch import WrittenBatch
 from tidemark.capture.table_identities import Places
 from tidemark.config import PipelineConfig
+from tidemark.errors import SchemaNotFollowed, TidemarkError
 from tidemark.formats.manifest import TableMark
 from tidemark.ledger.captured import joins, schema_versions, table_errors, tables
 from tidemark.ledger.captured.tables import TableRow
@@ -127,6 +130,8 @@ class Looking:
         self._truncated = self._truncates.held
         self._first = self.schemas.catalog
         self._grown = self._with_more_columns(before)
+        self._key_null: dict[TableName, set[str]] = {}
+        self._key_came_later: set[TableName] = set()
         self._held = self._truncated | self._reshaping.held | self._grown | self._if_missed.keys()
         self._changed -= self._grown | self._if_missed.keys()
         self.next_xid = _next_xid(source)
@@ -142,6 +147,9 @@ class Looking:
         whose look is one at the new ones."""
         catalogue = self.schemas.catalog
         self._reshaping.replay(table for table in catalogue.tables.values() if str(table.table) in asked)
+        self._leave_to_others()
+
+    def _leave_to_others(self) -> None:
         held = self._reshaping.held
         self._held |= held
         self._changed -= held
@@ -153,6 +161,10 @@ class Looking:
         for change in block.changes:
             if change.counts.get("truncate"):
                 self.told.note_truncate(change.schema.relation_oid)
+            if change.key_null:
+                self._key_null.setdefault(change.schema.table, set()).update(change.key_null)
+            if change.key_null and change.schema.identity == "full":
+                self._key_came_later.add(change.schema.table)
 
     def at_end_of_batch(self, end_lsn: Lsn) -> list[TableSchema]:
         """Returns the definitions that the trigger told in the batch and no change shows: no later drain meets its
@@ -169,6 +181,10 @@ class Looking:
         """The batch that ends now is the first that has all that the look saw. Returns the definitions with new columns
         that no change shows."""
         self._compare_with_told()
+        for captured in self.schemas.catalog.tables.values():
+            if captured.table in self._key_came_later:
+                self._reshaping.build_anew(captured, self.schemas.catalog.types, KEY_CAME_LATER)
+        self._leave_to_others()
         self._reshaping.at_heartbeat(self.schemas.catalog)
         unseen = [
             self.schemas.unseen(captured, self._first.types)
@@ -217,10 +233,16 @@ class Looking:
         marks += marks_of_shapes
         for schema in staged.schemas:
             marks += self.schemas.take_marks(schema)
-        marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]
+        marks += [park(table, self._key_error(table, columns)) for table, columns in staged.key_unfit.items()]
         looks = {table: look for table, look in self._fingerprints.items() if table in changed}
         looks |= self._doubted(looks)
         return Said(tuple(shapes), looks, tuple(marks))
+
+    def _key_error(self, table: TableName, unfit: Collection[str]) -> TidemarkError:
+        """Under FULL identity a key holds for rows from before it too, which may have NULL: they fit into no table."""
+        if table in self._key_came_later:
+            return SchemaNotFollowed(table=table, difference=KEY_CAME_LATER)
+        return key_error(table, unfit, sorted(self._key_null.get(table, ())))
 
     def _doubted(self, looks: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
         """The looks that do not go on with the trigger's word, which missed something behind them."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkError
+from tidemark.errors import KeyValueMissing, KeyValueUnfit, Move, SchemaNotFollowed, TidemarkError
 from tidemark.findings import listed
 from tidemark.formats.manifest import TableMark
 from tidemark.names import TableName
@@ -19,6 +19,9 @@ from tidemark.source.catalogue.publication import CatalogRelation
 SOURCE_CHANGED: Final = "source_changed"
 # That of a table which its errors keep out of the capture.
 PASSED_OVER: Final = "passed_over"
+
+# Why a table is built anew whose rows had NULL where it has its key now.
+KEY_CAME_LATER: Final = "rows from before it had its key have NULL in columns of it"
 
 
 def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableMark]:
@@ -41,8 +44,11 @@ def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableM
     return marks
 
 
-def unfit_key(table: TableName, columns: Iterable[str]) -> TableMark:
-    return park(table, KeyValueUnfit(table=table, columns=", ".join(columns)))
+def key_error(table: TableName, unfit: Iterable[str], null: Collection[str]) -> TidemarkError:
+    """Of a table whose key has values that do not fit in some columns, NULL in those that are `null`."""
+    if null:
+        return KeyValueMissing(table=table, columns=", ".join(null))
+    return KeyValueUnfit(table=table, columns=", ".join(unfit))
 
 
 def park(table: TableName, error: TidemarkError) -> TableMark:

@@ -102,10 +102,15 @@ class Reshaping:
     def _as_it_is(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
         """A table that is parked for its shape, built anew in the one that it has: what waits of it may fit into no
         table with the rest."""
-        shape, unfit = catalogue_shape(captured, types, self._streamed(str(captured.table)))
-        if unfit or self._is_bare(str(captured.table)) or self._config.evolves(captured.name) != "follow":
+        if self._is_bare(str(captured.table)):
             return None
-        return Reshaped(captured, shape, "definitions that do not fit into one table are staged of it")
+        return self._in_its_shape(captured, types, "definitions that do not fit into one table are staged of it")
+
+    def _in_its_shape(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> Reshaped | None:
+        shape, unfit = catalogue_shape(captured, types, self._streamed(str(captured.table)))
+        if unfit or self._config.evolves(captured.name) != "follow":
+            return None
+        return Reshaped(captured, shape, reason)
 
     def look_at(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
         """The table in its other shape, None if it has none that another table has to take."""
@@ -128,6 +133,11 @@ class Reshaping:
         dropped = {c.name for c in before.columns if c.attnum and c.attnum not in live}
         reason = "" if unfit else reshaped(another_shape(latest, ahead, shape, dropped))
         return Reshaped(captured, shape, reason) if reason else None
+
+    def build_anew(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> None:
+        """Have a table built anew in the shape that it has, from this run's heartbeat on."""
+        if (reshaped_table := self._in_its_shape(captured, types, reason)) is not None:
+            self._pending.setdefault(str(captured.table), reshaped_table)
 
     def replay(self, captured: Iterable[CapturedTable]) -> None:
         """Have these tables kept as others from this run's heartbeat on, which are built of what staging has of them.

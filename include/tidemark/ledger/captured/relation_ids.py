@@ -202,11 +202,13 @@ def carry(ledger: Ledger, before: str, after: str) -> None:
     )
 
 
-def keep_staged(ledger: Ledger, system_identifier: str, schemas: Iterable[TableSchema]) -> None:
-    """What a manifest says: the files of each of its definitions are of that relation."""
+def keep_staged(ledger: Ledger, system_identifier: str, schemas: Iterable[TableSchema]) -> list[str]:
+    """What a manifest says: the files of each of its definitions are of that relation. Returns the ids that relations
+    had until now, and that none has any more."""
     staged: dict[int, TableName] = {}
     for schema in schemas:
         staged[schema.relation_oid] = max(schema.table, staged.get(schema.relation_oid, schema.table))
+    had = {relation.table for oid, relation in all_of(ledger, system_identifier).items() if oid in staged}
     ledger.execute(
         """
         INSERT INTO tidemark.relations AS known (pipeline, system_identifier, relation_oid, "table", name)
@@ -222,3 +224,5 @@ def keep_staged(ledger: Ledger, system_identifier: str, schemas: Iterable[TableS
             [str(table.at_source) for table in staged.values()],
         ),
     )
+    there = {relation.table for relation in all_of(ledger, system_identifier).values()}
+    return [str(table) for table in had - there]

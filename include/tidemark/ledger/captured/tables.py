@@ -139,6 +139,25 @@ def add(ledger: Ledger, *names: str) -> None:
     )
 
 
+def remove_unused(ledger: Ledger, names: Iterable[str]) -> None:
+    """Remove the rows of those of these tables of which nothing was ever read or staged."""
+    ledger.execute(
+        """
+        WITH unused AS (
+            DELETE FROM tidemark.tables t WHERE pipeline = %(pipeline)s AND "table" = ANY(%(tables)s)
+               AND NOT EXISTS (SELECT FROM tidemark.schema_versions v
+                                WHERE (v.pipeline, v."table") = (t.pipeline, t."table"))
+               AND NOT EXISTS (SELECT FROM tidemark.batch_tables b
+                                WHERE (b.pipeline, b."table") = (t.pipeline, t."table"))
+               AND NOT EXISTS (SELECT FROM tidemark.backfills f
+                                WHERE (f.pipeline, f."table") = (t.pipeline, t."table"))
+            RETURNING t."table")
+        DELETE FROM tidemark.positions p USING unused u WHERE p.pipeline = %(pipeline)s AND p."table" = u."table"
+        """,
+        {"pipeline": ledger.pipeline, "tables": sorted(set(names))},
+    )
+
+
 def lock(ledger: Ledger, names: Iterable[str]) -> None:
     """Lock the rows of these tables, in one order for all, until the caller's transaction ends."""
     ledger.execute(

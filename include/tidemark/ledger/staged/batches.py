@@ -113,7 +113,10 @@ def register(
         tables.note_changes(ledger, {t.table: t.last_committed_at for t in touched if t.rows})
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
-        relation_ids.keep_staged(ledger, manifest.source.system_identifier, manifest.schemas)
+        without_relation = relation_ids.keep_staged(ledger, manifest.source.system_identifier, manifest.schemas)
+        if again:
+            # A preflight of the restored ledger gave a relation an id before the manifests said which one it has.
+            tables.remove_unused(ledger, without_relation)
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
             tables.mark(ledger, mark)
