@@ -1,4 +1,4 @@
-"""Pipeline files -> DAGs: `<pipeline>_capture`, `_backfill`, `_verify`, `_maintenance` and `_replay` each.
+"""Makes the DAGs of each pipeline file: `<pipeline>_capture`, `_backfill`, `_verify`, `_maintenance` and `_replay`.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm ─► health
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report        backfill and verify

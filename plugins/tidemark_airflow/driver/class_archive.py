@@ -1,4 +1,4 @@
-"""A driver on this machine -> flags with which its JVM maps the classes it needs, instead of reading them from jars.
+"""Lets the JVM of a driver on this machine map the classes it needs, instead of reading them from jars.
 
 Loading Spark's classes is about two fifths of the CPU that an application takes to start. The JVM can leave them,
 parsed and verified, in an archive when it ends, and map that file the next time (JDK 17 Guide, "Class Data Sharing"):

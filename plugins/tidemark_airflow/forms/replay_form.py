@@ -1,4 +1,4 @@
-"""A pipeline file -> the trigger form of its replay DAG -> what the library is asked to make anew.
+"""Builds the trigger form of a replay DAG, and reads what was filled in.
 
 As the backfill's form (`form`): Airflow refuses a wrong type, `request` a key that is no field. Whether the tables are
 there, and what the moment means, is asked of ledger and lake by the task.

@@ -1,4 +1,4 @@
-"""The tasks of a backfill that capture does not have, each a call of one function of the library.
+"""Defines the tasks of a backfill that capture does not have; each calls one function of the library.
 
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
 

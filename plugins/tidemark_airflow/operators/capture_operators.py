@@ -1,4 +1,4 @@
-"""The tasks of a pipeline, each a call of one function of the library with its connections resolved.
+"""Defines the tasks of a capture; each resolves its connections and calls one function of the library.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm ─► health
 

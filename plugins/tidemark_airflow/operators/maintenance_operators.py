@@ -1,4 +1,4 @@
-"""The tasks of `<pipeline>_maintenance`, which keep a pipeline small.
+"""Defines the tasks of `<pipeline>_maintenance`, which keep a pipeline small.
 
     retire ─► compact
 

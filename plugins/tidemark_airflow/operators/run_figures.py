@@ -1,4 +1,4 @@
-"""What a task of a pipeline adds to the run's row in the ledger: its time, or that the source had nothing to read.
+"""Adds a task's figures to the run's row in the ledger: its time, or that the source had nothing to read.
 
 Figures are for plots. A task that cannot write them says so and is what it would be without them.
 """

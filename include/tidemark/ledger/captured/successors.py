@@ -1,4 +1,4 @@
-"""Records which id of a relation replaces another one, after another shape or a replay, and which id readers use.
+"""Records the swap of one table id for another: new tables are built beside the old ones, which readers use till then.
 
     the drain reads it    an id is chosen ─► `reserve`
     its batch registers   the relation has the new id from here on; the old id leaves ─► `begin`
