@@ -76,8 +76,8 @@ RETRY_DELAY_S = 30
 # A reader may work for hours and loses little when it is ended: its tries outlast an outage of about an hour.
 READ_RETRIES = 10
 READ_MAX_RETRY_DELAY_S = 600
-# What a merge of the capture holds is applied by then, or by the capture's next run.
-REPORT_RETRIES = 20
+# A report waits by itself for what other merges hold; the tries are for outages.
+REPORT_RETRIES = 2
 SLACK_S = 3600
 BROKEN_SCHEDULE = "*/5 * * * *"
 VERIFY_SCHEDULE = "0 2 * * *"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
 from tests.support.backfills import open_backfill
-from tests.support.runs import a_run
+from tests.support.runs import a_run, has_run
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import Alerts, PipelineConfig
 from tidemark.config.file_reader import load
@@ -59,6 +59,7 @@ def config(tmp_path: Path, source: str, empty_ledger_database: str, monkeypatch:
     file.write_text(SHOP)
     config = load(file)
     preflight(a_run(config, source=source, ledger=empty_ledger_database)).raise_for_errors()
+    has_run(empty_ledger_database)
     told.clear()
     return config
 

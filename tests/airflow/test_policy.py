@@ -72,7 +72,7 @@ def test_nothing_ends_a_backfill_that_takes_days(backfill: dict[str, Any]) -> No
     assert backfill["dagrun_timeout_s"] is None
     assert backfill["tasks"]["read_chunks"]["execution_timeout_s"] is None
     assert backfill["tasks"]["read_chunks"]["retries"] == 10
-    assert backfill["tasks"]["report"]["retries"] == 20
+    assert backfill["tasks"]["report"]["retries"] == 2
 
 
 def test_the_same_task_of_two_runs_does_not_overlap(backfill: dict[str, Any]) -> None:

@@ -31,6 +31,8 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import overview
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.names import TableName, spelled
+from tidemark.observe import first_steps
+from tidemark.observe.first_steps import FirstStep
 from tidemark.observe.park_endings import way_on, ways_on
 from tidemark.run import utc_now
 from tidemark.schema import table_life
@@ -50,6 +52,7 @@ KINDS: Final[Mapping[str, str]] = {
     "parked": "is parked",
     "not captured": "is not captured",
     "has an error": "has an error",
+    "new": "is new",
     "differs": "differs from its source",
     "needs a backfill": "needs a backfill",
     "backfill stands still": "has a backfill that stands still",
@@ -139,6 +142,9 @@ class Health:
         wrong = (*self.of("red"), *self.of("warning"))
         if not wrong:
             return f"{self.pipeline}: every table is exact{self._not_proven}"
+        new = [concern for concern in wrong if concern.kind == "new"]
+        if new and self.worst == "warning":
+            return f"{self.pipeline}: {new[0].line}"
         if all(concern.kind == UNFIT for concern in wrong):
             return _cut(f"{self.pipeline}: {_but_for(wrong)}{self._not_proven}")
         if len(wrong) == 1:
@@ -184,9 +190,10 @@ def judge(
     be read, as "source", to why."""
     concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
     states: dict[str, str] = {}
+    being_read = tables_read(ledger)
+    concerns += _new(first_steps.first_steps(config, ledger, slot, unseen or {}, being_read))
     if ledger is not None:
         concerns += [*_runs(config, ledger, now), *_errors_of_preflight(ledger)]
-        being_read = frozenset(_table(one) for one in ledger.backfills if _is_read(one))
         for table in ledger.tables:
             concerns += _of_table(config, ledger, table, now, being_read)
             states[table.table] = _state(config, table, now, being_read)
@@ -199,7 +206,21 @@ def judge(
     return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged))
 
 
+def tables_read(ledger: PipelineStatus | None) -> frozenset[str]:
+    """The tables that a backfill reads now."""
+    return frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
+
+
 # --- the pipeline -----------------------------------------------------------------------------------------------------
+
+
+def _new(steps: tuple[FirstStep, ...]) -> Iterator[Concern]:
+    """A first proof comes by itself in the night, and nothing is amber until then."""
+    following = first_steps.next_step(steps)
+    if following is not None and following.name != "first proof":
+        brief = f"it is new, and next is its {following.name}"
+        message = f"It is new, and next is its {following.name}: {following.said}."
+        yield Concern("new", "warning", message, brief=brief, ways=(following.way,))
 
 
 def _unseen(unseen: Mapping[str, str]) -> Iterator[Concern]:
@@ -231,6 +252,8 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
+    if ledger.generation.heartbeat_at is None:  # it is new
+        return
     last = ledger.level_through
     gap_s = longest_gap_s(config.schedule)
     longest_s = longest_silence_s(config)

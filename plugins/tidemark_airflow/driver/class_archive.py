@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "TIDEMARK_JVM_ARCHIVES"  # where archives lie; set and empty: none is made or used
 
@@ -83,6 +86,9 @@ def class_archive(options: str | None, *, ships_settings: bool = False) -> Itera
         yield archive
         return
     archive.flags = f"-XX:ArchiveClassesAtExit={made} {_QUIET}"
+    log.info(
+        "The first driver on this machine archives its classes when its work is done, once: some 20 s of this task"
+    )
     try:
         yield archive
     finally:

@@ -31,13 +31,14 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
     offered = of_backfill["tables"].schema
     return {
         "step": Param("as_of", type="string", title="What", enum=list(STEPS), values_display=STEPS),
-        "tables": Param([], **{**offered, "description": "One or more tables, not patterns."}),
+        "tables": Param([], **{**offered, "description": "Tables, not patterns. None: every table, for as_of."}),
         "other_tables": of_backfill["other_tables"],
         "moment": Param(
             None,
             type=["string", "null"],
             title="Moment",
-            description="For as_of: an LSN (16/B374D848), or a time with its zone (2026-11-17T00:00:00+01:00).",
+            description="For as_of: an LSN (16/B374D848), or a time with its zone (2026-11-17T00:00:00+01:00). "
+            "Empty: now.",
             maxLength=100,
         ),
     }

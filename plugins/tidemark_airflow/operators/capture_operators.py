@@ -120,6 +120,7 @@ class PreflightOperator(BaseOperator):
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.preflight.preflight_report import preflight
+        from tidemark.capture.preflight.table_findings import NO_TABLE_YET
 
         report = preflight(
             run_of(self.config, context),
@@ -129,6 +130,9 @@ class PreflightOperator(BaseOperator):
         )
         self.log.info("%s", report)
         report.raise_for_errors()
+        for finding in report.findings:
+            if finding.check == NO_TABLE_YET:
+                raise AirflowSkipException(finding.message)
         return {"warnings": sum(finding.severity == "warning" for finding in report.findings)}
 
 

@@ -462,6 +462,18 @@ def _same_identity(identity: str, key: tuple[str, ...], root: Any) -> bool:
 # --- slot -------------------------------------------------------------------------------------------------------------
 
 
+def has_tables(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the database has any table that is not PostgreSQL's own."""
+    row = connection.execute(
+        """
+        SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
+           AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') LIMIT 1
+        """
+    ).fetchone()
+    return row is not None
+
+
 def slot_findings(slot: SlotState) -> Iterator[Finding]:
     """A usable slot that is about to be lost. `source.wal.slot.usable` judges plugin, state and kind before this."""
     if slot.wal_status == "unreserved":
