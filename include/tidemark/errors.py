@@ -201,6 +201,14 @@ class TokenNotIssued(RetryError):
     )
 
 
+class SshTunnelFailed(RetryError):
+    happened = "There is no way through the SSH host {host}: {detail}"
+    remedy = (
+        "As Airflow's user on a worker, `ssh -W SERVER:PORT HOST` must answer without a question; correct the SSH "
+        "connection or the SSH host. The retry connects again."
+    )
+
+
 class MaskWithoutSalt(ConfigError):
     happened = "Columns of table {table} are masked with sha256, but there is no salt: {columns}"
     remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."

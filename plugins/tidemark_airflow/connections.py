@@ -30,8 +30,15 @@ def conninfo(connection_id: str) -> str:
 
 async def conninfo_in_triggerer(connection_id: str) -> str:
     """The same for a trigger, whose event loop must not block."""
+    connection = await _find_in_triggerer(connection_id)
+    if (through := connection.ssh_conn_id) is not None:
+        connection = dataclasses.replace(connection, ssh=await _find_in_triggerer(through))
+    return connection.conninfo()
+
+
+async def _find_in_triggerer(connection_id: str) -> TidemarkConnection:
     try:
-        return _read(await BaseHook.aget_connection(connection_id)).conninfo()
+        return _read(await BaseHook.aget_connection(connection_id))
     except AirflowNotFoundException:
         raise _missing(connection_id) from None
 
@@ -71,9 +78,12 @@ def spark_connection(connection_id: str) -> SparkConnection:
 
 def _find(connection_id: str) -> TidemarkConnection:
     try:
-        return _read(BaseHook.get_connection(connection_id))
+        connection = _read(BaseHook.get_connection(connection_id))
     except AirflowNotFoundException:
         raise _missing(connection_id) from None
+    if (through := connection.ssh_conn_id) is None:
+        return connection
+    return dataclasses.replace(connection, ssh=_find(through))
 
 
 def _read(connection: Connection) -> TidemarkConnection:

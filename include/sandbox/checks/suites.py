@@ -149,6 +149,7 @@ THOROUGH: Final = tuple(
         "object_store",
         "source",
         "test_logins.py",
+        "test_networks.py",
         "unit",
     )
 )

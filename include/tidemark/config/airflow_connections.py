@@ -8,6 +8,7 @@ documentation, 34.1.2 "Parameter Key Words".
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
-from tidemark.postgres import login_tokens
+from tidemark.postgres import login_tokens, ssh_tunnel
 from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
 from tidemark.storage import lake_access
 from tidemark.storage.lake_access import LakeAccess
@@ -42,6 +43,12 @@ class Connection:
     port: int | None = None
     schema: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    ssh: Connection | None = None  # what `ssh_conn_id` names
+
+    @property
+    def ssh_conn_id(self) -> str | None:
+        """The Airflow connection of the SSH host through which this database is reached."""
+        return str(self.extra.get("ssh_conn_id") or "") or None if self.conn_type in _POSTGRES else None
 
     def conninfo(self) -> str:
         """libpq's connection string: the fields, and those extras that are libpq keywords (sslmode, options, …)."""
@@ -57,6 +64,11 @@ class Connection:
             **{name: value for name, value in self.extra.items() if name in keywords},
             **self._login_token(),
         }
+        if self.ssh is not None:
+            if not self.host or "," in self.host or self.host.startswith("/"):
+                reason = "with ssh_conn_id it needs one host, as the SSH host reaches it"
+                raise ConnectionInvalid(connection=self.id, reason=reason)
+            settings["password"] = ssh_tunnel.recipe(self.ssh.ssh_host(), settings["password"])
         try:
             return make_conninfo(**{name: value for name, value in settings.items() if value not in (None, "")})
         except psycopg.Error:
@@ -80,6 +92,27 @@ class Connection:
             "password": login_tokens.recipe(provider, None if region is None else str(region)),
             "sslmode": str(self.extra.get("sslmode") or "require"),
         }
+
+    def ssh_host(self) -> dict[str, Any]:
+        """What Airflow's SSHHook reads of this connection, as `ssh_tunnel.recipe` takes it. Its host key is checked
+        unless `no_host_key_check` is true."""
+        if self.conn_type not in ("ssh", "sftp"):
+            raise ConnectionInvalid(connection=self.id, reason=f"its type is {self.conn_type!r}, not ssh")
+        if not self.host:
+            raise ConnectionInvalid(connection=self.id, reason="it names no host")
+        extra = self.extra
+        settings = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.login,
+            "password": self.password,
+            "key_file": extra.get("key_file"),
+            "private_key": extra.get("private_key"),
+            "passphrase": extra.get("private_key_passphrase"),
+            "host_key": extra.get("host_key"),
+            "any_host_key": str(extra.get("no_host_key_check", "")).lower() == "true" and not extra.get("host_key"),
+        }
+        return {name: value for name, value in settings.items() if value}
 
     def spark_connection(self) -> SparkConnection:
         """What `SparkSubmitHook` makes of this connection."""
@@ -128,7 +161,10 @@ def look_up(
         value = (ask_airflow or _airflow_uri)(connection_id)
     if not value:
         raise ConnectionMissing(connection=connection_id, variable=f"AIRFLOW_CONN_{connection_id.upper()}")
-    return parse(connection_id, value)
+    connection = parse(connection_id, value)
+    if (through := connection.ssh_conn_id) is None:
+        return connection
+    return dataclasses.replace(connection, ssh=look_up(through, environment=environment, ask_airflow=ask_airflow))
 
 
 def parse(connection_id: str, value: str) -> Connection:

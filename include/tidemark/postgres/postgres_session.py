@@ -24,9 +24,10 @@ from tidemark.errors import (
     LedgerFull,
     PoolerInBetween,
     SourceFull,
+    SshTunnelFailed,
     TidemarkError,
 )
-from tidemark.postgres import login_tokens
+from tidemark.postgres import login_tokens, ssh_tunnel
 from tidemark.postgres.redaction import without_values
 
 SESSION_SETTINGS: Final = {
@@ -74,7 +75,7 @@ _OF_A_POOLER: Final = "unsupported startup parameter"
 
 # Under this name an error keeps the database that it is of.
 _DATABASE: Final = "tidemark_database"
-# Under this name a session keeps by which recipe its token was fetched.
+# Under this name a session keeps the recipe of its token or tunnel, and where libpq would have connected without it.
 _RECIPE: Final = "tidemark_login"
 
 
@@ -121,8 +122,8 @@ def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> 
     may have taken over since."""
     info = connection.info
     there: dict[str, Any] = {"host": info.host, "port": info.port} if info.host else {}
-    password = vars(connection).get(_RECIPE) or info.password or None
-    return make_conninfo(**{**info.get_parameters(), **there, **keywords, "password": password})
+    recipe: dict[str, Any] = vars(connection).get(_RECIPE) or {"password": info.password or None}
+    return make_conninfo(**{**info.get_parameters(), **there, **keywords, **recipe})
 
 
 def connect_walsender(conninfo: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
@@ -144,15 +145,23 @@ def open_session(
     Without an `application_name` the string is taken as it is, with one as `with_settings` makes it. One that prefers
     a standby wants the slot there (`source.wal.slot_server`); everything else needs the primary.
     """
-    password, servers, recipe, is_token = "", "", "", False
+    password, servers, recipe, tunnel = "", "", None, None
     try:
-        parameters = conninfo_to_dict(conninfo)
-        password = recipe = str(parameters.get("password") or "")
-        if is_token := login_tokens.is_recipe(recipe):
-            password = login_tokens.fetch(recipe, parameters)
+        parameters, asked = conninfo_to_dict(conninfo), conninfo
+        password = in_its_place = str(parameters.get("password") or "")
+        if ssh_tunnel.is_recipe(in_its_place):
+            tunnel = ssh_tunnel.open_way(in_its_place, parameters)
+            password = ssh_tunnel.without_ssh(in_its_place)
+        if login_tokens.is_recipe(password):
+            password = login_tokens.fetch(password, parameters)
+        if password != in_its_place:
+            recipe = {"password": in_its_place}
             conninfo = make_conninfo(conninfo, password=password)
+        if tunnel is not None:
+            recipe = {"password": in_its_place, "port": parameters.get("port"), "hostaddr": None}
+            conninfo = make_conninfo(conninfo, **tunnel.parameters())
         if parameters.get("target_session_attrs") == SLOT_ON_STANDBY and "target_session_attrs" not in keywords:
-            servers = make_conninfo(conninfo, password=recipe or None)
+            servers = asked
             conninfo = make_conninfo(conninfo, target_session_attrs="read-write")
         if application_name is not None:
             conninfo = with_settings(conninfo, application_name, settings, **keywords)
@@ -164,12 +173,14 @@ def open_session(
             session.close()
             raise PoolerInBetween(database=database, detail="the session does not have the settings that it asked for")
         session.database, session.servers = database, servers
-        if is_token:
+        if recipe is not None:
             vars(session)[_RECIPE] = recipe
         return session
     if isinstance(failure, psycopg.OperationalError):
         if _OF_A_POOLER in str(failure):
             raise PoolerInBetween(database=database, detail="it refuses the settings of a session")
+        if tunnel is not None and (detail := tunnel.failure()):
+            raise SshTunnelFailed(host=tunnel.host, detail=detail)
         raise unreachable(failure, database)
     raise DatabaseRefused(database=database, detail="the connection's fields make no connection string")
 
