@@ -72,10 +72,12 @@ def slot_wait_s(config: PipelineConfig) -> int:
     return config.bounds.run_s + config.bounds.drain_stall_s
 
 
-def holder(context: Context) -> str:
-    """Names the task instance in the ledger, not its try: a later try takes over an earlier one's leases at once."""
+def holder(context: Context, task_id: str | None = None) -> str:
+    """Names the task instance in the ledger, not its try: a later try takes over an earlier one's leases at once. That
+    of another task of the run, which is not mapped, by its id."""
     ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+    task, index = (ti.task_id, ti.map_index) if task_id is None else (task_id, -1)
+    return f"{ti.dag_id}/{ti.run_id}/{task}/{index}"
 
 
 def is_by_hand(context: Context) -> bool:

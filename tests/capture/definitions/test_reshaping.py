@@ -599,14 +599,14 @@ def test_what_was_passed_over_before_is_brought_by_the_backfill_of_its_shape(
 ) -> None:
     """The mark that comes first, in the same manifest or in one before, does not keep the capture from starting it."""
     items.execute(TYPE)
-    manifest = drain_module._Draining._manifest
+    manifest = drain_module.Draining._manifest
 
     def passed_over_first(*arguments: Any) -> Any:
         made = manifest(*arguments)
         marks = tuple(mark for one in made.marks for mark in (*passed_over_marks([one.table]), one))
         return structs.replace(made, marks=marks)
 
-    monkeypatch.setattr(drain_module._Draining, "_manifest", passed_over_first)
+    monkeypatch.setattr(drain_module.Draining, "_manifest", passed_over_first)
     items.insert()
     items.drain()
     items.sound()

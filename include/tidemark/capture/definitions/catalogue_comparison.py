@@ -258,6 +258,11 @@ class Looking:
         """The heartbeat is registered: the look is older than all that is not staged."""
         self._guarding.staged_all()
 
+    @property
+    def looks(self) -> Mapping[str, Fingerprint]:
+        """The look at each table."""
+        return self._fingerprints
+
     def kept_looks(self) -> dict[str, Fingerprint]:
         """The look at each table but those that are kept as another one by now, or are to be looked at again: that of a
         table that was bare was compared with nothing, and the stream may have given it an older shape since."""
