@@ -157,7 +157,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
     compacting = stage_input.run("compact")
     plan = compaction_runs.plan_inspection(compacting)
     if plan is None:  # nothing was merged since the last one
-        return retired, {}
+        return retired, {"left": [], "compacted": 0}
     results = [apply(plan)]
     for group in compaction_runs.groups(compacting.config, results[0]):
         with compaction_runs.plan_current(compacting, group) as leased_plan:
