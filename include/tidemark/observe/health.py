@@ -341,7 +341,9 @@ def _of_table(
             "current has in their place."
         )
         as_text = ", ".join(f"{json.dumps(column, ensure_ascii=False)}: text" for column in table.unfit)
-        way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}, and a backfill"
+        follows = config.evolves(table.called) == "follow"
+        then = "the next run builds the table anew" if follows else "then a backfill"
+        way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}; {then}"
         yield Concern(UNFIT, "warning", message, name, brief=columns, ways=(way,), columns=tuple(table.unfit))
     yield from _proof(config, ledger, table, now)
 

@@ -174,7 +174,8 @@ def test_values_that_did_not_fit_are_part_of_the_verdict() -> None:
     )
     (unfit,) = health.concerns
     assert unfit.ways == (
-        'To capture as text: target: {"grid": text, "Last Seen": text} for s.a in shop.yaml, and a backfill',
+        'To capture as text: target: {"grid": text, "Last Seen": text} for s.a in shop.yaml; '
+        "the next run builds the table anew",
     )
 
 
