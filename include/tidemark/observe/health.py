@@ -255,7 +255,7 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
-    if ledger.generation.heartbeat_at is None:  # it is new
+    if first_steps.has_never_run(ledger):
         return
     last = ledger.level_through
     gap_s = longest_gap_s(config.schedule)
