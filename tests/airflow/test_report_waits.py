@@ -50,5 +50,5 @@ def test_it_looks_again_until_all_is_applied(context: Any, caplog: pytest.LogCap
 
 
 def test_it_fails_when_nobody_merges_for_long(context: Any) -> None:
-    with pytest.raises(BackfillNotApplied, match="shop.orders: its one chunk is not merged"):
+    with pytest.raises(BackfillNotApplied, match=r"shop\.orders: its one chunk is not merged"):
         report(0).execute(context)

@@ -42,11 +42,11 @@ def first_steps(
 ) -> tuple[FirstStep, ...]:
     """All of them, in order; empty once the pipeline is not new, or where nobody knows. `unseen` is what could not be
     read, by its name, `being_read` the tables that a backfill reads now."""
-    if "ledger" in unseen or _is_proven(ledger):
+    if "ledger" in unseen or _is_past_them(ledger):
         return ()
     dag, file = f"{config.pipeline}_capture", quote(config.path)
     start = f"Un-pause {dag} in Airflow, or: tidemark run {file}"
-    has_run = ledger is not None and ledger.generation.heartbeat_at is not None
+    has_run = ledger is not None and not has_never_run(ledger)
     away = ", ".join(sorted(unseen))
     return (
         FirstStep(
@@ -64,10 +64,18 @@ def next_step(steps: Collection[FirstStep]) -> FirstStep | None:
     return next((step for step in steps if not step.is_done), None)
 
 
-def _is_proven(ledger: PipelineStatus | None) -> bool:
-    """Whether a verify proved any part; a pipeline without a row to prove has its proof with the first run."""
-    if ledger is None or ledger.generation.heartbeat_at is None:
+def has_never_run(ledger: PipelineStatus) -> bool:
+    """Whether no capture came to its end so far."""
+    return ledger.generation.number == 1 and ledger.generation.heartbeat_at is None
+
+
+def _is_past_them(ledger: PipelineStatus | None) -> bool:
+    """Whether a verify proved any part, or the slot is not the first one. A pipeline of history alone has nothing to
+    prove, and is past them with its first run."""
+    if ledger is None or has_never_run(ledger):
         return False
+    if ledger.generation.number > 1:
+        return True
     provable = [table for table in ledger.tables if table.row.has_current]
     return not provable or any(table.verified is not None and table.verified.proven for table in provable)
 

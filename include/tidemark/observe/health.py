@@ -57,6 +57,7 @@ KINDS: Final[Mapping[str, str]] = {
     "needs a backfill": "needs a backfill",
     "backfill stands still": "has a backfill that stands still",
     "failed": "failed to merge",
+    "run failed": "a run failed",
     "behind": "waits for its merge",
     "joining": "has joined unjudged",
     "paused": "is paused",
@@ -74,6 +75,8 @@ EXACT: Final = "exact"
 UNFIT: Final = "unfit values"
 # What the state of a table is called that is not in file and publication.
 NOT_CAPTURED: Final = "not captured"
+# Tasks that are red for what stands here anyway.
+VERDICTS: Final = ("health", "watch", "report")
 # A backfill of which nothing was read for so long stands still: a chunk takes seconds, an outage is retried an hour.
 STANDSTILL_S: Final = 7200
 # A verify proves a thirtieth each night, so a proof that is older than two rounds is not renewed.
@@ -193,7 +196,7 @@ def judge(
     being_read = tables_read(ledger)
     concerns += _new(first_steps.first_steps(config, ledger, slot, unseen or {}, being_read))
     if ledger is not None:
-        concerns += [*_runs(config, ledger, now), *_errors_of_preflight(ledger)]
+        concerns += [*_runs(config, ledger, now), *_failed_runs(config, ledger), *_errors_of_preflight(ledger)]
         for table in ledger.tables:
             concerns += _of_table(config, ledger, table, now, being_read)
             states[table.table] = _state(config, table, now, being_read)
@@ -252,7 +255,7 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
-    if ledger.generation.heartbeat_at is None:  # it is new
+    if first_steps.has_never_run(ledger):
         return
     last = ledger.level_through
     gap_s = longest_gap_s(config.schedule)
@@ -270,6 +273,16 @@ def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iter
             f"What is staged is {behind} behind the source, more than max_lag_s: the drains of {dag} do not keep up."
         )
         yield Concern("lag", "red", message, since=last, ways=(way,))
+
+
+def _failed_runs(config: PipelineConfig, ledger: PipelineStatus) -> Iterator[Concern]:
+    """Of the DAGs with a schedule. The next run may be well; the red findings say what it means if none is."""
+    scheduled = [f"{config.pipeline}_{kind}" for kind in ("capture", "verify", "maintenance")]
+    for run in ledger.failed_runs:
+        if run.dag in scheduled and run.stage not in VERDICTS:
+            brief = f"the last run of {run.dag} failed in {run.stage}: {run.error}"
+            message = f"The last run of {run.dag} failed in {run.stage}. {run.error}"
+            yield Concern("run failed", "warning", message, group=f"{run.dag} {run.stage}", brief=brief, since=run.at)
 
 
 def _errors_of_preflight(ledger: PipelineStatus) -> Iterator[Concern]:
@@ -328,7 +341,9 @@ def _of_table(
             "current has in their place."
         )
         as_text = ", ".join(f"{json.dumps(column, ensure_ascii=False)}: text" for column in table.unfit)
-        way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}, and a backfill"
+        follows = config.evolves(table.called) == "follow"
+        then = "the next run builds the table anew" if follows else "then a backfill"
+        way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}; {then}"
         yield Concern(UNFIT, "warning", message, name, brief=columns, ways=(way,), columns=tuple(table.unfit))
     yield from _proof(config, ledger, table, now)
 

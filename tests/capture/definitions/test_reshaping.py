@@ -25,7 +25,7 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.merge_result import PlanResult, TableResult
-from tidemark.ledger.captured import definition_changes, put_aside, tables
+from tidemark.ledger.captured import definition_changes, put_aside, tables, unfit_values
 from tidemark.ledger.captured import successors as shapes
 from tidemark.ledger.captured.successors import Successor
 from tidemark.ledger.captured.tables import TableRow
@@ -711,3 +711,18 @@ def test_every_change_is_staged_once_under_the_shape_that_it_had(
     followed = {shape.before: shape.table for shape in items.shapes().values()}
     assert set(followed) == {*tables} - {items.kept_as()[0]}
     assert {shape.beside for shape in items.shapes().values()} <= {"public.item"}
+
+
+def test_a_column_that_is_captured_as_text_has_no_values_that_did_not_fit(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE odd (id int PRIMARY KEY, n numeric(10,2))")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO odd VALUES (1, 'NaN')")
+    pipeline.drain()
+    pipeline.with_tables(TableRule("public.odd", target={"n": "string"}))
+    pipeline.sound()
+    pipeline.drain()
+    with pipeline.ledger_connection() as book:
+        assert unfit_values.all_of(book) == {"public.odd": {"n": 1}}
+        health = look(book, pipeline.config)
+    assert "another shape" in {concern.kind for concern in health.concerns if concern.table == "public.odd~2"}
+    assert "unfit values" not in {concern.kind for concern in health.concerns}

@@ -64,6 +64,13 @@ def test_a_pipeline_whose_ledger_is_away_is_not_called_new() -> None:
     assert status(None, slot=False, unseen={"ledger": "no"}).first_steps == ()
 
 
+def test_a_new_generation_makes_no_pipeline_new() -> None:
+    later = before_a_run(UNFILLED)
+    later = replace(later, generation=replace(later.generation, number=2, opened_at=NOW.replace(day=1)))
+    assert status(later).first_steps == ()
+    assert ("no run", "red") in kinds(status(later).health)
+
+
 def test_a_table_that_joins_later_makes_no_pipeline_new() -> None:
     assert status(a_ledger(UNFILLED, a_table("s.b"))).first_steps == ()
 

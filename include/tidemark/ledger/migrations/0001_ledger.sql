@@ -481,7 +481,7 @@ CREATE TABLE tidemark.runs (
     run_id             text NOT NULL,
     began_at           timestamptz NOT NULL,
     ended_at           timestamptz NOT NULL,
-    stages             jsonb NOT NULL DEFAULT '{}',  -- stage -> {"s": seconds of all tries, "tries", "failed"}
+    stages             jsonb NOT NULL DEFAULT '{}',  -- stage -> {"s": seconds of all tries, "tries", "failed", "error"}
     level_at           timestamptz,           -- all that had committed by then was staged
     generation         integer,
     staged_lsn         pg_lsn,
