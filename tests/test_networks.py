@@ -21,6 +21,7 @@ from sandbox.services.postgres import PostgresServer, free_port, wait_for
 from tests.airflow.conftest import SHOP
 from tests.support.certificates import Authority
 from tests.support.remedies import Told
+from tests.support.roles import login
 from tests.support.runs import a_run
 from tests.test_command_line import as_uri
 from tidemark.capture.confirm import confirm
@@ -267,7 +268,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
         hba.write_text(of_tests + "hostssl all,replication all 127.0.0.1/32 cert\n")
         server.restart()
         with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-            connection.execute("CREATE ROLE tidemark SUPERUSER LOGIN REPLICATION")
+            connection.execute(login("tidemark", server.conninfo(), "SUPERUSER REPLICATION"))
         yield TlsServer(server, authority, folder)
     finally:
         server.remove()

@@ -76,6 +76,7 @@ COMMANDS = {
     "witnesses": suites.witnesses,
     "faults": suites.faults,
     "clusters": suites.clusters,
+    "tutorial": suites.tutorial,
     "scheduler": suites.scheduler,
     "page": suites.page,
     "bench": suites.bench,

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import io
 import re
+import shlex
 import sqlite3
 import textwrap
 from collections.abc import Iterator
@@ -22,7 +23,11 @@ from tidemark.config import file_reader
 from tidemark.config.airflow_connections import look_up
 from tidemark.errors import leaves
 
-PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (REPOSITORY / "docs").glob("*.md")))
+DOCS = REPOSITORY / "docs"
+PAGES = (
+    "README.md",
+    *sorted(str(page.relative_to(REPOSITORY)) for place in (DOCS, DOCS / "recipes") for page in place.glob("*.md")),
+)
 
 # Page and language -> the test that runs the page's snippets of that language.
 ELSEWHERE = {
@@ -33,10 +38,15 @@ ELSEWHERE = {
     ("docs/reading-the-tables.md", "python"): "tests/target/test_other_readers.py",
     ("docs/time-travel.md", "sql"): "tests/target/test_any_moment.py",
     ("docs/time-travel.md", "python"): "tests/target/test_any_moment.py",
+    ("docs/tutorial.md", "sh"): "tests/test_tutorial.py",
+    **{
+        (f"docs/recipes/{name}.md", "sql"): "tests/capture/preflight/test_providers.py"
+        for name in ("rds", "aurora", "cloud-sql", "alloydb", "azure", "neon", "supabase", "patroni")
+    },
     ("docs/table-life.md", "mermaid"): "tests/unit/schema/test_table_life.py",
 }
 # Of these languages nothing is shown that is neither run here nor there.
-RUN_HERE = ("yaml", "json", "python", "sql", "sh")
+RUN_HERE = ("yaml", "json", "python", "sql", "sh", "text")
 WHOLE_FILE = "source: {connection: shop_source}\ntables: [shop.*]\nlake: lake\n"
 
 
@@ -139,7 +149,7 @@ def test_every_command_that_is_shown_is_one() -> None:
 
 def understood(command: str) -> bool:
     """With what a reader puts in the place of `<file>`; one that is only named may lack its pipeline and table."""
-    program, *words = re.sub(r"[\[\]…]", " ", re.sub(r"\{\w+\}|<[^>]+>|TABLE|PATTERN", "shop", command)).split()
+    program, *words = shlex.split(re.sub(r"[\[\]…]", " ", re.sub(r"\{\w+\}|<[^>]+>|TABLE|PATTERN", "shop", command)))
     if program == "make":
         (targets,) = re.findall(r"^\.PHONY: (.*)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
         return words[0] in targets.split()

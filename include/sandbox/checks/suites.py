@@ -211,6 +211,14 @@ def clusters(checkout: Checkout) -> int:
     return _all(checkout, {"tests of clusters": _pytest(checkout, "tests of clusters", [CLUSTERS])})
 
 
+TUTORIAL: Final = "tests/test_tutorial.py"
+
+
+def tutorial(checkout: Checkout) -> int:
+    """docs/tutorial.md, followed to the letter in a new virtual environment: pip downloads Airflow and Spark."""
+    return _all(checkout, {"the tutorial": _pytest(checkout, "the tutorial", [TUTORIAL])})
+
+
 SCHEDULER: Final = "tests/airflow"
 BROWSER_TESTS: Final = "tests/airflow/test_page_in_a_browser.py"
 

@@ -444,8 +444,10 @@ def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrig
     return InstalledTrigger(None, max(next_xid - (next_xid - xmin) % 2**32 for xmin in written), Keys(inner, outer))
 
 
-def findings(conn: psycopg.Connection[Any], config: PipelineConfig) -> Iterator[Finding]:
-    """What is wrong with the installed one."""
+def findings(
+    conn: psycopg.Connection[Any], config: PipelineConfig, created_by: str = "a superuser"
+) -> Iterator[Finding]:
+    """What is wrong with the installed one. `created_by` is who may create one at this server."""
     installed = look(conn, config)
     if installed is None:
         yield Finding(
@@ -453,14 +455,14 @@ def findings(conn: psycopg.Connection[Any], config: PipelineConfig) -> Iterator[
             "trigger",
             "No event trigger writes definitions into the stream. Where a table is altered more than once between two "
             "runs, it is read again or built anew; with the trigger every change of a definition is followed",
-            f"As a superuser run what `tidemark trigger {config.pipeline} --sql` prints",
+            f"As {created_by} run what `tidemark trigger {config.pipeline} --sql` prints",
         )
     elif installed.problem is not None:
         yield Finding(
             "warning",
             "trigger",
             f"The event trigger that writes definitions into the stream is not trusted: {installed.problem}",
-            f"As a superuser run what `tidemark trigger {config.pipeline} --sql` prints; with --remove it prints what "
+            f"As {created_by} run what `tidemark trigger {config.pipeline} --sql` prints; with --remove it prints what "
             "removes the trigger",
         )
 

@@ -62,6 +62,7 @@ def test_whatever_make_test_leaves_out_is_played_by_another_target() -> None:
         suites.SOAK,
         suites.SCHEDULER,
         suites.CLUSTERS,
+        suites.TUTORIAL,
     ]
     root = this_checkout().root
     assert all((root / path).exists() for path in played)

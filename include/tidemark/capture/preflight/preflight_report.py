@@ -198,7 +198,8 @@ class _PreflightRun:
             self.findings += inspection.server_findings(facts, self.config, slot=slot)
             if facts.major < inspection.OLDEST_VERSION:
                 return
-            self.findings += definition_trigger.findings(source, self.config)
+            created_by = facts.service.provider.trigger_by if facts.service else "a superuser"
+            self.findings += definition_trigger.findings(source, self.config, created_by)
             own = self.own_slot(source, slot)
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot, own))

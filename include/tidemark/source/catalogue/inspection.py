@@ -21,13 +21,16 @@ from tidemark.config.schedule import longest_gap_s
 from tidemark.errors import Move
 from tidemark.findings import Bars, Finding, listed
 from tidemark.names import TableName, alike, is_taken
+from tidemark.source.catalogue import providers
 from tidemark.source.catalogue.identifiers import qualified, quoted
+from tidemark.source.catalogue.providers import Service
 from tidemark.source.catalogue.publication import Matching, SourceTable, may_become
 from tidemark.source.wal.slot import SlotState
 from tidemark.wording import TABLE_CUTOFF, closest, duration, plural
 
 OLDEST_VERSION: Final = 15
 NEWEST_VERSION: Final = 18
+FLOOR_VERSION: Final = 19
 _MIB: Final = 2**20
 
 # A table as it is called now, and a column that the file masks or leaves out by the name it had.
@@ -55,6 +58,12 @@ class ServerFacts:
     idle_slot_timeout_s: int | None
     encoding: str = "UTF8"
     anybody_writes_messages: bool = False
+    service: Service | None = None
+
+    @property
+    def has_logical_wal(self) -> bool:
+        """From 19 on wal_level is a floor: the first logical slot raises the level in force (effective_wal_level)."""
+        return self.wal_level == "logical" or (self.major >= FLOOR_VERSION and self.wal_level == "replica")
 
     @property
     def major(self) -> int:
@@ -89,7 +98,7 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
     facts: list[Any] = list(row)
     keep_mib, idle_s = facts[-4:-2]
     facts[-4:-2] = [None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None]
-    return ServerFacts(*facts)
+    return ServerFacts(*facts, service=providers.read_service(connection))
 
 
 # --- server and role --------------------------------------------------------------------------------------------------
@@ -119,13 +128,13 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             f"Point connection {config.source_connection} at the primary",
             Move.FIX_CONFIG,
         )
-    if facts.wal_level != "logical":
+    provider = facts.service.provider if facts.service else None
+    if not facts.has_logical_wal:
         yield Finding(
             "error",
             "wal_level",
             f"wal_level is {facts.wal_level}; changes are only decoded from wal_level logical",
-            "ALTER SYSTEM SET wal_level = logical; then restart the server (managed services have a parameter for it: "
-            "rds.logical_replication, cloudsql.logical_decoding)",
+            provider.wal_level if provider else "ALTER SYSTEM SET wal_level = logical; then restart the server",
         )
     if slot is None and facts.slots >= facts.max_slots:
         yield Finding(
@@ -147,8 +156,7 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "error",
             "role",
             f"Role {facts.role} may not use replication",
-            f"ALTER ROLE {quoted(facts.role)} REPLICATION (on Amazon RDS: GRANT rds_replication TO "
-            f"{quoted(facts.role)})",
+            (provider.replication if provider else "ALTER ROLE {role} REPLICATION").format(role=quoted(facts.role)),
         )
     trapped = _synchronous_name(facts.synchronous_standby_names, config.application_name)
     if trapped is not None:
@@ -161,6 +169,9 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "Name the real standbys in synchronous_standby_names, so that it leaves out every application_name that "
             "begins with tidemark_",
         )
+    if facts.service is not None:
+        gap = longest_gap_s(config.schedule)
+        yield from providers.service_findings(facts.service, wal_level=facts.wal_level, longest_gap_s=gap)
     yield from _message_findings(facts)
     yield from _limit_findings(facts, config)
 
