@@ -115,6 +115,20 @@ def test_several_applications_are_one_mapped_task_behind_one_that_spreads(
         assert facts["dagrun_timeout_s"] > 2 * 3 * tasks["merge"]["execution_timeout_s"], "one worker does them in turn"
 
 
+def test_drain_and_merge_of_a_run_that_follows_work_beside_each_other(parsed: dict[str, dict[str, Any]]) -> None:
+    facts = parsed["following"]["dags"]["shop_capture"]
+    tasks = facts["tasks"]
+    assert parsed["following"]["serialized"]["shop_capture"]
+    upstream = {name: sorted(task["upstream"]) for name, task in tasks.items()}
+    both = ["drain", "merge"]
+    assert (upstream["drain"], upstream["merge"]) == (["preflight"], ["preflight"])
+    assert (upstream["confirm"], upstream["health"], len(tasks)) == (both, ["confirm"], 5)
+    assert {tasks[name]["retries"] for name in both} == {10}
+    assert tasks["merge"]["execution_timeout_s"] == 900 + 3600 + 300, "until the next run is due"
+    assert facts["dagrun_timeout_s"] > 900 + 2 * (3600 + 300)
+    assert parsed["following"]["dags"]["shop_backfill"]["tasks"].keys() == {*BACKFILL_TASKS}
+
+
 def test_every_task_is_retried_and_links_to_its_pipeline(sound: dict[str, Any]) -> None:
     tasks = [
         task for dag, facts in sound["dags"].items() if dag.startswith("shop_") for task in facts["tasks"].values()

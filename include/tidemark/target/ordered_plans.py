@@ -1,4 +1,4 @@
-"""Takes the plans of a run that follows the source, one after the other, from its folder on the lake (R10).
+"""Reads the orders of a run that follows the source: its folder on the lake -> plan after plan (R10).
 
     <folder>/beat         the operator writes it anew every few seconds, with another content: it lives
     <folder>/order-<n>    the URI of a plan, n = 1, 2, …; of the last order nothing: it is the end

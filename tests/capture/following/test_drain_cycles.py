@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandbox.services.postgres import wait_for
-from tests.capture.following.conftest import Follower
+from tests.support.following import Follower
 from tests.support.pipeline import Pipeline
 from tests.support.thorough import thorough
 from tidemark import failpoints

@@ -1,4 +1,4 @@
-"""Hands the plans of a run that follows the source to its one Spark application, by files (`target.ordered_plans`).
+"""Orders the merges of a run that follows the source from its one Spark application, by files (`target.ordered_plans`).
 
 `PlanOrders` is the operator's end: it makes the folder, writes its beat from a thread, orders plan after plan, and says
 when it is the end. Folders of operators that died are removed by the next one, and their applications end.

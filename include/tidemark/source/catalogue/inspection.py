@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
@@ -98,7 +98,7 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
     facts: list[Any] = list(row)
     keep_mib, idle_s = facts[-4:-2]
     facts[-4:-2] = [None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None]
-    return ServerFacts(*facts, service=providers.read_service(connection))
+    return replace(ServerFacts(*facts), service=providers.read_service(connection))
 
 
 # --- server and role --------------------------------------------------------------------------------------------------
