@@ -98,7 +98,7 @@ def test_the_tutorial_leads_from_pip_to_a_chart(
             script.append(block.text)
     assert len(second) == 1, "the page starts Airflow once"
     # Airflow is stopped before the slot is dropped, as the page has it.
-    script.insert(-1, 'kill -INT -- "-$(cat second.pid)"\nwait\n')
+    script.insert(-1, 'kill -TERM -- "-$(cat second.pid)"\nwait || true\n')
     (folder / "first.sh").write_text("set -e\n" + "".join(script))
     with (folder / "output.log").open("w") as output:
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
 """Defines every error that Tidemark raises on purpose, in one tree ordered by who must act.
 
 Each leaf has two templates: `happened` for the facts, `remedy` for the action. They are filled with the keyword facts
-given when it is raised, so no fact can be missing. `docs/operations.md` has one heading per leaf, and
+given when it is raised, so no fact can be missing. `docs/errors.md` has one heading per leaf, and
 `plugins/tidemark_airflow/failures.py` maps each `Move` to Airflow. No message contains a row's value.
 """
 
@@ -239,7 +239,7 @@ class LakeRefused(TargetError):
     happened = "The object store of {lake} refused {path}: {detail}"
     remedy = (
         "Give the lake's connection, or the machine's own identity if the file names none, the rights that "
-        "docs/operations.md lists, or new credentials if they have expired; what else a store may say is there too. "
+        "docs/errors.md lists, or new credentials if they have expired; what else a store may say is there too. "
         "Then run the DAG again."
     )
 

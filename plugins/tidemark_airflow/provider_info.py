@@ -17,5 +17,11 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Tidemark",
         "description": "Change data capture from PostgreSQL to Delta Lake",
         "versions": [version(DISTRIBUTION)],
+        "connection-types": [
+            {
+                "connection-type": "tidemark",
+                "hook-class-name": "tidemark_airflow.source_hook.TidemarkSourceHook",
+            }
+        ],
         "extra-links": ["tidemark_airflow.page.pipeline_link.PipelineLink"],
     }

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Callable
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.roles import login
 from tidemark.config.airflow_connections import parse
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark_airflow import connections
+from tidemark_airflow.source_hook import TidemarkSourceHook
 
 EXPECTED = {
     "host": "db.example",
@@ -96,3 +101,45 @@ def test_a_salt_is_the_password_of_its_connection(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AIRFLOW_CONN_SALT", '{"conn_type": "generic", "password": "grains"}')
     assert connections.salt("salt") == b"grains"
     assert connections.salt(None) is None
+
+
+@pytest.fixture
+def source_connection(source: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def set_to(**fields: object) -> None:
+        there = conninfo_to_dict(source)
+        said = {
+            "conn_type": "tidemark",
+            "host": there["host"],
+            "port": int(str(there["port"])),
+            "login": there["user"],
+            "password": there["password"],
+            "schema": there["dbname"],
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_SHOP_SOURCE", json.dumps(said | fields))
+
+    return set_to
+
+
+def test_the_test_of_a_source_says_what_the_server_is(source: str, source_connection: Callable[..., None]) -> None:
+    source_connection()
+    hook = TidemarkSourceHook("shop_source")
+    name = conninfo_to_dict(source)["dbname"]
+    assert hook.test_connection() == (True, f"PostgreSQL 18, database {name}, role postgres: it can be captured")
+    assert conninfo_to_dict(connections.conninfo("shop_source"))["dbname"] == name
+
+
+def test_the_test_of_a_source_says_what_is_missing(source: str, source_connection: Callable[..., None]) -> None:
+    source_connection(password="wrong-and-secret")
+    well, said = TidemarkSourceHook("shop_source").test_connection()
+    assert not well
+    assert "authentication failed" in said
+    assert "wrong-and-secret" not in said
+    role = f"reads_{secrets.token_hex(4)}"
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute(login(role, source))
+        try:
+            source_connection(login=role)
+            assert TidemarkSourceHook("shop_source").test_connection()[0] is False
+            assert "may not use replication" in TidemarkSourceHook("shop_source").test_connection()[1]
+        finally:
+            connection.execute(f"DROP ROLE {role}")

@@ -110,7 +110,8 @@ bag = DagBag({str(installed.dags)!r}, bundle_path={str(installed.dags)!r}, bundl
 application = spark_jars.application("merge_batch", os.environ)
 provider = ProvidersManager().providers["airflow-provider-tidemark"]
 print(json.dumps([sorted(bag.dags), bag.import_errors, [p.name for p in plugins_manager._get_plugins()[0]],
-    tidemark.__file__, application, os.path.isfile(application), provider.version, provider.data["name"]]))
+    tidemark.__file__, application, os.path.isfile(application), provider.version, provider.data["name"],
+    ProvidersManager().hooks["tidemark"].hook_name]))
 """
     )
     assert isinstance(facts, list)
@@ -122,7 +123,7 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, [p.name for p in plugins_
     assert library.startswith(environment)
     assert application.startswith(environment)
     assert there
-    assert provider == [(REPOSITORY / "VERSION").read_text().strip(), "Tidemark"]
+    assert provider == [(REPOSITORY / "VERSION").read_text().strip(), "Tidemark", "Tidemark source (PostgreSQL)"]
 
 
 def test_the_console_script_says_what_is_missing(installed: Installed, tmp_path: Path) -> None:

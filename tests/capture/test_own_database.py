@@ -1,4 +1,4 @@
-"""docs/own-database.md, followed literally: its SQL, its pipeline file, its commands, up to a run of the capture."""
+"""docs/own-database.md and docs/uninstall.md, followed literally: SQL, pipeline file, commands, a capture, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tidemark.config.airflow_connections import Connection, look_up
 from tidemark.config.file_reader import load
 
 PAGE = (REPOSITORY / "docs" / "own-database.md").read_text()
-WAL_LEVEL, ROLE, PUBLISHER, LEDGER, GIVEN_UP = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+WAL_LEVEL, ROLE, PUBLISHER, LEDGER = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+WITHOUT_PIPELINE, WITHOUT_ROLE = re.findall(
+    r"```sql\n(.*?)```", (REPOSITORY / "docs" / "uninstall.md").read_text(), re.DOTALL
+)
 (PIPELINE_FILE,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 ROLES = ("tidemark", "tidemark_ledger", "shop_owner")
 
@@ -36,10 +39,14 @@ def server(postgres: PostgresServer) -> Iterator[PostgresServer]:
         "CREATE TABLE shop.orders (id int PRIMARY KEY, note text); INSERT INTO shop.orders VALUES (1, 'from before')",
     )
     yield postgres
-    run(postgres.conninfo("shop"), f"DROP OWNED BY {', '.join(ROLES)} CASCADE")
+    with psycopg.connect(postgres.conninfo(), autocommit=True) as connection:
+        there = [
+            name for (name,) in connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY (%s)", ([*ROLES],))
+        ]
+    run(postgres.conninfo("shop"), f"DROP OWNED BY {', '.join(there)} CASCADE")
     for database in ("shop", "tidemark"):
         drop_database(postgres, postgres.conninfo(database))
-    run(postgres.conninfo(), f"DROP ROLE {', '.join(ROLES)}")
+    run(postgres.conninfo(), f"DROP ROLE {', '.join(there)}")
 
 
 def test_the_page_leads_to_a_capture(
@@ -76,8 +83,11 @@ def test_the_page_leads_to_a_capture(
     assert main(["status", str(file)], look_up=connections) == 3
     assert "backfill" in capsys.readouterr().out
 
-    run(admin, GIVEN_UP)
+    run(admin, WITHOUT_PIPELINE)
+    run(admin, WITHOUT_ROLE)
     with psycopg.connect(admin) as connection:
+        assert connection.execute("SELECT FROM pg_publication").fetchone() is None
+        assert connection.execute("SELECT FROM pg_roles WHERE rolname = 'tidemark'").fetchone() is None
         assert (
             connection.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'tidemark_shop'").fetchone()
             is None

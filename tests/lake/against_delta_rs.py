@@ -63,7 +63,24 @@ def _one(folder: str, seed: int) -> int:
         assert past.position == Position(generation, Lsn(lsn)), seed
         _compare(seed, past, told, past.position)
     _compare(seed, table.newest(), told, end)
-    return asked + 2
+    return asked + 2 + (_ranges(seed, table, told) if told.key else 0)
+
+
+def _ranges(seed: int, table: TableInLake, told: Told) -> int:
+    """The states that are valid at each moment are the rows of that moment."""
+    ranges = table.validity().to_pylist()
+    places = sorted({(change["_generation"], change["_commit_lsn"]) for change in told.history})
+    for generation, lsn in [place for at, begin in places for place in ((at, begin), (at, begin + 1))]:
+        valid = [
+            row
+            for row in ranges
+            if (row["_generation"], row["_commit_lsn"]) < (generation, lsn)
+            and (row["is_current"] or (row["_until_generation"], row["_until_lsn"]) >= (generation, lsn))
+        ]
+        rows = Counter(tuple(row[name] for name in NAMES) for row in valid)
+        assert rows == state_at(told.history, told.key, generation, lsn), (seed, generation, lsn)
+    assert all((row["valid_to"] is None) == row["is_current"] for row in ranges)
+    return len(places)
 
 
 def as_others_take_it(past: Past) -> list[int]:

@@ -1,5 +1,5 @@
 """Who asks, and what they may: a server that knows users, their secrets and their rights says no, and the error says
-what about. What docs/operations.md lists is enough.
+what about. What docs/errors.md lists is enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.errors import LakeRefused
 from tidemark.storage.lake_access import LakeAccess
 from tidemark.storage.store import Store
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text()
 OF_BUCKET = ("s3:ListBucket",)
 OF_OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 

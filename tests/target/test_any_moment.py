@@ -96,6 +96,40 @@ def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> Non
 
 
 @pytest.mark.thorough
+def test_validity_ranges_have_at_each_moment_the_rows_of_that_moment(lake: Lake) -> None:
+    """TOAST, changes of keys, truncates, several changes of a key in a transaction."""
+    kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(23))
+    kept.stage(30)
+    lake.applied(kept.table.planned())
+    table = reader(lake).table("shop.orders")
+    ranges = [row.asDict() for row in table.validity().collect()]
+    assert any(row["_op"] == "update" for row in ranges)
+    truncated = lake.spark.read.format("delta").load(lake.path("history", kept.table)).where("_op = 'truncate'").count()
+    assert truncated > 1, "choose another seed"
+    for lsn, expected in kept.after:
+        valid = [
+            {name: row[name] for name in TEXTS}
+            for row in ranges
+            if row["_commit_lsn"] <= lsn and (row["_until_lsn"] is None or row["_until_lsn"] > lsn)
+        ]
+        assert in_order(valid) == in_order(expected), Lsn(lsn)
+    assert in_order([{name: row[name] for name in TEXTS} for row in ranges if row["is_current"]]) == in_order(
+        kept.after[-1][1]
+    )
+    for row in ranges:
+        assert (row["valid_to"] is None) == row["is_current"]
+        assert row["is_current"] or row["_commit_lsn"] < row["_until_lsn"]
+    view = table.create_validity_view("scd2.orders")
+    kept.stage(3)
+    lake.applied(kept.table.planned())
+    shown = lake.spark.sql(f"SELECT * FROM {view} WHERE is_current").collect()
+    assert in_order([{name: row[name] for name in TEXTS} for row in shown]) == in_order(kept.after[-1][1])
+    with pytest.raises(ValueError, match="has a column id"):
+        table.validity(("ID", "to", "now"))
+    lake.spark.sql("DROP SCHEMA scd2 CASCADE")
+
+
+@pytest.mark.thorough
 @pytest.mark.walks("MomentNotApplied", "MomentBeforeHistory", "MomentInvalid", "TableNotInLake", "DeltaRsMissing")
 def test_a_moment_that_nobody_can_know_is_refused(lake: Lake, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(5))

@@ -40,6 +40,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    named = re.findall(r"`(tests/[\w./-]+)`", page.read_text())
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+
+
 def test_every_page_can_be_reached_from_the_navigation() -> None:
     nav = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]
     named = {page for section in nav for entry in next(iter(section.values())) for page in entry.values()}

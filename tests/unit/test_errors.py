@@ -1,4 +1,4 @@
-"""Every error says whose move it is and what to do, and docs/operations.md has a heading for it."""
+"""Every error says whose move it is and what to do, and docs/errors.md has a heading for it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from tidemark.errors import Move, SlotInvalidated, TidemarkError, leaves
 
-OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 LEAVES = sorted(leaves(), key=lambda leaf: leaf.__name__)
 
 
 def sections() -> dict[str, str]:
     """The text below each heading of an error, `### Name`."""
-    pieces = re.split(r"^### +(.+)$", OPERATIONS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pieces = re.split(r"^### +(.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {
         name.strip("` "): text.partition("\n## ")[0].strip()
         for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
@@ -41,12 +41,12 @@ class TestLeaf:
 
     def test_has_a_heading_with_a_cause_and_something_to_do(self, leaf: type[TidemarkError]) -> None:
         text = sections().get(leaf.__name__)
-        assert text, f"docs/operations.md has no heading ### {leaf.__name__}"
+        assert text, f"docs/errors.md has no heading ### {leaf.__name__}"
         assert f"**{leaf.move}**" in text
         assert "**What to do.**" in text
 
 
-def test_operations_names_no_error_that_does_not_exist() -> None:
+def test_the_page_names_no_error_that_does_not_exist() -> None:
     headings = {name for name in sections() if re.fullmatch(r"[A-Z][A-Za-z]+", name)}
     assert headings - {leaf.__name__ for leaf in LEAVES} == set()
 

@@ -33,6 +33,7 @@ PAGES = (
 ELSEWHERE = {
     ("docs/operations.md", "sql"): "tests/capture/test_least_privilege.py",
     ("docs/own-database.md", "sql"): "tests/capture/test_own_database.py",
+    ("docs/uninstall.md", "sql"): "tests/capture/test_own_database.py",
     ("docs/own-database.md", "yaml"): "tests/capture/test_own_database.py",
     ("docs/reading-the-tables.md", "sql"): "tests/target/test_other_readers.py",
     ("docs/reading-the-tables.md", "python"): "tests/target/test_other_readers.py",

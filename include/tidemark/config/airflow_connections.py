@@ -27,7 +27,7 @@ from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
 from tidemark.storage import lake_access
 from tidemark.storage.lake_access import LakeAccess
 
-_POSTGRES: Final = ("postgres", "postgresql")
+_POSTGRES: Final = ("postgres", "postgresql", "tidemark")
 _AIRFLOW_TIMEOUT_S: Final = 60
 
 
@@ -53,7 +53,9 @@ class Connection:
     def conninfo(self) -> str:
         """libpq's connection string: the fields, and those extras that are libpq keywords (sslmode, options, …)."""
         if self.conn_type not in _POSTGRES:
-            raise ConnectionInvalid(connection=self.id, reason=f"its type is {self.conn_type!r}, not postgres")
+            raise ConnectionInvalid(
+                connection=self.id, reason=f"its type is {self.conn_type!r}, not postgres or tidemark"
+            )
         keywords = {option.keyword.decode() for option in Conninfo.get_defaults()}
         settings = {
             "host": self.host,

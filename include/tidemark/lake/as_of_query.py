@@ -2,6 +2,9 @@
 
     below the position ─► above the last truncate ─► the last row of each key ─► less deletes and sweeps
 
+`validity` gives every state of each key with the range in which it was valid: up to the key's next change, or to the
+next truncate.
+
 Without a key: inserts and reads less deletes and sweeps, as multisets. Every scenario is judged by this statement
 (docs/formats.md, Target tables). So it holds for every state, whatever became of the versions of `current`:
 
@@ -16,6 +19,7 @@ In the statement the table is called `history`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -25,11 +29,16 @@ import pyarrow as pa
 from tidemark.lake.delta_schemas import LakeColumn, TableShape
 from tidemark.lake.dialects import Dialect, literal
 from tidemark.lake.moments import Position
+from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES
 from tidemark.schema.values import convert
 
 # Of the row that says what the key is; `_op` tells what the source did from what a backfill saw.
 SAID_BY: Final = ("_commit_lsn", "_committed_at", "_op")
+
+# Of a state in `validity`: where it began and, NULL for one that is valid still, where it ended.
+RANGE: Final = ("_generation", "_commit_lsn", "_until_generation", "_until_lsn")
+_NEVER: Final = Position(2**31 - 1, Lsn(2**63 - 1))
 
 _AGE: Final = "__tidemark_age"
 _COPIES: Final = "__tidemark_copies"
@@ -110,6 +119,59 @@ def rows(dialect: Dialect, shape: TableShape, history: str, position: Position, 
         f"SELECT {', '.join(values)}, _unchanged, {', '.join(SAID_BY)}, "
         f"row_number() OVER (PARTITION BY {key} ORDER BY {_NEWEST_FIRST}) AS {_AGE} "
         f"FROM {history} WHERE {where}) AS aged WHERE {_AGE} = 1 AND NOT ({_REMOVED})"
+    )
+
+
+def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str, str, str]) -> str:
+    """A row for each state of each key that a transaction left: the source's columns, `_holes`, the range by time, the
+    flag, RANGE and `_op`. What a later change of the same transaction replaced was never visible, and is left out.
+
+    `names` are those of the time from which, the time to which and the flag. The statement holds for whatever the
+    history has when it runs, so it may be a view. Only for tables with a key.
+    """
+    values = ", ".join(_value(dialect, column, _NEVER) for column in shape.columns)
+    columns = ", ".join(dialect.name(column.name) for column in shape.columns)
+    by_name = {column.name: column for column in shape.columns}
+    key = ", ".join(_compared(dialect, by_name[name]) for name in shape.key)
+    since, until, is_current = map(dialect.name, names)
+    place = ("_generation", "_commit_lsn", "_ordinal")
+    in_order = f"OVER (ORDER BY {', '.join(place)})"
+    truncates = ", ".join(
+        [f"{name} AS cut{name}, lag({name}) {in_order} AS before{name}" for name in place] + ["_committed_at AS cut_at"]
+    )
+    window = (
+        f"OVER (PARTITION BY {key}, cut_generation, cut_commit_lsn, cut_ordinal "
+        f"ORDER BY {', '.join(place)}, CASE WHEN {_REMOVED} THEN 0 ELSE 1 END)"
+    )
+    following = ", ".join(
+        f"lead({name}) {window} AS next{name}" for name in ("_generation", "_commit_lsn", "_committed_at")
+    )
+    ends = {"_generation": "cut_generation", "_commit_lsn": "cut_commit_lsn", "_committed_at": "cut_at"}
+    ended = ", ".join(
+        f"CASE WHEN next_generation IS NULL THEN {cut} ELSE next{name} END AS end{name}" for name, cut in ends.items()
+    )
+    return (
+        f"SELECT {columns}, {_holes(dialect, shape)} AS {ROW_HOLES}, _committed_at AS {since}, "
+        f"end_committed_at AS {until}, end_generation IS NULL AS {is_current}, _generation, _commit_lsn, "
+        "end_generation AS _until_generation, end_commit_lsn AS _until_lsn, _op FROM ("
+        f"SELECT *, {ended} FROM ("
+        f"SELECT {values}, _unchanged, _committed_at, _op, {', '.join(place)}, cut_generation, cut_commit_lsn, cut_at, "
+        f"{following} FROM {history} LEFT JOIN ("
+        f"SELECT {truncates} FROM {history} WHERE _op = 'truncate') AS cuts "
+        f"ON {_precedes(place, [f'cut{name}' for name in place])} "
+        f"AND (before_generation IS NULL OR {_precedes([f'before{name}' for name in place], place)}) "
+        "WHERE _op <> 'truncate') AS followed) AS states "
+        f"WHERE NOT ({_REMOVED}) AND (end_generation IS NULL OR end_generation <> _generation "
+        "OR end_commit_lsn <> _commit_lsn)"
+    )
+
+
+def _precedes(place: Sequence[str], other: Sequence[str]) -> str:
+    """Whether the first place comes before the second; both are generation, commit and ordinal."""
+    (generation, lsn, ordinal), (of_other, lsn_of_other, ordinal_of_other) = place, other
+    return (
+        f"({generation} < {of_other} OR ({generation} = {of_other} AND ({lsn} < {lsn_of_other} "
+        f"OR ({lsn} = {lsn_of_other} AND {ordinal} < {ordinal_of_other}))))"
     )
 
 

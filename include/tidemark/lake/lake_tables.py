@@ -35,6 +35,8 @@ from tidemark.wording import moment as in_words
 if TYPE_CHECKING:
     from tidemark.lake.spark_engine import SparkEngine
 
+# Columns of `TableInLake.validity`: from when, to when, and whether the state is valid still.
+VALIDITY: Final = ("valid_from", "valid_to", "is_current")
 # A generation without a commit on the table leaves no transaction in it; so many are passed over.
 _GENERATIONS_AHEAD: Final = 3
 
@@ -166,6 +168,33 @@ class TableInLake:
     def history(self) -> Any:
         """Every change, in no order. Raises TableNotInLake."""
         return self.lake.engine.rows(self._opened("history"))
+
+    def validity(self, names: tuple[str, str, str] = VALIDITY) -> Any:
+        """Every state that a transaction left a row in, with the times from and to which it was valid and whether it is
+        valid still, in columns of these names; a table with a key alone. `as_of_query.validity` has the other columns.
+
+        Raises TableNotInLake, and ValueError without a key or for a name that a column has.
+        """
+        reading, history = self._keyed(names), _made_up()
+        statement = as_of_query.validity(reading.engine.dialect, reading.shape, history, names)
+        return reading.engine.frame(statement, {history: reading.history})
+
+    def create_validity_view(self, view: str, names: tuple[str, str, str] = VALIDITY) -> str:
+        """A view `<schema>.<name>` of the SparkSession's catalogue that always shows the `validity` of the newest
+        version. After a column came or went it has to be created again. Returns its name."""
+        reading = self._keyed(names)
+        history = f"delta.{spark_identifier(reading.history.path)}"
+        statement = as_of_query.validity(reading.engine.dialect, reading.shape, history, names)
+        schema, _, name = view.rpartition(".")
+        return _spark(reading.engine).create_view(schema, name, statement)
+
+    def _keyed(self, names: tuple[str, str, str]) -> TableReading:
+        (reading,) = self.lake._read_tables([self.name]).values()
+        if not reading.shape.key:
+            raise ValueError(f"{self.name} has no key: nothing says which of its rows a change was of")
+        if taken := {name.lower() for name in names} & {column.name.lower() for column in reading.shape.columns}:
+            raise ValueError(f"{self.name} has a column {', '.join(sorted(taken))}: give other names")
+        return reading
 
     def _opened(self, kind: str) -> OpenedTable:
         path = self.lake.path(kind, self.lake.place(self.name))
