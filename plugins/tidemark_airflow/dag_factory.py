@@ -36,7 +36,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
-from tidemark.capture.following.window import OTHERWISE_S
+from tidemark.capture.following.window import LEAST_S, OTHERWISE_S
 from tidemark.config import PipelineConfig
 from tidemark.config.file_reader import read_all
 from tidemark.config.problems import Problem
@@ -387,7 +387,7 @@ def follow_s(config: PipelineConfig) -> int:
     """The longest that a run of the pipeline follows the source; 0 where none does."""
     if config.follow is None:
         return 0
-    return math.ceil(longest_gap_s(config.schedule) or OTHERWISE_S)
+    return math.ceil(longest_gap_s(config.schedule) or OTHERWISE_S) + LEAST_S
 
 
 def broken_dag(dag_id: str, problems: list[str]) -> DAG:

@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from tidemark.capture.merge_planning import Ingested
 
 DRAIN_TASK = "drain"
-# How often in a row an application may die before it has applied a plan, and how long it may take to end.
+# How often in a row an application may die before it has applied a plan, and how long it may take to end; the first one
+# of a machine leaves an archive of classes then.
 APPLICATIONS = 3
-ENDING_S = 60
+ENDING_S = 120
 
 
 def window(config: PipelineConfig, context: Context) -> Window:
@@ -91,6 +92,8 @@ class FollowMergeOperator(MergeOperator):
     task fails, and is retried.
     """
 
+    is_killed = False
+
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
@@ -116,12 +119,17 @@ class FollowMergeOperator(MergeOperator):
                 break
             except SparkApplicationFailed as failed:
                 left -= 1
-                if not left:
+                if not left or self.is_killed:
                     raise
                 self.log.warning("%s. Another application takes over.", failed)
         events = self.emit(run, ingested, context)
         self.log.info("%s; advanced: %s", counted(plans, "plan"), ", ".join(events) or "no table")
         return {"plans": plans, "advanced": len(events)}
+
+    def on_kill(self) -> None:
+        """Airflow calls it, and the task goes on until it is ended by force: no other application takes over."""
+        self.is_killed = True
+        super().on_kill()
 
     def _merges(self, run: Run, cycles: MergeCycles, context: Context) -> Generator[MergeCycle]:
         """Those of one application, which ends with them."""

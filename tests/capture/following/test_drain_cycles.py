@@ -190,4 +190,6 @@ def test_the_retry_of_one_whose_window_is_over_does_nothing(
 def test_a_window_ends_when_the_next_run_is_due() -> None:
     began_at = datetime(2026, 2, 28, 23, 50, 30, tzinfo=UTC)
     assert window_of("*/15 * * * *", 2, began_at).ends_at == datetime(2026, 3, 1, tzinfo=UTC)
+    late = datetime(2026, 2, 28, 23, 59, 30, tzinfo=UTC)
+    assert window_of("*/15 * * * *", 2, late).ends_at == datetime(2026, 3, 1, 0, 15, tzinfo=UTC)
     assert window_of("@continuous", 2, began_at).ends_at == began_at + timedelta(seconds=OTHERWISE_S)

@@ -8,8 +8,8 @@ A cycle is the merge of every run (`capture.merge_planning`); only the applicati
 waits for is left out until that task has had its turn. A table that failed is left out for `FAILED_S`, so that R6's
 failed runs are as far from each other as those of runs by a schedule may be.
 
-The run is over when its window is, the drain has ended, and nothing more can be merged now; and where no drain of the
-run has held the slot for `ALONE_S`, since it failed for good then.
+The run is over when its window is, its drain has staged up to a heartbeat and ended, and nothing more can be merged
+now; and where no drain of the run has held the slot for `ALONE_S`, since it failed for good then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemark.formats.merge_plan import MergePlan
 from tidemark.ledger import leases
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, of_table
-from tidemark.ledger.staged import generations
+from tidemark.ledger.staged import batches, generations
 from tidemark.run import Run
 from tidemark.storage.store import Store
 from tidemark.wording import duration
@@ -101,7 +101,11 @@ class MergeCycles:
         if leases.holders(book).get(SLOT) == self.drain_holder:
             self._drain_at = self.run.clock()
             return False
-        return self.window.left_s(self.run.now()) <= 0 or self.run.clock() - self._drain_at > ALONE_S
+        if self.run.clock() - self._drain_at > ALONE_S:
+            return True
+        return self.window.left_s(self.run.now()) <= 0 and any(
+            batch.heartbeat_lsn is not None for batch in batches.of_run(book, self.run.run_id)
+        )
 
     def _cycle(self, book: Ledger, application: Application) -> MergeCycle | None:
         if generations.current(book) is None:

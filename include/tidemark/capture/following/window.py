@@ -13,6 +13,8 @@ from typing import Final
 from tidemark.config.schedule import next_after
 
 OTHERWISE_S: Final = 900
+# The least that a run follows: one that begins late takes the time of the next one too.
+LEAST_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +31,5 @@ class Window:
 
 def window_of(schedule: str | None, every_s: float, began_at: datetime) -> Window:
     """The window of a run that began then; each try of each of its tasks has the same one."""
-    due_at = next_after(schedule, began_at)
+    due_at = next_after(schedule, began_at + timedelta(seconds=LEAST_S))
     return Window(began_at + timedelta(seconds=OTHERWISE_S) if due_at is None else due_at, every_s)
