@@ -43,7 +43,7 @@ from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.staged import batches
 from tidemark.ledger.staged import generations as ledger_generations
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import LogicalMessage, index_of_commit, relations_among
@@ -471,7 +471,7 @@ class Draining:
         reach("drain.before_register")
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         if heartbeat_lsn is not None:
-            self._looking.staged_all()
+            self._looking.staged_all(WalPoint(self._server.timeline, staged.end_lsn))
         reach("drain.after_register")
         log.info(
             "Registered [%s, %s): %s of %s in %s",

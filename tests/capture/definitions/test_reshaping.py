@@ -465,7 +465,7 @@ def test_maintenance_removes_what_was_replaced(items: Items) -> None:
     items.drain()
     items.merge()
     assert items.shapes()["public.item~3"].placed_at is not None
-    folders = [f"{kind}/public/item{place}" for kind in ("current", "history") for place in ("", "~2", "~3")]
+    folders = [f"{kind}/public/item{place}" for kind in ("current", "history") for place in ("", "-p2", "-p3")]
     for folder in folders:
         items.store.write_atomic(f"{items.config.pipeline}/{folder}/_delta_log/0.json", b"{}")
 
@@ -481,7 +481,7 @@ def test_maintenance_removes_what_was_replaced(items: Items) -> None:
     assert there() == folders
     after = retire(items.task(now=lambda: placed_at + timedelta(days=days, seconds=1)))
     assert sorted(after.removed) == ["public.item", "public.item~2"]
-    assert there() == ["current/public/item~3", "history/public/item~3"]
+    assert there() == ["current/public/item-p3", "history/public/item-p3"]
 
 
 @pytest.mark.thorough
@@ -639,7 +639,7 @@ def test_a_renamed_table_is_built_as_its_own_rule_says(items: Items) -> None:
 @pytest.mark.thorough
 def test_without_a_ledger_no_relation_takes_the_tables_of_a_shape_that_it_knows_nothing_of(items: Items) -> None:
     """Of a quiet table no manifest names the place: it begins anew beside what is there."""
-    for folder in ("current/public/item", "history/public/item", "history/public/item~2"):
+    for folder in ("current/public/item", "history/public/item", "history/public/item-p2"):
         items.store.write_atomic(f"{items.config.pipeline}/{folder}/_delta_log/0.json", b"{}")
     items.ledger_query("DELETE FROM tidemark.relations")
     items.ledger_query("DELETE FROM tidemark.batch_tables")
