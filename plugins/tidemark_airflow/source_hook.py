@@ -1,4 +1,4 @@
-"""The connection type `tidemark`: fields of `postgres`, and a Test that tells whether a source can be captured there.
+"""Defines the connection type `tidemark`: fields of `postgres`, and a Test whether a source can be captured there.
 
 A pipeline takes connections of the types `postgres` and `tidemark` alike. Source: Airflow documentation, "Managing
 Connections", "Testing Connections".

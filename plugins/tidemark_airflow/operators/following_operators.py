@@ -1,4 +1,4 @@
-"""The tasks of a capture run that follows the source until the next one is due (`follow` of the pipeline file).
+"""Defines the tasks of a capture run that follows the source until the next one is due (`follow` of the pipeline file).
 
     preflight ─► drain ─┬─► confirm ─► health
              └─► merge ─┘
@@ -155,7 +155,6 @@ class _Application:
         self._operator = operator
         self._orders = orders
         self._limit_s = limit_s
-        self.failure: Exception | None = None
         # Airflow refuses an `execute` outside of the task's context.
         run = partial(copy_context().run, self._run, context)
         self._thread = threading.Thread(target=run, name="application of the merge", daemon=True)
@@ -164,13 +163,14 @@ class _Application:
     def _run(self, context: Context) -> None:
         access = self._operator.config.lake_access
         try:
-            self.failure = self._operator.run_application(
+            failure = self._operator.run_application(
                 "follow_plans", self._orders.manifest, self._orders.attempt, access, self._limit_s, context
             )
+            kind = None if failure is None else type(failure)
         except Exception as failed:
-            self.failure = failed
-        if self.failure is not None:
-            self._operator.log.warning("The Spark application ended: %s", type(self.failure).__name__)
+            kind = type(failed)
+        if kind is not None:
+            self._operator.log.warning("The Spark application ended: %s", kind.__name__)
 
     def order(self, plan: str) -> None:
         self._orders.order(plan)
