@@ -27,6 +27,7 @@ from tidemark.config import TableRule
 RULES = (TableRule("s*.*", line=3),)
 
 MakePipeline = Callable[[], AbstractContextManager[Pipeline]]
+MakeCapture = Callable[[Pipeline], Capture]
 
 
 @dataclass(slots=True)
@@ -98,9 +99,9 @@ class _Played:
 class Book:
     """One database with its pipeline, and the sequences in it."""
 
-    def __init__(self, pipeline: Pipeline, has_trigger: bool) -> None:
+    def __init__(self, pipeline: Pipeline, has_trigger: bool, capture: MakeCapture) -> None:
         self.pipeline, self.has_trigger = pipeline, has_trigger
-        self.capture = Capture(pipeline)
+        self.capture = capture(pipeline)
 
     def play(self, sequences: Several[Sequence]) -> list[Outcome]:
         """All of one way to publish."""
@@ -224,18 +225,22 @@ class Book:
             one.outcome.updates, one.outcome.changes = own["update"], sum(own.values())
 
 
-def play_all(make: MakePipeline, sequences: Several[Sequence], has_trigger: bool, at_once: int) -> Iterator[Outcome]:
+def play_all(
+    make: MakePipeline, sequences: Several[Sequence], has_trigger: bool, at_once: int, capture: MakeCapture = Capture
+) -> Iterator[Outcome]:
     """Every sequence, `at_once` in a database."""
     for listed in (False, True):
         mine = [sequence for sequence in sequences if (sequence.base in LISTED) == listed]
         for start in range(0, len(mine), at_once):
-            yield from _play_some(make, mine[start : start + at_once], has_trigger)
+            yield from _play_some(make, mine[start : start + at_once], has_trigger, capture)
 
 
-def _play_some(make: MakePipeline, sequences: Several[Sequence], has_trigger: bool) -> list[Outcome]:
+def _play_some(
+    make: MakePipeline, sequences: Several[Sequence], has_trigger: bool, capture: MakeCapture
+) -> list[Outcome]:
     try:
         with make() as pipeline:
-            return Book(pipeline, has_trigger).play(sequences)
+            return Book(pipeline, has_trigger, capture).play(sequences)
     except Exception as error:
         if len(sequences) == 1:
             outcome = Outcome(
@@ -246,4 +251,7 @@ def _play_some(make: MakePipeline, sequences: Several[Sequence], has_trigger: bo
             return [outcome]
         half = len(sequences) // 2
         first, second = sequences[:half], sequences[half:]
-        return [*_play_some(make, first, has_trigger), *_play_some(make, second, has_trigger)]
+        return [
+            *_play_some(make, first, has_trigger, capture),
+            *_play_some(make, second, has_trigger, capture),
+        ]

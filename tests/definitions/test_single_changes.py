@@ -142,6 +142,13 @@ NOT_WHOLE = {
         "INSERT INTO {s}.u VALUES (1, 'a'), (11, 'b')",
         "DROP TABLE {s}.other",
     ],
+    "in another schema that the file names": [
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text)",
+        "CREATE SCHEMA s_{s}",
+        "ALTER TABLE {s}.u SET SCHEMA s_{s}",
+        "INSERT INTO s_{s}.u VALUES (1, 'a')",
+        "ALTER TABLE s_{s}.u SET SCHEMA {s}",
+    ],
     "under another name for a while": [
         "CREATE TABLE {s}.u (id int PRIMARY KEY, v text)",
         "CREATE SCHEMA beside_{s}",
