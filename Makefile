@@ -6,7 +6,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help packages setup demo up down test unit lint simulation soak faults clusters scheduler page bench bench-latency site lock versions dist clean witnesses tutorial
+.PHONY: help packages setup demo up down test unit lint simulation soak faults clusters scheduler page bench bench-latency site lock versions dist clean witnesses tutorial release
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
@@ -28,6 +28,7 @@ help:
 	@echo "make witnesses POSTGRES_SOURCE=…  PostgreSQL's own regression tests, played in a captured database; FILES=\"alter_table …\": these alone"
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make dist    sdists and wheels of both distributions in dist/, checked by twine'
+	@echo 'make release the same of a version that CHANGELOG.md has a day for, and its notes'
 	@echo 'make versions   the wheels in every supported Airflow, into docs/versions.md; ONLY="3.1.8": these alone; KEEP=1: keep environments'
 	@echo 'make tutorial   docs/tutorial.md to the letter, in a new virtual environment'
 	@echo 'make clean   remove everything that the above made'
@@ -40,7 +41,7 @@ packages setup:
 unit lint: packages
 	@$(SANDBOX) $@
 
-demo up test simulation soak faults clusters scheduler page bench bench-latency site lock versions dist witnesses tutorial: setup
+demo up test simulation soak faults clusters scheduler page bench bench-latency site lock versions dist witnesses tutorial release: setup
 	@$(SANDBOX) $@
 
 down:

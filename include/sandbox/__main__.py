@@ -9,7 +9,7 @@ import sys
 
 from sandbox.checkout import Checkout, this_checkout
 from sandbox.checks import suites, versions
-from sandbox.release.distributions import dist
+from sandbox.release.distributions import dist, release
 from sandbox.services import processes
 from sandbox.setup.lock import beyond
 from sandbox.setup.uv_settings import uv_environment
@@ -85,6 +85,7 @@ COMMANDS = {
     "lock": _lock,
     "versions": versions.versions,
     "dist": dist,
+    "release": release,
 }
 
 
