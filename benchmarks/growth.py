@@ -56,7 +56,7 @@ BATCHES_A_PLAN = 2
 PARTS = {
     "  drain: recovery": (generation, "settle"),
     "  drain: abandoned folders": (drain_module, "_remove_abandoned"),
-    "  drain: beginning": (drain_module, "_Draining"),
+    "  drain: beginning": (drain_module, "Draining"),
     "  drain: register": (batches, "register"),
 }
 

@@ -1,7 +1,8 @@
-"""From a commit at the source to a row that can be read in Delta, under a one-minute schedule: `make bench-latency`.
+"""From a commit at the source to a row that can be read in Delta, under Airflow, both ways: `make bench-latency`.
 
-A real Airflow (scheduler, DAG processor, triggerer, API server) runs a pipeline of one table every minute on an
-otherwise idle machine. Commits of one row come at moments that have nothing to do with the minute. A row can be read
+A real Airflow (scheduler, DAG processor, triggerer, API server) captures one table on an otherwise idle machine: by a
+run every minute, or by runs of an hour that follow the source. Commits of one row come at moments that have nothing to
+do with the minute. A row can be read
 from the moment at which the log of its Delta table names the version that has it, so its latency is the time of that
 file less the time of the commit. Airflow and server are started for it and stopped behind it.
 """
@@ -40,7 +41,7 @@ tables: [public.*]
 lake: {lake}
 ledger: {{connection: latency_ledger}}
 spark: {{connection: spark_default}}
-schedule: "* * * * *"
+{way}
 maintenance: {{schedule: null}}
 """
 
@@ -76,10 +77,20 @@ class Services(processes.Services):
         }
 
 
-def pairs(setting: Setting) -> Pairs:
-    """One pair: the median of all commits."""
+def pairs_of_runs(setting: Setting) -> Pairs:
+    """A run every minute."""
+    return pairs(setting, 'schedule: "* * * * *"')
+
+
+def pairs_that_follow(setting: Setting) -> Pairs:
+    """A run follows the source until the full hour, when the next one takes over."""
+    return pairs(setting, 'schedule: "0 * * * *"\nfollow: {every: 2s}', starts_it=True)
+
+
+def pairs(setting: Setting, way: str, *, starts_it: bool = False) -> Pairs:
+    """One pair: the median of all commits. `starts_it`: the first run comes by hand."""
     lake = setting.folder / "lake"
-    with at_work(setting.folder, lake) as source:
+    with at_work(setting.folder, lake, way, starts_it=starts_it) as source:
         log = lake / "latency" / "current" / "public" / "measurements" / "_delta_log"
         with psycopg.connect(source, autocommit=True) as connection:
             wait_for_slot(connection)
@@ -123,11 +134,11 @@ def applied_at(log: Path, lsn: Lsn) -> float:
 
 
 @contextmanager
-def at_work(folder: Path, lake: Path) -> Iterator[str]:
+def at_work(folder: Path, lake: Path, way: str, *, starts_it: bool) -> Iterator[str]:
     """Server and Airflow with the pipeline, its DAG known and not paused; yields the source."""
     services = Services(this_checkout(), folder=folder)
     services.pipelines.mkdir(parents=True)
-    (services.pipelines / "latency.yaml").write_text(FILE.format(lake=lake))
+    (services.pipelines / "latency.yaml").write_text(FILE.format(lake=lake, way=way))
     server = services.server
     server.remove()
     server.start()
@@ -144,6 +155,8 @@ def at_work(folder: Path, lake: Path) -> Iterator[str]:
         while not api.knows("latency_capture"):
             if not waiting.pause(lambda: "Airflow to know the DAG"):
                 raise Refused("Airflow does not know the DAG")
+        if starts_it:
+            api.trigger("latency_capture")
         yield source
     finally:
         processes.stop_airflow(services)
@@ -158,7 +171,16 @@ BENCHMARKS = (
         goals=(Goal("seconds", 50),),
         unit="commits",
         sizes={"tiny": 1, "small": 10, "full": 30},
-        pairs=pairs,
+        pairs=pairs_of_runs,
+    ),
+    Benchmark(
+        name="latency-following",
+        what="commit at the source to readable in Delta, a run that follows with every: 2s, median",
+        beside="",
+        goals=(Goal("seconds", 4),),
+        unit="commits",
+        sizes={"tiny": 1, "small": 10, "full": 30},
+        pairs=pairs_that_follow,
     ),
 )
 

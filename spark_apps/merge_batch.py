@@ -20,9 +20,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "include"))
 
 
-from tidemark import failpoints
 from tidemark.target.application import run_application
-from tidemark.target.plan_files import leave_result, read_plan
 
 if TYPE_CHECKING:
     from tidemark.formats.merge_result import PlanResult
@@ -33,14 +31,9 @@ NEEDS: Final = "tidemark.target.merge"
 
 def run(spark: SparkSession, uri: str) -> PlanResult:
     """Apply the plan at `uri` and leave the result beside it."""
-    from tidemark.formats.merge_plan import MergePlan
-    from tidemark.target.merge import apply_plan
+    from tidemark.target.merge import apply_and_leave_result
 
-    result = apply_plan(spark, MergePlan.from_json(read_plan(spark, uri), uri))
-    failpoints.reach("merge.before_result")
-    leave_result(spark, uri, result.to_json())
-    failpoints.reach("merge.after_result")
-    return result
+    return apply_and_leave_result(spark, uri)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tests.support.migrations import NEWER, newer_version
+from tests.support.runs import has_run
 from tidemark.__main__ import READER_IS_GONE, main
 from tidemark.capture import pg_upgrade
 from tidemark.config.airflow_connections import Connection, look_up, parse
@@ -79,8 +80,11 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     empty_ledger_database: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["status", str(file)], look_up=connections) == 1
-    assert "run the preflight task" in capsys.readouterr().out.lower()
+    assert main(["status", str(file)], look_up=connections) == 3
+    shown = capsys.readouterr().out
+    assert "pipeline line: it is new" in shown
+    assert "[x] connections: they answer" in shown
+    assert '[ ] slot: "tidemark_line". Un-pause line_capture in Airflow, or: tidemark run ' in shown
 
     assert main(["preflight", str(file), "--look"], look_up=connections) == 0
     assert 'Would create slot "tidemark_line"' in capsys.readouterr().out
@@ -89,9 +93,13 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert main(["preflight", str(file), "--staging-is-lost"], look_up=connections) == 0
     assert "generation.json is there: nothing was written again" in capsys.readouterr().out
 
+    assert main(["status", str(file)], look_up=connections) == 3
+    assert "[ ] capture: line_capture has not run yet" in capsys.readouterr().out
+    has_run(empty_ledger_database)
     assert main(["status", str(file)], look_up=connections) == 0
     shown = capsys.readouterr().out
     assert "pipeline line: nothing needs anybody" in shown
+    assert "[ ] first proof: nothing is proven yet. tidemark verify" in shown
     assert "generation 1, staged" in shown
     assert "tables  1: 1 exact" in shown
     assert main(["status", "--all", str(file)], look_up=connections) == 0
@@ -219,9 +227,11 @@ def test_a_pipeline_that_does_not_run_needs_somebody(
     file: Path, connections: Callable[[str], Connection], empty_ledger_database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["preflight", str(file)], look_up=connections) == 0
+    has_run(empty_ledger_database)
     assert main(["status", str(file)], look_up=connections) == 0
     with open_ledger(empty_ledger_database, "line") as ledger:
-        ledger.execute("UPDATE tidemark.generations SET opened_at = clock_timestamp() - interval '1 day'")
+        ago = "clock_timestamp() - interval '1 day'"
+        ledger.execute(f"UPDATE tidemark.generations SET opened_at = {ago}, heartbeat_at = {ago}".encode())
     assert main(["status", str(file)], look_up=connections) == 1
     assert "line_capture does not run, or its runs fail" in capsys.readouterr().out
 
@@ -330,7 +340,7 @@ def test_a_table_that_the_file_names_is_not_forgotten(
     file.write_text(file.read_text().replace(", shop.lines", ""))
     assert main(["preflight", str(file)], look_up=connections) == 0
     assert main(["forget", str(file), "shop.lines"], look_up=connections) == 0
-    assert main(["status", str(file)], look_up=connections) == 0
+    assert main(["status", str(file)], look_up=connections) == 3, "it is new"
 
 
 def test_migrate_says_from_where_to_where_and_refuses_a_newer_ledger(

@@ -337,7 +337,7 @@ def test_status_is_shown_again_until_somebody_stops_it(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("tidemark.command_line.showing_commands.time.sleep", wait)
-    assert main(["status", shop, "--watch", "7"], look_up=connections) == 0
+    assert main(["status", shop, "--watch", "7"], look_up=connections) == 3
     assert capsys.readouterr().out.count("pipeline shop:") == 2
     assert waits == [7, 7]
 

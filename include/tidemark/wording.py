@@ -1,4 +1,4 @@
-"""Formats numbers, durations and times for messages and logs.
+"""Formats numbers, durations and times for messages, and finds the name that was probably meant.
 
 "8 min 31 s" is easier to read than 511.04 or PT8M31S.
 """

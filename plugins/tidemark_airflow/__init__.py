@@ -1,4 +1,4 @@
-"""Airflow's side of Tidemark: pipeline files -> DAGs, tasks that each call one function of the library `tidemark`.
+"""Makes Airflow DAGs of pipeline files; each task calls one function of the library `tidemark`.
 
 Nothing in here decides what is staged, applied or confirmed; the ledger and the tables do (R3-R5). A module imported
 while a DAG file is parsed imports neither psycopg nor pyarrow nor pyspark: `execute` does.

@@ -1,4 +1,4 @@
-"""A source table <-> the Airflow asset that stands for its two Delta tables.
+"""Names the Airflow asset that stands for the two Delta tables of a source table.
 
 One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names as in the lake), by what the source
 calls it now: the event says where its Delta tables lie. Which tables a

@@ -1,6 +1,7 @@
-"""Pipeline files -> DAGs: `<pipeline>_capture`, `_backfill`, `_verify`, `_maintenance` and `_replay` each.
+"""Makes the DAGs of each pipeline file: `<pipeline>_capture`, `_backfill`, `_verify`, `_maintenance` and `_replay`.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm ─► health
+    preflight ─► drain and merge ─► confirm ─► health                                  capture that follows
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report        backfill and verify
     retire ─► compact                                   watch                          maintenance
     replay                                                                             replay
@@ -35,9 +36,11 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
+from tidemark.capture.following.window import LEAST_S, OTHERWISE_S
 from tidemark.config import PipelineConfig
 from tidemark.config.file_reader import read_all
 from tidemark.config.problems import Problem
+from tidemark.config.schedule import longest_gap_s
 from tidemark.errors import PipelinesNotFound
 from tidemark_airflow import deadlines, offered_tables
 from tidemark_airflow.assets import pipeline_alias
@@ -60,6 +63,7 @@ from tidemark_airflow.operators.capture_operators import (
     SpreadOperator,
     slot_wait_s,
 )
+from tidemark_airflow.operators.following_operators import DRAIN_TASK, FollowDrainOperator, FollowMergeOperator
 from tidemark_airflow.operators.health_operator import HealthOperator
 from tidemark_airflow.operators.maintenance_operators import CompactOperator, RetireOperator
 from tidemark_airflow.operators.replay_operators import ReplayOperator
@@ -72,12 +76,15 @@ PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 RETRIES = 2
 MERGE_RETRIES = 1
+# A task that follows the source goes on where it was, and may meet several outages in its time.
+FOLLOW_RETRIES = 10
+FOLLOW_RETRY_DELAY_S = 10
 RETRY_DELAY_S = 30
 # A reader may work for hours and loses little when it is ended: its tries outlast an outage of about an hour.
 READ_RETRIES = 10
 READ_MAX_RETRY_DELAY_S = 600
-# What a merge of the capture holds is applied by then, or by the capture's next run.
-REPORT_RETRIES = 20
+# A report waits by itself for what other merges hold; the tries are for outages.
+REPORT_RETRIES = 2
 SLACK_S = 3600
 BROKEN_SCHEDULE = "*/5 * * * *"
 VERIFY_SCHEDULE = "0 2 * * *"
@@ -170,13 +177,45 @@ def capture_dag(config: PipelineConfig) -> DAG:
         tags=["tidemark", config.pipeline],
     )
     one: dict[str, Any] = {"dag": dag, "config": config}
+    preflight = PreflightOperator(task_id="preflight", **one)
+    health = HealthOperator(task_id="health", trigger_rule=TriggerRule.ALL_DONE, **one)
+    if config.follow is not None:
+        chain(preflight, _following(dag, config), _confirm(dag, config, starts_backfill=True), health)
+        return dag
     chain(
-        PreflightOperator(task_id="preflight", **one),
+        preflight,
         ChangesWaitingSensor(task_id="changes_waiting", timeout=config.bounds.wait_s, **one),
         *_shared(dag, config, starts_backfill=True, all_by_hand=True),
-        HealthOperator(task_id="health", trigger_rule=TriggerRule.ALL_DONE, **one),
+        health,
     )
     return dag
+
+
+def _following(dag: DAG, config: PipelineConfig) -> list[BaseOperator]:
+    """drain and merge of a capture run that follows the source, beside each other."""
+    one: dict[str, Any] = {
+        "dag": dag,
+        "config": config,
+        "max_active_tis_per_dag": 1,
+        "retries": FOLLOW_RETRIES,
+        "retry_delay": timedelta(seconds=FOLLOW_RETRY_DELAY_S),
+    }
+    longest = timedelta(seconds=follow_s(config) + config.merge.timeout_s + MERGE_SLACK_S)
+    return [
+        FollowDrainOperator(task_id=DRAIN_TASK, **one),
+        FollowMergeOperator(task_id="merge", execution_timeout=longest, all_by_hand=True, **one),
+    ]
+
+
+def _confirm(dag: DAG, config: PipelineConfig, *, starts_backfill: bool) -> ConfirmOperator:
+    return ConfirmOperator(
+        task_id="confirm",
+        trigger_rule=TriggerRule.NONE_FAILED,
+        starts_backfill=starts_backfill,
+        max_active_tis_per_dag=1,
+        dag=dag,
+        config=config,
+    )
 
 
 def backfill_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
@@ -327,11 +366,9 @@ def _shared(
             ).expand(tables=spread.output),
         ]
     return [
-        DrainOperator(task_id="drain", run_s=run_s, **one),
+        DrainOperator(task_id=DRAIN_TASK, run_s=run_s, **one),
         *merges,
-        ConfirmOperator(
-            task_id="confirm", trigger_rule=TriggerRule.NONE_FAILED, starts_backfill=starts_backfill, **one
-        ),
+        _confirm(dag, config, starts_backfill=starts_backfill),
     ]
 
 
@@ -343,7 +380,14 @@ def run_timeout_s(config: PipelineConfig) -> int:
     # Where there is but one worker, applications follow each other.
     merges = (MERGE_RETRIES + 1) * config.merge.applications * (config.merge.timeout_s + MERGE_SLACK_S)
     confirms = (RETRIES + 1) * slot_wait_s(config)
-    return bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + confirms + SLACK_S
+    return follow_s(config) + bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + confirms + SLACK_S
+
+
+def follow_s(config: PipelineConfig) -> int:
+    """The longest that a run of the pipeline follows the source; 0 where none does."""
+    if config.follow is None:
+        return 0
+    return math.ceil(longest_gap_s(config.schedule) or OTHERWISE_S) + LEAST_S
 
 
 def broken_dag(dag_id: str, problems: list[str]) -> DAG:

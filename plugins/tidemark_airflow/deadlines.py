@@ -1,4 +1,4 @@
-"""A run of the capture that does not come to its end -> what is red is told all the same (Airflow's deadline alerts).
+"""Sends the alert of `health` also when a run of the capture never reaches its end (Airflow's deadline alerts).
 
 `health` is the last task of a run: of one that hangs in a queue, of a DAG that was paused in its middle, or beside a
 scheduler or a triggerer that stands still, it says nothing. So every run has a deadline. Airflow takes it away when the

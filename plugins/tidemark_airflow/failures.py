@@ -1,4 +1,4 @@
-"""`tidemark.errors` -> what Airflow does with a failed task: the one table from `Move` to Airflow.
+"""Decides what Airflow does with a failed task: the one table from an error's `Move` to retry, failure or skip.
 
 A retry is worth its wait only if the same task, run again, is expected to succeed. Every other error of the tree
 fails the task at once: it is raised as a subclass of its own class and of AirflowFailException, which Airflow never

@@ -1,4 +1,4 @@
-"""The tables that a merge moved -> what OpenLineage calls them: a source table, and the two Delta tables made of it.
+"""Names the tables of a merge for OpenLineage: a source table, and the two Delta tables made of it.
 
 Names follow OpenLineage's specification ("Naming"): `postgres://host:port` and `database.schema.table`; `s3://bucket`
 and the key; `file` and the path.

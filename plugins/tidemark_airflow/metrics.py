@@ -1,4 +1,4 @@
-"""How a pipeline stands -> gauges of Airflow's own Stats, so that whatever it sends its metrics to has them (StatsD,
+"""Sends a pipeline's figures as gauges of Airflow's own Stats, so that whatever gets its metrics has them (StatsD,
 OpenTelemetry, Datadog): nothing is configured here.
 
 Each gauge goes out twice, as Airflow's own do: `tidemark.<gauge>` with the tag `pipeline`, and, for a StatsD without

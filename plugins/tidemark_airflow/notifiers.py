@@ -1,4 +1,4 @@
-"""A table was parked -> the pipeline's notifier, once (R6).
+"""Calls the pipeline's notifier once when a table is parked (R6).
 
 `alerts.notifier` of the pipeline file is the dotted path of something that takes `message=` and returns an Airflow
 notifier: a class, or a function of three lines where the notifier calls its text otherwise

@@ -1,4 +1,4 @@
-"""The tables that the ledger knows -> what Airflow's own forms offer, by one Airflow Variable per pipeline.
+"""Offers the ledger's tables in Airflow's own trigger forms, by one Airflow Variable per pipeline.
 
     health, of a capture run ──► Variable tidemark_tables_<pipeline> ──► the DAG processor, as it parses ──► forms
 

@@ -1,4 +1,4 @@
-"""The plugin that Airflow loads: by `plugins/tidemark_plugin.py` in a checkout, by an entry point of the wheel."""
+"""Defines the plugin that Airflow loads: in a checkout by `plugins/tidemark_plugin.py`, else by an entry point."""
 
 from __future__ import annotations
 

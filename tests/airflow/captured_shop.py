@@ -74,6 +74,7 @@ class Shop(Pipeline):
         auto_backfill: bool = False,
         health: str = "red",
         merge: str = "{}",
+        follow: str = "null",
     ) -> PipelineConfig:
         self.file.write_text(
             "source: {connection: shop_source}\n"
@@ -91,6 +92,7 @@ class Shop(Pipeline):
             f"alerts: {{health: {health}}}\n"
             f"bounds: {{wait_s: {wait_s}}}\n"
             f"merge: {merge}\n"
+            f"follow: {follow}\n"
         )
         return load(self.file)
 

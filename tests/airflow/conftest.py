@@ -29,10 +29,12 @@ tables: [shop.*]
 lake: lake
 """
 SPREAD = SHOP + "merge: {every: 10m, rows: 20000, applications: 3}\n"
+FOLLOWING = SHOP + 'schedule: "*/15 * * * *"\nfollow: {every: 2s}\n'
 # Pipeline files of which a process parses all: name -> text.
 FOLDERS = {
     "sound": {"shop.yaml": SHOP},
     "spread": {"shop.yaml": SPREAD},
+    "following": {"shop.yaml": FOLLOWING},
     "broken": {
         "shop.yaml": SHOP,
         "stock.yaml": SHOP.replace("tables", "tabels") + "schedul: null\n",

@@ -46,12 +46,16 @@ def flags_of_a_driver(options: str | None = "", *, ends_well: bool = True) -> st
         return flags
 
 
-def test_the_first_driver_makes_what_the_next_ones_use(folder: Path) -> None:
+def test_the_first_driver_makes_what_the_next_ones_use(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     assert flags_of_a_driver().startswith("-XX:ArchiveClassesAtExit=")
+    assert "archives its classes when its work is done, once: some 20 s of this task" in caplog.text
+    caplog.clear()
     (archive,) = folder.iterdir()
     assert archive.suffix == ".jsa"
     for _ in range(2):
         assert flags_of_a_driver().startswith(f"-XX:SharedArchiveFile={archive} ")
+    assert caplog.text == ""
 
 
 def test_one_driver_makes_it_and_those_beside_it_start_without(folder: Path) -> None:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
-from airflow.sdk import BaseNotifier
+from airflow.sdk import BaseNotifier, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from msgspec.structs import replace
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
 from tests.support.backfills import open_backfill
-from tests.support.runs import a_run
+from tests.support.runs import a_run, has_run
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import Alerts, PipelineConfig
 from tidemark.config.file_reader import load
-from tidemark.errors import UnexpectedError
+from tidemark.errors import DiskFull, UnexpectedError
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.observations import runs
+from tidemark.observe.health import look
 from tidemark_airflow import offered_tables
+from tidemark_airflow.failures import guarded
 from tidemark_airflow.operators.health_operator import HealthOperator
+from tidemark_airflow.operators.run_figures import timed
 
 ERROR = ErrorRecord("TargetDiffers", "FIX_TARGET", "The Delta table has other columns. Undo that.")
 told: list[str] = []
@@ -59,6 +63,7 @@ def config(tmp_path: Path, source: str, empty_ledger_database: str, monkeypatch:
     file.write_text(SHOP)
     config = load(file)
     preflight(a_run(config, source=source, ledger=empty_ledger_database)).raise_for_errors()
+    has_run(empty_ledger_database)
     told.clear()
     return config
 
@@ -94,6 +99,27 @@ def test_a_pipeline_that_is_exact_is_green(config: PipelineConfig, empty_ledger_
     assert (run.figures.verdict, run.figures.tables) == ("ok", {"exact": 2})
     assert run.figures.source_lsn is not None
     assert run.figures.confirmed_lsn is not None
+
+
+def test_a_stage_that_failed_says_why_where_the_page_looks(config: PipelineConfig, empty_ledger_database: str) -> None:
+    class Full(BaseOperator):
+        @guarded
+        @timed
+        def execute(self, context: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    task = Full(task_id="drain")
+    task.config = config
+    context: Any = {"ti": SimpleNamespace(dag_id="shop_capture", run_id="manual__1", task_id="drain", map_index=-1)}
+    with pytest.raises(DiskFull):
+        task.execute(context)
+    with open_ledger(empty_ledger_database, "shop") as book:
+        health = look(book, config)
+    (concern,) = health.of("warning")
+    assert concern.message.startswith(
+        "The last run of shop_capture failed in drain. There is no space left on the disk"
+    )
+    assert "make it larger" in concern.message
 
 
 def test_a_parked_table_is_red_for_as_long_as_it_is_parked(

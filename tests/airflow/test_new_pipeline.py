@@ -19,7 +19,7 @@ from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import PipelineConfig
 from tidemark.config.file_reader import load
 from tidemark.ledger import migrations
-from tidemark_airflow.dag_factory import maintenance_dag, verify_dag
+from tidemark_airflow.dag_factory import capture_dag, maintenance_dag, verify_dag
 
 TASKS: dict[str, Callable[[PipelineConfig], BaseOperator]] = {
     "plan": lambda config: verify_dag(config).get_task("plan"),
@@ -57,6 +57,16 @@ def test_nothing_captured_is_nothing_to_do(
         migrations.migrate(empty_ledger_database)
     with pytest.raises(AirflowSkipException, match="shop_capture has not run yet"):
         execute(TASKS[task](config))
+
+
+def test_a_database_without_a_table_is_nothing_to_do(
+    config: PipelineConfig, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[*]"}')
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA shop CASCADE")
+    with pytest.raises(AirflowSkipException, match="The database has no table yet"):
+        execute(capture_dag(config).get_task("preflight"))
 
 
 def test_a_pipeline_that_captures_is_cleaned_up(

@@ -78,6 +78,7 @@ def site(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     source, ledger, metadata = create_database(postgres, "source"), create_database(postgres, "ledger"), new_metadata()
+    empty = create_database(postgres, "ledger")
     many_tables.make(source, ledger)
     folder = tmp_path_factory.mktemp("page")
     pipelines = folder / "pipelines"
@@ -86,6 +87,9 @@ def site(
     (pipelines / "away.yaml").write_text(
         "source: {connection: nowhere}\nledger: {connection: nowhere}\ntables: [a.b]\nlake: ../lake\n"
     )
+    (pipelines / "fresh.yaml").write_text(
+        "source: {connection: shop_source}\nledger: {connection: fresh_ledger}\ntables: ['*.*']\nlake: ../fresh\n"
+    )
     airflow = AirflowHome(
         folder / "airflow",
         metadata,
@@ -93,6 +97,7 @@ def site(
         {
             "shop_source": postgres_connection(source),
             "tidemark_ledger": postgres_connection(ledger),
+            "fresh_ledger": postgres_connection(empty),
             "spark_default": spark_connection(),
         },
         users={"admin": "admin", "vera": "viewer", "uma": "user", "nora": ""},
@@ -102,7 +107,7 @@ def site(
         airflow.wait_until_healthy("metadatabase")
         yield Site(airflow, ledger, {user: airflow.token(user) for user in airflow.users})
     many_tables.drop_slot(source)
-    for database in (source, ledger, metadata):
+    for database in (source, ledger, empty, metadata):
         drop_database(postgres, database)
 
 
@@ -245,6 +250,16 @@ def test_a_pipeline_whose_databases_are_away_says_so(site: Site) -> None:
     assert set(shown["unseen"]) == {"source", "ledger"}
     status, refused = site.ask("/tidemark/api/pipelines/away/figures")
     assert (status, "nowhere" in refused["detail"]) == (503, True)
+
+
+def test_a_pipeline_that_never_ran_is_new_and_says_the_next_step(site: Site) -> None:
+    shown = site.ask("/tidemark/api/pipelines/fresh")[1]
+    assert (shown["health"], shown["unseen"]) == ("warning", {})
+    assert [(concern["kind"], concern["severity"]) for concern in shown["concerns"]] == [("new", "warning")]
+    done = {step["name"]: step["done"] for step in shown["first_steps"]}
+    assert done == {"connections": True, "slot": False, "capture": False, "backfill": False, "first proof": False}
+    assert shown["may"]["replay"] is True
+    assert site.ask("/tidemark/api/pipelines/shop")[1]["first_steps"] == []
 
 
 def test_airflow_shows_the_page_in_its_navigation_and_on_every_dag(site: Site) -> None:

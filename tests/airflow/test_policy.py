@@ -72,7 +72,7 @@ def test_nothing_ends_a_backfill_that_takes_days(backfill: dict[str, Any]) -> No
     assert backfill["dagrun_timeout_s"] is None
     assert backfill["tasks"]["read_chunks"]["execution_timeout_s"] is None
     assert backfill["tasks"]["read_chunks"]["retries"] == 10
-    assert backfill["tasks"]["report"]["retries"] == 20
+    assert backfill["tasks"]["report"]["retries"] == 2
 
 
 def test_the_same_task_of_two_runs_does_not_overlap(backfill: dict[str, Any]) -> None:
@@ -113,6 +113,20 @@ def test_several_applications_are_one_mapped_task_behind_one_that_spreads(
     assert (tasks["merge"]["retries"], tasks["confirm"]["trigger_rule"]) == (1, "none_failed")
     if dag == "shop_capture":
         assert facts["dagrun_timeout_s"] > 2 * 3 * tasks["merge"]["execution_timeout_s"], "one worker does them in turn"
+
+
+def test_drain_and_merge_of_a_run_that_follows_work_beside_each_other(parsed: dict[str, dict[str, Any]]) -> None:
+    facts = parsed["following"]["dags"]["shop_capture"]
+    tasks = facts["tasks"]
+    assert parsed["following"]["serialized"]["shop_capture"]
+    upstream = {name: sorted(task["upstream"]) for name, task in tasks.items()}
+    both = ["drain", "merge"]
+    assert (upstream["drain"], upstream["merge"]) == (["preflight"], ["preflight"])
+    assert (upstream["confirm"], upstream["health"], len(tasks)) == (both, ["confirm"], 5)
+    assert {tasks[name]["retries"] for name in both} == {10}
+    assert tasks["merge"]["execution_timeout_s"] == 900 + 60 + 3600 + 300, "until the next run is due"
+    assert facts["dagrun_timeout_s"] > 900 + 2 * (3600 + 300)
+    assert parsed["following"]["dags"]["shop_backfill"]["tasks"].keys() == {*BACKFILL_TASKS}
 
 
 def test_every_task_is_retried_and_links_to_its_pipeline(sound: dict[str, Any]) -> None:

@@ -117,7 +117,7 @@ class AlteredTable:
 
     def free(self, *families: str) -> list[Column]:
         """Ordinary columns, of these types if any are named, on which nothing depends."""
-        taken = {*self.key, *self.index_key}
+        taken = {*self.key, *self.index_key, *(c.name for c in self.columns[: self.is_partitioned])}
         return [
             c
             for c in self.columns

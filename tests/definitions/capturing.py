@@ -68,10 +68,12 @@ class Capture:
             pipeline.execute(definition_trigger.create_sql(pipeline.config, role))
 
     def run(self) -> dict[str, str]:
-        """One run of the capture; by table, the errors of preflight and merge."""
+        """One run of the capture; by table, the errors of preflight and merge, and why a pattern leaves it out."""
         report = self.pipeline.preflight()
         report.raise_for_errors()
-        errors = {str(table): str(finding.message) for finding in report.table_errors for table in finding.tables}
+        left_out = [f.message for f in report.findings if f.severity == "warning" and "not captured" in f.message]
+        errors = {message.split()[0].rstrip(":"): message for message in left_out}
+        errors |= {str(table): str(finding.message) for finding in report.table_errors for table in finding.tables}
         self.pipeline.drain()
         errors |= self.lake.merge()
         return errors

@@ -164,7 +164,7 @@ def at_random(seed: int) -> Sequence:
     base = random.choice(BASES)
     names = [name for name in KINDS if fits(base, name)]
     if base == "partitioned":
-        names += [*OF_PARTITIONS] * 3
+        names += [name for name in KINDS if name in OF_PARTITIONS] * 3
     kinds = tuple(random.choice(names) for _ in range(random.randint(3, LONGEST)))
     together = random.random() < 0.3
     gaps = range(len(kinds) + 1)

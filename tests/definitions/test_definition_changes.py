@@ -15,7 +15,7 @@ import pytest
 
 from tests.definitions.altered_table import BASES
 from tests.definitions.book import MakePipeline, Outcome, play_all
-from tests.definitions.expected_marks import MARKED, NOT_YET_EXACT, REWRITES_WITHOUT_EVENT
+from tests.definitions.expected_marks import MARKED, REWRITES_WITHOUT_EVENT
 from tests.definitions.sequences import KINDS, OF_LISTED, OF_PARTITIONS, Sequence, at_random, fits, of_length
 from tests.definitions.shortest import shortest
 
@@ -48,7 +48,7 @@ def wrong(outcome: Outcome) -> str:
 def may_be_marked(outcome: Outcome) -> bool:
     kinds = outcome.sequence.kinds
     rewritten_beside_another = len(kinds) > 1 and not REWRITES_WITHOUT_EVENT.isdisjoint(kinds)
-    return not outcome.has_trigger or rewritten_beside_another or not (MARKED | NOT_YET_EXACT).isdisjoint(kinds)
+    return not outcome.has_trigger or rewritten_beside_another or not MARKED.isdisjoint(kinds)
 
 
 def judged(make: MakePipeline, sequences: Iterable[Sequence], has_trigger: bool) -> list[Outcome]:
@@ -104,9 +104,6 @@ def test_each_kind_alone(has_trigger: bool, make_pipeline: MakePipeline) -> None
     require(counts, with_rows=0.9, with_updates=0.8, with_a_chunk=0.2)
     without = {kind for kind in KINDS if not counts[f"kind {kind}"]}
     assert without == NEEDS_ANOTHER, "kinds that alone change nothing"
-    if has_trigger:
-        exact = {outcome.sequence.kinds[0] for outcome in outcomes if outcome.is_exact}
-        assert not exact & NOT_YET_EXACT, f"exact by now, so not in the list: {exact & NOT_YET_EXACT}"
 
 
 @pytest.mark.thorough

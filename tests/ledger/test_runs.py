@@ -83,3 +83,14 @@ def test_runs_are_put_together_by_stretches_of_time(book: Ledger, generation: Ge
     assert (older.runs, older.red, older.changes, older.lag_s, older.retained_bytes) == (1, 1, 10, 5.0, 0)
     assert (newer.runs, newer.red, newer.changes, newer.lag_s, newer.retained_bytes) == (2, 0, 20, 9.0, 2)
     assert [run.run_id for run in runs.last(book, dag="shop_capture")] == [f"shop_capture/{n}" for n in (2, 1, 0)]
+
+
+def test_of_each_dag_the_newest_run_says_why_it_failed(book: Ledger, generation: Generation) -> None:
+    runs.note_stage(book, "shop_capture/1", "drain", 1.0, failed=True, error="the disk is full")
+    assert [(run.dag, run.stage, run.error) for run in runs.failed(book)] == [
+        ("shop_capture", "drain", "the disk is full")
+    ]
+    runs.note_stage(book, "shop_verify/1", "plan", 1.0, failed=True, error="no")
+    runs.note_stage(book, "shop_verify/1", "plan", 1.0, failed=False)
+    runs.note_stage(book, "shop_capture/2", "drain", 0.001, failed=False)
+    assert runs.failed(book) == []

@@ -103,7 +103,7 @@ def test_an_idle_table_whose_current_is_gone_is_parked_and_a_busy_one_is_the_mer
     def noted(*kinds: Kind) -> str | None:
         """After a look that found these of both tables; why `a` is parked."""
         seen = [TableUpkeep(table, kind, 1, 1, bytes=9) for table in (A, B) for kind in kinds]
-        note(run, [UpkeepResult("p", tuple(seen))])
+        note(run, [A, B], [UpkeepResult("p", tuple(seen))])
         with open_ledger(shop.ledger, shop.config.pipeline) as book:
             row, other = tables.one(book, A), tables.one(book, B)
         assert row is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
+
 from tidemark.config import PipelineConfig
 from tidemark.run import Run
 
@@ -19,3 +21,9 @@ def a_run(
 ) -> Run:
     """A task of a run; what it has no need of may be left out. `fields` are the record's other fields."""
     return Run(config, source, ledger, run_id, holder, **fields)
+
+
+def has_run(ledger: str) -> None:
+    """As if a capture had come to its end just now: the pipeline is not new any more, but for its backfills."""
+    with psycopg.connect(ledger, autocommit=True) as connection:
+        connection.execute("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")

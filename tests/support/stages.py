@@ -156,13 +156,14 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
     retired = retire(replace(stage_input.run("retire"), now=later))
     compacting = stage_input.run("compact")
     plan = compaction_runs.plan_inspection(compacting)
-    assert plan is not None
+    if plan is None:  # nothing was merged since the last one
+        return retired, {"left": [], "compacted": 0}
     results = [apply(plan)]
     for group in compaction_runs.groups(compacting.config, results[0]):
         with compaction_runs.plan_current(compacting, group) as leased_plan:
             if leased_plan is not None:
                 results.append(apply(leased_plan))
-    return retired, compaction_runs.note(compacting, results)
+    return retired, compaction_runs.note(compacting, plan.tables, results)
 
 
 def main(stage: str, path: str) -> None:

@@ -267,7 +267,7 @@ def test_every_application_imports_with_airflow_blocked(application: Path) -> No
 
 
 def test_there_is_an_application() -> None:
-    assert [path.stem for path in APPLICATIONS] == ["compact_tables", "merge_batch", "replay_tables"]
+    assert [path.stem for path in APPLICATIONS] == ["compact_tables", "follow_plans", "merge_batch", "replay_tables"]
 
 
 def test_no_file_has_a_name_that_says_nothing() -> None:

@@ -39,6 +39,7 @@ MAY_SEE = {
     "not_compared",
     "on_failure",
     "is_gone",
+    "as_full",
     "as_refusal",
     "may_pass",
     "told",

@@ -64,7 +64,9 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
         source, ledger = _database(server, "regression"), _database(ledger_server, "ledger")
         migrations.migrate(ledger)
         lake = folder / "lake"
-        config = pipeline_config("witness", lake, (TableRule("*.*"),), {"drain_stall_s": 120, "lock_timeout_s": 5})
+        # A test's own sessions may hold a lock, or a transaction open, for as long as a chunk waits.
+        bounds = {"drain_stall_s": 120, "lock_timeout_s": 2, "join_wait_s": 2}
+        config = pipeline_config("witness", lake, (TableRule("*.*"),), bounds)
         spark = local_spark.start(folder / "spark")
         environment = Environment(config, source, ledger, folder, lambda: spark)
         database = CapturedDatabase(environment)

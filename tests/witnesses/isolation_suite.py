@@ -191,8 +191,7 @@ class IsolationSuite:
 
     def _is_blocked(self, pid: int, pids: list[int]) -> bool:
         blocked = "SELECT pg_catalog.pg_isolation_test_session_is_blocked(%s, %s::int4[])"
-        with psycopg.connect(self.database.environment.source, autocommit=True) as connection:
-            row = connection.execute(blocked, (pid, pids)).fetchone()
+        row = self.database.environment.session("watching").execute(blocked, (pid, pids)).fetchone()
         return bool(row and row[0])
 
     def _between(self, schema: str, *, has_chunk: bool) -> str | None:

@@ -96,6 +96,8 @@ def _environment(checkout: Checkout) -> None:
         with_pip = True
     log = checkout.logs / "venv.log"
     options = [] if with_pip else ["--without-pip"]
+    if checkout.venv.is_symlink():  # --clear would empty the environment that it names
+        checkout.venv.unlink()
     run([sys.executable, "-m", "venv", "--clear", *options, checkout.venv], log, env=os.environ)
     if not with_pip:
         _bootstrap(checkout, [sys.executable, "-m", "pip", "--python", checkout.python], ("pip",))

@@ -1,4 +1,4 @@
-"""Matches high watermarks in the stream with read chunks: the chunks that a batch claims (R7).
+"""Decides which read chunks a batch claims, rejects or sweeps, by the high watermarks in the stream (R7).
 
     before the heartbeat   unclaimed chunks of the ledger ──► another high watermark each: any later message is valid
                            evidence, so a reader that died before its own costs nothing

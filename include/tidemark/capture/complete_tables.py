@@ -1,4 +1,4 @@
-"""Finds the tables with nothing left to merge, which the application records in `_positions`, and acts on that record.
+"""Computes what a plan writes to `_positions`: the tables with nothing left to merge. Ends the swap of new tables.
 
 The staged position is read first, and the waiting tables afterwards. A batch that is registered in between makes its
 tables wait, so no table is recorded as complete while it lacks a change.

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import psycopg
@@ -41,13 +43,14 @@ from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.staged import batches
 from tidemark.ledger.staged import generations as ledger_generations
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
-from tidemark.pgoutput.messages import LogicalMessage
+from tidemark.pgoutput.messages import LogicalMessage, index_of_commit, relations_among
 from tidemark.postgres import postgres_session
 from tidemark.postgres.postgres_session import to_the_same_server
 from tidemark.run import Run
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source.wal import slot
 from tidemark.source.wal.replication import (
@@ -60,7 +63,7 @@ from tidemark.source.wal.replication import (
 )
 from tidemark.source.wal.slot_server import at_slot
 from tidemark.source.wal.slot_use import take_when_free
-from tidemark.source.wal.wal_messages import emit_heartbeat
+from tidemark.source.wal.wal_messages import Heartbeat, emit_heartbeat
 from tidemark.staging.abandoned_folders import abandoned, read_name
 from tidemark.staging.staged_folders import StagedFolders
 from tidemark.storage.store import Store
@@ -104,40 +107,72 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0, replay: 
     config = run.config
     with open_ledger(run.ledger, config.pipeline, config.application_name) as book:
         migrations.require(book.connection)
-        staged = _of_run(book, run.run_id)
+        staged = of_run(book, run.run_id)
         if _is_done(book, staged):
             leases.give_back_of_dead_try(book, leases.SLOT, run.holder)
             return staged
-        with (
-            leases.hold(run.ledger, config.pipeline, leases.SLOT, run.holder, wait_s=wait_s) as lease,
-            postgres_session.connect(
-                run.source,
-                application_name=config.application_name,
-                lock_timeout_s=config.bounds.lock_timeout_s,
-            ) as source_conn,
-            postgres_session.outages(),
-        ):
-            # The lease keeps every preflight from noting another file while this drain works.
-            pipeline_files.require(book, config.digest)
-            store = Store(config.lake, config.lake_access)
-            folders = look_into_staging(book, store)
-            open_generation = generation.settle(config, source_conn, book, folders, lease)
-            staged = _of_run(book, run.run_id)
+        with slot_taken(run, book, wait_s) as taken:
+            staged = of_run(book, run.run_id)
             if _is_done(book, staged):
                 return staged  # staged by an earlier try that died before it could register
-            replayed = _to_replay(book, open_generation.number, replay)
-            if _valve(config, source_conn, open_generation.staged_lsn):
-                confirm.confirm_up_to_staged(run, lease=lease)
-            _remove_abandoned(config, source_conn, book, folders, open_generation.number)
-            with _open_stream(run, source_conn, book, lease, open_generation) as stream:
-                generation.still_continues(source_conn, open_generation)
-                draining = _Draining(run, source_conn, book, store, lease, open_generation)
+            replayed = _to_replay(book, taken.generation.number, replay)
+            with taken.stream() as stream:
+                draining = taken.draining()
+                draining.write_heartbeat()
                 draining.replay(replayed)
                 draining.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
-        return _of_run(book, run.run_id)
+        return of_run(book, run.run_id)
 
 
-def _of_run(ledger: Ledger, run_id: str) -> DrainResult:
+@contextmanager
+def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[SlotTaken]:
+    """The lease `slot`, waited for up to `wait_s`, a session at the source, and the open generation, settled."""
+    config = run.config
+    with (
+        leases.hold(run.ledger, config.pipeline, leases.SLOT, run.holder, wait_s=wait_s) as lease,
+        postgres_session.connect(
+            run.source,
+            application_name=config.application_name,
+            lock_timeout_s=config.bounds.lock_timeout_s,
+        ) as source_conn,
+        postgres_session.outages(),
+    ):
+        # The lease keeps every preflight from noting another file while this drain works.
+        pipeline_files.require(book, config.digest)
+        store = Store(config.lake, config.lake_access)
+        folders = look_into_staging(book, store)
+        open_generation = generation.settle(config, source_conn, book, folders, lease)
+        yield SlotTaken(run, source_conn, book, folders, lease, open_generation)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTaken:
+    """What a drain works with, as long as it holds the lease `slot`; the generation is as it was when that began."""
+
+    run: Run
+    source: psycopg.Connection[Any]
+    book: Ledger
+    folders: StagedFolders
+    lease: Lease
+    generation: ledger_generations.Generation
+
+    @contextmanager
+    def stream(self) -> Iterator[ReplicationStream]:
+        """The stream from what is staged on, behind the valve, and behind the removal of what dead attempts left."""
+        config, book = self.run.config, self.book
+        if _valve(config, self.source, self.generation.staged_lsn):
+            confirm.confirm_up_to_staged(self.run, lease=self.lease)
+        _remove_abandoned(config, self.source, book, self.folders, self.generation.number)
+        with _open_stream(self.run, self.source, book, self.lease, self.generation) as stream:
+            generation.still_continues(self.source, self.generation)
+            yield stream
+
+    def draining(self, described: Mapping[int, bytes] = MappingProxyType({})) -> Draining:
+        """What stages everything from what is staged now to a heartbeat; `described` as in `Draining`."""
+        return Draining(self, ledger_generations.required(self.book), described)
+
+
+def of_run(ledger: Ledger, run_id: str) -> DrainResult:
     """What the run has registered so far."""
     own = batches.of_run(ledger, run_id)
     opened = ledger_generations.current(ledger)
@@ -254,78 +289,133 @@ def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], led
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-class _Draining:
+@dataclass(frozen=True, slots=True)
+class EndOfDrain:
+    """Where a stream stands behind a heartbeat: what is staged, the messages that it gave beyond it, the RELATION
+    messages that it does not repeat (`pgoutput.decoder`), and whether it described what it would have to."""
+
+    staged_lsn: Lsn
+    messages: Sequence[bytes]
+    described: Mapping[int, bytes]
+    has_strange_partitions: bool
+
+
+class Draining:
     """Everything between the first message and the heartbeat."""
 
     def __init__(
         self,
-        run: Run,
-        source_conn: psycopg.Connection[Any],
-        ledger: Ledger,
-        store: Store,
-        lease: Lease,
+        taken: SlotTaken,
         open_generation: ledger_generations.Generation,
+        described: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
-        config = run.config
-        self._run = run
+        """`open_generation` is as it is now, `described` what the decoder knows of a connection that is not new."""
+        config, source_conn, ledger = taken.run.config, taken.source, taken.book
+        self._run = taken.run
         self._config = config
         self._source = source_conn
         self._ledger = ledger
-        self._store = store
-        self._lease = lease
+        self._store = taken.folders.store
+        self._lease = taken.lease
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
-        self._looking = Looking(config, source_conn, ledger, store, self._server, open_generation)
+        self._looking = Looking(config, source_conn, ledger, self._store, self._server, open_generation)
         self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
         # The same names may be other columns by now, so it is asked about at every message.
         self._decoder = Decoder(
             schemas.schema_for,
             open_generation.number,
-            run.salt,
+            taken.run.salt,
             self._next_xid,
             lambda _: True,
             self._looking.partitions.note,
             self._note_message,
+            described,
         )
         self._watermarks = Watermarks(ledger, open_generation.number)
-        emit_again(source_conn, ledger, open_generation.number)
-        self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
+        self._heartbeat: Heartbeat | None = None
         self._heartbeat_commit: Lsn | None = None
         self._told_messages = 0
         self._silence: Wait | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
 
+    @property
+    def looks(self) -> Mapping[str, Fingerprint]:
+        """The look at each table that it began with."""
+        return self._looking.looks
+
+    def write_heartbeat(self) -> None:
+        """Write the message that it ends at, behind another watermark of each chunk that waits for one."""
+        number = self._generation.number
+        emit_again(self._source, self._ledger, number)
+        self._heartbeat = emit_heartbeat(self._source, self._config, number, self._lease.attempt)
+
     def replay(self, asked: Collection[str]) -> None:
         """Have these tables built anew from the heartbeat on."""
         self._looking.replay(asked)
 
-    def until_heartbeat(self, stream: ReplicationStream, run_s: float) -> None:
-        """Read, decode, stage and register; ends when the heartbeat is registered or, at the
-        end of a batch, `run_s` is over."""
+    def until_heartbeat(
+        self,
+        stream: ReplicationStream,
+        run_s: float = math.inf,
+        *,
+        first: Sequence[bytes] = (),
+        heartbeat_is_due: Callable[[], float] = lambda: 0.0,
+    ) -> EndOfDrain | None:
+        """Read, decode, stage and register; ends when the heartbeat is registered or, at the end of a batch, `run_s` is
+        over: then the result is None.
+
+        `first` are messages that the stream gave already. `heartbeat_is_due` tells in how many seconds the heartbeat is
+        written, if it is not yet.
+        """
         ends_at = self._run.clock() + run_s
         block_bytes = min(BLOCK_BYTES, self._config.bounds.batch_bytes)
+        payloads = list(first)
         try:
-            going_on = True
-            while going_on:
-                payloads = stream.read(block_bytes, READ_S)
+            while True:
+                wait_s = READ_S
+                if self._heartbeat is None:
+                    wait_s = min(READ_S, heartbeat_is_due())
+                    if wait_s <= 0:
+                        self.write_heartbeat()
+                        stream.note_work()
+                        wait_s = READ_S
+                payloads = payloads or stream.read(block_bytes, wait_s)
                 self._batch.count_skipped(stream.take_skipped())
                 if self._lease.lost:
                     self._lease.check(self._ledger, leases.SLOT)
                 if not payloads:
-                    self._look_for_a_stall(stream)
+                    if self._heartbeat is not None:
+                        self._look_for_a_stall(stream, self._heartbeat)
                     continue
                 self._silence = None
-                if stream.sent_lsn >= self._heartbeat.after_lsn:
+                if self._heartbeat is not None and stream.sent_lsn >= self._heartbeat.after_lsn:
                     stream.expect_end()
+                described = self._decoder.described
                 block = self._decoder.decode(payloads, XLOG_HEADER_BYTES)
-                going_on = self._stage(block, sum(map(len, payloads)), ends_at)
+                if not self._stage(block, sum(map(len, payloads)), ends_at):
+                    return self._end(payloads, described)
+                payloads = []
         finally:
             self._batch.abandon()
+
+    def _end(self, payloads: Sequence[bytes], described: dict[int, bytes]) -> EndOfDrain | None:
+        """What the stream goes on with behind the heartbeat, which stands in the last block."""
+        if self._heartbeat_commit is None or self._batch.start_lsn <= self._heartbeat_commit:
+            return None
+        behind = 1 + index_of_commit(payloads, XLOG_HEADER_BYTES, self._heartbeat_commit)
+        described |= relations_among(payloads[:behind], XLOG_HEADER_BYTES)
+        strange = self._decoder.has_strange_partitions
+        return EndOfDrain(self._batch.start_lsn, payloads[behind:], described, strange)
+
+    def abandon(self) -> None:
+        """Let go of it before it stages anything."""
+        self._batch.abandon()
 
     def _stage(self, block: DecodedBlock, size: int, ends_at: float) -> bool:
         """Put a block into the open batch, ending batches where a bound says so. False when the run ends."""
         for message in block.messages:
-            if self._heartbeat.is_in(message):
+            if self._is_heartbeat(message):
                 self._heartbeat_commit = message.commit_lsn
         while True:
             batch = self._batch
@@ -348,9 +438,12 @@ class _Draining:
     def _add(self, block: DecodedBlock, size: int) -> None:
         self._batch.add(block, size, self._next_xid)
         self._looking.note(block)
-        ours = self._watermarks.add(block) + sum(map(self._heartbeat.is_in, block.messages))
+        ours = self._watermarks.add(block) + sum(map(self._is_heartbeat, block.messages))
         told, self._told_messages = min(self._told_messages, len(block.messages) - ours), 0
         self._batch.count_skipped(len(block.messages) - ours - told)
+
+    def _is_heartbeat(self, message: LogicalMessage) -> bool:
+        return self._heartbeat is not None and self._heartbeat.is_in(message)
 
     def _note_message(self, message: LogicalMessage) -> None:
         self._told_messages += self._looking.told.note(message)
@@ -378,7 +471,7 @@ class _Draining:
         reach("drain.before_register")
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         if heartbeat_lsn is not None:
-            self._looking.staged_all()
+            self._looking.staged_all(WalPoint(self._server.timeline, staged.end_lsn))
         reach("drain.after_register")
         log.info(
             "Registered [%s, %s): %s of %s in %s",
@@ -452,14 +545,14 @@ class _Draining:
 
     # --- silence ------------------------------------------------------------------------------------------------------
 
-    def _look_for_a_stall(self, stream: ReplicationStream) -> None:
+    def _look_for_a_stall(self, stream: ReplicationStream, heartbeat: Heartbeat) -> None:
         """A server that still reads WAL, or works through a transaction of which nothing is published, has only nothing
         to send; one that does neither is stalled, and the error says on what."""
         stall_s = self._config.bounds.drain_stall_s
         self._silence = self._silence or Wait(math.inf)
         there = at_slot(self._source, self._config.slot)
         cause = partial(why_silent, there, self._config.slot, stream.pid, stream.sent_lsn)
-        self._silence.log_if_due(lambda: f"the source's messages up to {self._heartbeat.after_lsn}: {cause()}")
+        self._silence.log_if_due(lambda: f"the source's messages up to {heartbeat.after_lsn}: {cause()}")
         # Each time: one look would now and then meet it between two pieces of work.
         if self._silence.waited_s < LONGEST_WORK_S and is_at_work(there, stream.pid):
             stream.note_work()
@@ -470,7 +563,7 @@ class _Draining:
             return
         raise DrainStalled(
             waited=duration(stall_s),
-            target_lsn=self._heartbeat.after_lsn,
+            target_lsn=heartbeat.after_lsn,
             cause=cause(),
         )
 

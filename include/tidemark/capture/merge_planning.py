@@ -92,10 +92,12 @@ class Ingested:
 @dataclass(frozen=True, slots=True)
 class PlanScope:
     """What a plan may hold. By default every table that is due; with `all_of_them` those too that wait by choice
-    (`capture.deferral`); of both `tables` alone, if somebody has chosen them already: they do not wait any more."""
+    (`capture.deferral`); of both `tables` alone, if somebody has chosen them already: they do not wait any more.
+    Those of `without` it never holds."""
 
     all_of_them: bool = False
     tables: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
 
 
 def make_plan(run: Run, scope: PlanScope = PlanScope()) -> MergePlan | None:
@@ -155,7 +157,7 @@ def may_be_planned(ledger: Ledger, run: Run, scope: PlanScope) -> list[str]:
     are_chosen = scope.tables is not None
     due = deferral.look(ledger, run.config, run.now(), all_of_them=scope.all_of_them or are_chosen)
     names = due.tables if scope.tables is None else due.tables & scope.tables
-    waiting = batches.unapplied_counts(ledger, names - replays.waiting(ledger))
+    waiting = batches.unapplied_counts(ledger, names - replays.waiting(ledger) - scope.without)
     if due.deferred:
         log.info("%s due%s", counted(len(waiting), "table"), due.said)
     return sorted(waiting)
@@ -163,11 +165,8 @@ def may_be_planned(ledger: Ledger, run: Run, scope: PlanScope) -> list[str]:
 
 def awaiting_their_name(ledger: Ledger, scope: PlanScope) -> list[str]:
     """The complete tables that wait for their name, among those that the application may merge."""
-    return sorted(
-        complete_tables.awaiting_their_name(ledger)
-        if scope.tables is None
-        else complete_tables.awaiting_their_name(ledger) & scope.tables
-    )
+    awaiting = complete_tables.awaiting_their_name(ledger) - scope.without
+    return sorted(awaiting if scope.tables is None else awaiting & scope.tables)
 
 
 def _say_what_is_left(lease: Lease, tables_by_name: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from tidemark.capture.merge_planning import Ingested, IngestedTable
@@ -37,6 +37,19 @@ class AdvancedTable:
     rows: dict[str, int]
     lag_s: float | None
     definition_changes: tuple[DefinitionChange, ...] = ()
+
+
+def summed(ingested: Iterable[Ingested]) -> Ingested:
+    """Many results as one, with one entry per table and generation, for `advanced`: what a run that follows the source
+    for a day keeps of its merges."""
+    together: dict[tuple[str, int], IngestedTable] = {}
+    for table in (table for one in ingested for table in one.tables):
+        before = together.get((table.table, table.generation))
+        if before is not None:
+            rows = dict(Counter(before.rows) + Counter(table.rows))
+            table = replace(table, before=before.before, rows=rows, seconds=before.seconds + table.seconds)
+        together[table.table, table.generation] = table
+    return Ingested((), tuple(together.values()))
 
 
 def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:

@@ -5,13 +5,14 @@ The same models generate docs/configuration.md (`options_page`) and docs/pipelin
 """
 
 from tidemark.config.pipeline import PipelineConfig
-from tidemark.config.sections import Alerts, Bounds, Maintenance, Merge
+from tidemark.config.sections import Alerts, Bounds, Follow, Maintenance, Merge
 from tidemark.config.table_rules import Evolve, TableRule, split_pattern
 
 __all__ = [
     "Alerts",
     "Bounds",
     "Evolve",
+    "Follow",
     "Maintenance",
     "Merge",
     "PipelineConfig",

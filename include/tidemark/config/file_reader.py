@@ -185,6 +185,7 @@ def _config(file: PipelineFile, path: Path, lines: dict[Place, int]) -> Pipeline
         mask_salt_connection=file.mask_salt_connection,
         alerts=file.alerts,
         merge=file.merge,
+        follow=file.follow,
         maintenance=file.maintenance,
         bounds=Bounds(**file.bounds.model_dump()),
         path=str(path),

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemark.config.sections import Alerts, Bounds, Maintenance, Merge
+from tidemark.config.sections import Alerts, Bounds, Follow, Maintenance, Merge
 from tidemark.config.table_rules import Evolve, TableRule, TableRules, split_pattern
 from tidemark.names import TableName
 from tidemark.storage.lake_access import LakeAccess
@@ -38,6 +38,7 @@ class PipelineConfig:
     mask_salt_connection: str | None = None
     alerts: Alerts = field(default_factory=Alerts)
     merge: Merge = field(default_factory=Merge)
+    follow: Follow | None = None
     maintenance: Maintenance = field(default_factory=Maintenance)
     bounds: Bounds = field(default_factory=Bounds)
     path: str = ""

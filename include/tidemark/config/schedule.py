@@ -1,4 +1,4 @@
-"""Computes the longest time between two runs of a DAG from its schedule, in seconds.
+"""Computes the longest time between two runs of a DAG from its schedule, in seconds, and when the next one is due.
 
 Preflight compares it with the time that the source tolerates (`idle_replication_slot_timeout`). Only the five-field
 cron form and Airflow's presets are parsed. Any other schedule gives None; Airflow judges it.
@@ -7,6 +7,7 @@ cron form and Airflow's presets are parsed. Any other schedule gives None; Airfl
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -60,6 +61,31 @@ def longest_gap_s(schedule: str | None) -> float | None:
     within = [later - earlier for earlier, later in pairwise(times)]
     between = [(later - earlier) * _DAY_S + times[0] - times[-1] for earlier, later in pairwise(runs)]
     return float(max(within + between, default=0)) or None
+
+
+def next_after(schedule: str | None, moment: datetime) -> datetime | None:
+    """When the next run is due, of those later than the moment, in UTC as Airflow reads a schedule; None as above, and
+    for one that names no day within five years."""
+    if longest_gap_s(schedule) is None:
+        return None
+    fields = _PRESETS.get(schedule or "", schedule or "").lower().split()
+    minutes, hours, days, months, weekdays = (
+        _values(field, *limits, number) or set()
+        for number, (field, limits) in enumerate(zip(fields, _FIELDS, strict=True))
+    )
+    weekdays = {day % 7 for day in weekdays}
+    either = not fields[2].startswith("*") and not fields[4].startswith("*")
+    first = moment.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+    for number in range(5 * 366):
+        day = (first + timedelta(days=number)).replace(hour=0, minute=0) if number else first
+        by_day, by_weekday = day.day in days, day.isoweekday() % 7 in weekdays
+        if day.month not in months or not ((by_day or by_weekday) if either else (by_day and by_weekday)):
+            continue
+        of_day = ((hour, minute) for hour in sorted(hours) for minute in sorted(minutes))
+        at = next((time for time in of_day if time >= (day.hour, day.minute)), None)
+        if at is not None:
+            return day.replace(hour=at[0], minute=at[1])
+    return None
 
 
 def longest_silence_s(config: PipelineConfig) -> float | None:

@@ -79,6 +79,12 @@ def _check_time(text: str) -> str:
     return text
 
 
+def _check_pace(text: str) -> str:
+    if not 1 <= _seconds(text) <= 300:
+        raise ValueError
+    return text
+
+
 def _seconds(text: str) -> int:
     return int(text[:-1]) * _UNIT_S[text[-1]]
 
@@ -135,6 +141,12 @@ Every = Annotated[
     Field(pattern="^[0-9]{1,9} *[smhd]$"),
     AfterValidator(_check_time),
     _Expected("a whole number with s, m, h or d, from 1m to 1d"),
+]
+Pace = Annotated[
+    str,
+    Field(pattern="^[0-9]{1,9} *[sm]$"),
+    AfterValidator(_check_pace),
+    _Expected("a whole number with s or m, from 1s to 5m"),
 ]
 Pattern = Annotated[
     str,
@@ -286,6 +298,20 @@ class Merge(_Section):
         return _GRID + ((since - _GRID) // every + 1) * every
 
 
+class Follow(_Section):
+    """Has a capture run follow the source until the next one is due: drain and merge work beside each other, batch by
+    batch, with one Spark application for the run. Without it a run stages what is there, merges it, and ends."""
+
+    every: Pace
+    """a whole number with `s` or `m`, from `1s` to `5m`: the least time between two batches of a run; a change that
+    comes after a longer pause is staged at once"""
+
+    @property
+    def every_s(self) -> int:
+        """In seconds."""
+        return _seconds(self.every)
+
+
 class Maintenance(_Section):
     """When the DAG `<pipeline>_maintenance` runs, and how long it keeps staging, older versions of the Delta tables,
     and tables that were put aside (None: for good). Its thresholds stand in `target.table_compaction`."""
@@ -388,6 +414,8 @@ class PipelineFile(_Section):
     """receiver and thresholds of alerts, see below"""
     merge: Merge = Merge()
     """times of merges and number of Spark applications, see below"""
+    follow: Annotated[Follow | None, _or_alone("every", Follow)] = None
+    """whether a run follows the source until the next one is due, and how often it stages and merges, see below"""
     maintenance: Maintenance = Maintenance()
     """schedule of clean-ups and retention times, see below"""
     bounds: BoundsSection = BoundsSection()
@@ -428,6 +456,15 @@ class PipelineFile(_Section):
             _refuse([((hashed[0],), "mask sha256 needs mask_salt_connection: without a salt it can be guessed")])
         return salt
 
+    @field_validator("follow")
+    @classmethod
+    def _follows_in_one_application(cls, follow: Follow | None, info: ValidationInfo) -> Follow | None:
+        if follow is not None and info.data.get("schedule", "") is None:
+            raise ValueError('needs a schedule: a run follows until the next one is due; "@continuous" is one')
+        if follow is not None and info.data.get("merge", Merge()).applications != 1:
+            raise ValueError("needs merge.applications: 1, since a run that follows has one Spark application")
+        return follow
+
 
 # Section -> its model; "" is the file itself.
 SECTIONS: Final[dict[str, type[BaseModel]]] = {
@@ -439,6 +476,7 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "spark": SparkSection,
     "alerts": Alerts,
     "merge": Merge,
+    "follow": Follow,
     "maintenance": Maintenance,
     "bounds": BoundsSection,
 }

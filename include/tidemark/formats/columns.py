@@ -1,4 +1,4 @@
-"""Defines the Arrow schema of staged files and chunks: `TableSchema` -> `pa.Schema`.
+"""Defines the Arrow schemas of staged files, of chunks, and of the rows of `current`: `TableSchema` -> `pa.Schema`.
 
 Metadata first, then the source's columns, then what only some tables have:
 

@@ -8,6 +8,7 @@
     <pipeline>/chunks/<backfill>/<schema>.<table>/<chunk>-<attempt>/v<schema version>-<n>.parquet
     <pipeline>/plans/<plan>/plan.json, result.json
     <pipeline>/plans/<plan>/chunks/<schema>.<table>/<chunk>-<attempt>/part-<uuid>.parquet
+    <pipeline>/following/<attempt>/beat, order-<n>    what the one application of a run that follows the source is to do
     <pipeline>/maintenance/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
     <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
@@ -106,6 +107,22 @@ def result_file(pipeline: str, plan: str) -> str:
 def rest_folder(pipeline: str, plan: str, table: TableName) -> str:
     """What the merge of a plan reads of a table's chunks where it adds their other rows as they are."""
     return f"{plan_folder(pipeline, plan)}/chunks/{_one_name(table)}"
+
+
+def following_root(pipeline: str) -> str:
+    return f"{pipeline}/following"
+
+
+def following_folder(pipeline: str, attempt: str) -> str:
+    return f"{following_root(pipeline)}/{attempt}"
+
+
+def beat_file(pipeline: str, attempt: str) -> str:
+    return f"{following_folder(pipeline, attempt)}/beat"
+
+
+def order(number: int) -> str:
+    return f"order-{number}"
 
 
 def maintenance_root(pipeline: str) -> str:

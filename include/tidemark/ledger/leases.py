@@ -8,6 +8,9 @@
 The fence is the attempt, not the time: a task that slept past its lease still owns it, unless another attempt took it.
 `check` locks the row inside the caller's transaction, so a takeover waits for that transaction. An end later than
 `lease_s` from now shows that the ledger's clock was set back: such a lease is shortened, and a live holder renews it.
+Whoever waits for a lease says so in `lease_waits`. A task that holds one for as long as it likes, as that which follows
+the source does, looks there (`awaited`) and lets it go.
+
 Names are `slot`, `table:<id>`, `range:<id>`; `hold` takes several in name order, all or none; `hold_free` takes those
 that are free.
 """
@@ -30,6 +33,8 @@ from tidemark.wait_log import Wait
 from tidemark.wording import moment
 
 SLOT = "slot"
+# How long somebody who waits counts as waiting after each look.
+WAITING_S: Final = 5.0
 # Later than any lease ends that was taken or renewed by the clock of now.
 FAR_S: Final = 3600.0
 
@@ -97,7 +102,7 @@ def hold(
     lease = Lease(pipeline, tuple(sorted(names)), holder, str(uuid4()))
     with open_ledger(conninfo, pipeline) as ledger:
         _end_what_a_faster_clock_left(ledger, lease_s)
-        _wait_for(wait_s, partial(_try_to_take, ledger, lease, lease_s))
+        _wait_for(ledger, lease, wait_s, partial(_try_to_take, ledger, lease, lease_s))
     with _renewed(conninfo, lease, lease_s):
         yield lease
 
@@ -113,7 +118,7 @@ def hold_free(
     lease = Lease(pipeline, tuple(sorted(set(names))), holder, str(uuid4()))
     with open_ledger(conninfo, pipeline) as ledger:
         _end_what_a_faster_clock_left(ledger, lease_s)
-        _wait_for(wait_s, partial(_try_to_take_free, ledger, lease, lease_s))
+        _wait_for(ledger, lease, wait_s, partial(_try_to_take_free, ledger, lease, lease_s))
     with _renewed(conninfo, lease, lease_s):
         yield lease
 
@@ -180,12 +185,43 @@ def ended(ledger: Ledger, attempt: str) -> bool:
     return row is None
 
 
-def _wait_for(wait_s: float, try_to_take: Callable[[], LeaseTaken | None]) -> None:
+def awaited(ledger: Ledger, holder: str) -> dict[str, str]:
+    """The leases that somebody else than `holder` waits for now, each with who."""
+    rows = ledger.execute(
+        "SELECT name, holder FROM tidemark.lease_waits "
+        "WHERE pipeline = %s AND holder <> %s AND expires_at >= clock_timestamp() ORDER BY name, holder",
+        (ledger.pipeline, holder),
+    )
+    return dict(rows.fetchall())
+
+
+def _wait_for(ledger: Ledger, lease: Lease, wait_s: float, try_to_take: Callable[[], LeaseTaken | None]) -> None:
     wait = Wait(wait_s)
-    while (taken := try_to_take()) is not None:
-        if not wait.pause(partial(_description, taken)):
-            raise taken
+    waits = False
+    try:
+        while (taken := try_to_take()) is not None:
+            if wait_s > 0:
+                _say_that_it_waits(ledger, lease)
+                waits = True
+            if not wait.pause(partial(_description, taken)):
+                raise taken
+    finally:
+        if waits:
+            with suppress(psycopg.Error):
+                ledger.execute(
+                    "DELETE FROM tidemark.lease_waits WHERE pipeline = %s AND holder = %s",
+                    (lease.pipeline, lease.holder),
+                )
     wait.log_end()
+
+
+def _say_that_it_waits(ledger: Ledger, lease: Lease) -> None:
+    ledger.execute(
+        "INSERT INTO tidemark.lease_waits (pipeline, name, holder, expires_at) "
+        "SELECT %s, name, %s, clock_timestamp() + %s FROM unnest(%s::text[]) AS name "
+        "ON CONFLICT (pipeline, name, holder) DO UPDATE SET expires_at = excluded.expires_at",
+        (lease.pipeline, lease.holder, timedelta(seconds=WAITING_S), list(lease.names)),
+    )
 
 
 def _description(taken: LeaseTaken) -> str:

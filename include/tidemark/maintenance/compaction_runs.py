@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from secrets import token_hex
 from typing import Any, Final
 
@@ -25,10 +25,13 @@ from tidemark.ledger import leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.observations import table_sizes
+from tidemark.ledger.observations.table_sizes import DeltaTable
 from tidemark.ledger.retention import retirement
 from tidemark.ledger.staged import generations, positions
+from tidemark.names import TableName
 from tidemark.run import Run
 from tidemark.storage.store import Store
+from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +47,9 @@ def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
 
 
 def plan_inspection(run: Run) -> UpkeepPlan | None:
-    """A plan for every table that anything was ever merged into; None if there is none. Raises what
-    `lake_folder.require` raises."""
+    """A plan for every table that was merged since a maintenance saw it last, that lacks a Delta table, or, where files
+    that no version names are looked for, for every table. None if there is none. Raises what `lake_folder.require`
+    raises."""
     config = run.config
     with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
         migrations.require(book.connection)
@@ -53,9 +57,31 @@ def plan_inspection(run: Run) -> UpkeepPlan | None:
         if not names:
             return None
         store = _own_store(run, book)
+        risen, kept = positions.last_risen(book), table_sizes.all_of(book)
     for left in store.list(layout.maintenance_root(config.pipeline)):
         store.delete(f"{layout.maintenance_root(config.pipeline)}/{left}")  # of a run that was killed
-    return _plan(config, store, "look", names)
+    if not _is_thorough(run.now()):
+        inspected = [n for n in names if not _is_as_it_was(config, store, kept.get(n, ()), n, risen.get(n))]
+        log.info("%s unchanged since the last maintenance", counted(len(names) - len(inspected), "table"))
+        names = inspected
+    return _plan(run, store, "look", names) if names else None
+
+
+def _is_as_it_was(
+    config: PipelineConfig, store: Store, kept: Sequence[DeltaTable], table: str, risen_at: datetime | None
+) -> bool:
+    """Whether nothing was merged into the table since a maintenance saw its Delta tables, and these are there."""
+    folders = {"history": layout.history_table, "current": layout.current_table}
+    return bool(kept) and all(
+        one.seen_at is not None
+        and (risen_at is None or risen_at < one.seen_at)
+        and store.list(f"{folders[one.kind](config.pipeline, TableName.parse(table))}/_delta_log")
+        for one in kept
+    )
+
+
+def _is_thorough(now: datetime) -> bool:
+    return now.toordinal() % THOROUGH_DAYS == 0
 
 
 @contextmanager
@@ -74,7 +100,7 @@ def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
             log.info("Left to the next run: %s", taken)
         with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
             store = _own_store(run, book)
-        yield _plan(run.config, store, "current", [names[name] for name in lease.names])
+        yield _plan(run, store, "current", [names[name] for name in lease.names])
 
 
 def _own_store(run: Run, ledger: Ledger) -> Store:
@@ -84,8 +110,8 @@ def _own_store(run: Run, ledger: Ledger) -> Store:
     return store
 
 
-def _plan(config: PipelineConfig, store: Store, step: Step, names: Sequence[str]) -> UpkeepPlan:
-    now = datetime.now(UTC)
+def _plan(run: Run, store: Store, step: Step, names: Sequence[str]) -> UpkeepPlan:
+    config, now = run.config, run.now()
     plan = UpkeepPlan(
         plan=f"{now:%Y%m%dT%H%M%S}-{token_hex(8)}",
         pipeline=config.pipeline,
@@ -94,7 +120,7 @@ def _plan(config: PipelineConfig, store: Store, step: Step, names: Sequence[str]
         tables=tuple(names),
         threads=config.merge.threads,
         versions_days=config.maintenance.versions_days,
-        thorough=now.toordinal() % THOROUGH_DAYS == 0,
+        thorough=_is_thorough(now),
     )
     store.write_atomic(layout.maintenance_file(config.pipeline, plan.plan), plan.to_json().encode())
     return plan
@@ -112,9 +138,10 @@ def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None
         store.delete(folder)
 
 
-def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
-    """Keep in the ledger, for `status`, what the run did; returns it. Raises what `lake_folder.require` raises, and
-    keeps nothing then: the lake may have gone since the plan, and what was not found in it is no table that is lost."""
+def note(run: Run, inspected: Collection[str], results: Sequence[UpkeepResult]) -> dict[str, Any]:
+    """Keep in the ledger, for `status`, what the run did to the tables that it inspected; returns it. Raises what
+    `lake_folder.require` raises, and keeps nothing then: the lake may have gone since the plan, and what was not found
+    in it is no table that is lost."""
     upkept = [table for result in results for table in result.tables]
     figures = {
         "tables": len({table.table for table in upkept}),
@@ -126,20 +153,20 @@ def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         _own_store(run, book)
         retirement.note(book, tables=figures)
-        _park_missing_tables(book, {(table.table, table.kind) for table in upkept})
+        _park_missing_tables(book, inspected, {(table.table, table.kind) for table in upkept})
         # Of a table that was looked at and then compacted, the second is what is left.
         table_sizes.keep(book, {(t.table, t.kind): t for t in upkept if t.bytes is not None}.values())
     return figures
 
 
-def _park_missing_tables(ledger: Ledger, seen: Collection[tuple[str, str]]) -> None:
-    """A table that lost a Delta table since the last look, and that no merge has met: the next one would park it so,
-    but where nothing happens at the source none comes."""
+def _park_missing_tables(ledger: Ledger, inspected: Collection[str], seen: Collection[tuple[str, str]]) -> None:
+    """An inspected table that lost a Delta table since the last look, and that no merge has met: the next one would
+    park it so, but where nothing happens at the source none comes."""
     reached = positions.all_of(ledger, generations.required(ledger).number)
     kept = table_sizes.all_of(ledger)
     for row in tables.all_of(ledger):
         at = reached.get(row.table)
-        if at is None or row.life.is_parked or not row.life.is_captured:
+        if at is None or row.table not in inspected or row.life.is_parked or not row.life.is_captured:
             continue
         for one in kept.get(row.table, ()):
             if (row.table, one.kind) in seen or one.seen_at is None or at.risen_at > one.seen_at:

@@ -22,7 +22,7 @@ from tidemark.lake import moments
 from tidemark.ledger import leases, migrations
 from tidemark.ledger.captured import relation_ids, replays, tables
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.staged import generations
+from tidemark.ledger.staged import applied_positions, generations, positions
 from tidemark.names import TableName
 from tidemark.run import Run
 from tidemark.storage.store import Store
@@ -31,7 +31,8 @@ from tidemark.wording import TABLE_CUTOFF, closest
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """`tables` by their names as a person writes them; `moment` an LSN or a time, "" where none is asked for."""
+    """`tables` by their names as a person writes them, none for all as of a moment; `moment` an LSN or a time, "" for
+    what is applied now."""
 
     step: Step | Literal["staged"]
     tables: tuple[str, ...]
@@ -48,6 +49,10 @@ def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> I
         migrations.require(book.connection)
         keys = _keys(book, request)
         opened = generations.required(book)
+        moment = request.moment
+        if request.step == "as_of" and not moment:
+            applied = applied_positions.applied(book)
+            moment = str(min(applied[table] for table in keys))
     names = [leases.of_table(table) for table in keys]
     held = leases.hold(run.ledger, run.pipeline, names, run.holder, wait_s=wait_s)
     with held if request.step == "rebuild" else nullcontext():
@@ -60,7 +65,7 @@ def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> I
             step=request.step,
             keys=keys,
             generation=opened.number,
-            moment=request.moment,
+            moment=moment,
             threads=config.merge.threads,
         )
         store.write_new(layout.replay_file(run.pipeline, plan.plan), plan.to_json().encode())
@@ -104,9 +109,13 @@ def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
     captured = {row.table: called.get(row.table, TableName.parse(row.table)) for row in rows if row.life.is_captured}
     by_name = {str(name): table for table, name in captured.items()}
     versions = tables.versions_of(ledger, there)
-    problems = [] if request.tables else ["it names no table"]
+    names = request.tables
+    if not names and request.step == "as_of":
+        merged = _merged(ledger)
+        names = tuple(table for table in captured if table in merged)
+    problems = [] if names else ["it names no table"]
     keys: dict[str, tuple[str, ...]] = {}
-    for name in request.tables:
+    for name in names:
         try:
             typed = str(TableName.parse(name))
         except ValueError:
@@ -121,10 +130,8 @@ def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
             problems.append(f"{name} has no identity, and so no current")
         keys[table] = newest.key
     if request.step == "as_of":
-        try:
-            moments.parse(request.moment)
-        except MomentInvalid:
-            problems.append("the moment is neither an LSN (16/B374D848) nor a time with its zone")
+        if request.moment:
+            problems += _problems_of(request.moment)
     elif request.moment and request.step == "rebuild":
         problems.append("a rebuild goes up to where history is, and takes no moment")
     elif request.moment:
@@ -132,6 +139,21 @@ def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
     if problems:
         raise ReplayRefused(pipeline=ledger.pipeline, problems="; ".join(problems))
     return keys
+
+
+def _merged(ledger: Ledger) -> set[str]:
+    """The tables with a history in the lake."""
+    numbers = range(1, generations.required(ledger).number + 1)
+    reached = [positions.all_of(ledger, number) for number in numbers]
+    return {table for of in reached for table, position in of.items() if position.history_lsn is not None}
+
+
+def _problems_of(moment: str) -> list[str]:
+    try:
+        moments.parse(moment)
+    except MomentInvalid:
+        return ["the moment is neither an LSN (16/B374D848) nor a time with its zone"]
+    return []
 
 
 def take_result(run: Run, plan: ReplayPlan) -> ReplayResult | None:

@@ -31,6 +31,8 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import overview
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.names import TableName, spelled
+from tidemark.observe import first_steps
+from tidemark.observe.first_steps import FirstStep
 from tidemark.observe.park_endings import way_on, ways_on
 from tidemark.run import utc_now
 from tidemark.schema import table_life
@@ -50,10 +52,12 @@ KINDS: Final[Mapping[str, str]] = {
     "parked": "is parked",
     "not captured": "is not captured",
     "has an error": "has an error",
+    "new": "is new",
     "differs": "differs from its source",
     "needs a backfill": "needs a backfill",
     "backfill stands still": "has a backfill that stands still",
     "failed": "failed to merge",
+    "run failed": "a run failed",
     "behind": "waits for its merge",
     "joining": "has joined unjudged",
     "paused": "is paused",
@@ -71,6 +75,8 @@ EXACT: Final = "exact"
 UNFIT: Final = "unfit values"
 # What the state of a table is called that is not in file and publication.
 NOT_CAPTURED: Final = "not captured"
+# Tasks that are red for what stands here anyway.
+VERDICTS: Final = ("health", "watch", "report")
 # A backfill of which nothing was read for so long stands still: a chunk takes seconds, an outage is retried an hour.
 STANDSTILL_S: Final = 7200
 # A verify proves a thirtieth each night, so a proof that is older than two rounds is not renewed.
@@ -139,6 +145,9 @@ class Health:
         wrong = (*self.of("red"), *self.of("warning"))
         if not wrong:
             return f"{self.pipeline}: every table is exact{self._not_proven}"
+        new = [concern for concern in wrong if concern.kind == "new"]
+        if new and self.worst == "warning":
+            return f"{self.pipeline}: {new[0].line}"
         if all(concern.kind == UNFIT for concern in wrong):
             return _cut(f"{self.pipeline}: {_but_for(wrong)}{self._not_proven}")
         if len(wrong) == 1:
@@ -184,9 +193,10 @@ def judge(
     be read, as "source", to why."""
     concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
     states: dict[str, str] = {}
+    being_read = tables_read(ledger)
+    concerns += _new(first_steps.first_steps(config, ledger, slot, unseen or {}, being_read))
     if ledger is not None:
-        concerns += [*_runs(config, ledger, now), *_errors_of_preflight(ledger)]
-        being_read = frozenset(_table(one) for one in ledger.backfills if _is_read(one))
+        concerns += [*_runs(config, ledger, now), *_failed_runs(config, ledger), *_errors_of_preflight(ledger)]
         for table in ledger.tables:
             concerns += _of_table(config, ledger, table, now, being_read)
             states[table.table] = _state(config, table, now, being_read)
@@ -199,7 +209,21 @@ def judge(
     return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged))
 
 
+def tables_read(ledger: PipelineStatus | None) -> frozenset[str]:
+    """The tables that a backfill reads now."""
+    return frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
+
+
 # --- the pipeline -----------------------------------------------------------------------------------------------------
+
+
+def _new(steps: tuple[FirstStep, ...]) -> Iterator[Concern]:
+    """A first proof comes by itself in the night, and nothing is amber until then."""
+    following = first_steps.next_step(steps)
+    if following is not None and following.name != "first proof":
+        brief = f"it is new, and next is its {following.name}"
+        message = f"It is new, and next is its {following.name}: {following.said}."
+        yield Concern("new", "warning", message, brief=brief, ways=(following.way,))
 
 
 def _unseen(unseen: Mapping[str, str]) -> Iterator[Concern]:
@@ -231,6 +255,8 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
+    if first_steps.has_never_run(ledger):
+        return
     last = ledger.level_through
     gap_s = longest_gap_s(config.schedule)
     longest_s = longest_silence_s(config)
@@ -247,6 +273,16 @@ def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iter
             f"What is staged is {behind} behind the source, more than max_lag_s: the drains of {dag} do not keep up."
         )
         yield Concern("lag", "red", message, since=last, ways=(way,))
+
+
+def _failed_runs(config: PipelineConfig, ledger: PipelineStatus) -> Iterator[Concern]:
+    """Of the DAGs with a schedule. The next run may be well; the red findings say what it means if none is."""
+    scheduled = [f"{config.pipeline}_{kind}" for kind in ("capture", "verify", "maintenance")]
+    for run in ledger.failed_runs:
+        if run.dag in scheduled and run.stage not in VERDICTS:
+            brief = f"the last run of {run.dag} failed in {run.stage}: {run.error}"
+            message = f"The last run of {run.dag} failed in {run.stage}. {run.error}"
+            yield Concern("run failed", "warning", message, group=f"{run.dag} {run.stage}", brief=brief, since=run.at)
 
 
 def _errors_of_preflight(ledger: PipelineStatus) -> Iterator[Concern]:
@@ -305,7 +341,9 @@ def _of_table(
             "current has in their place."
         )
         as_text = ", ".join(f"{json.dumps(column, ensure_ascii=False)}: text" for column in table.unfit)
-        way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}, and a backfill"
+        follows = config.evolves(table.called) == "follow"
+        then = "the next run builds the table anew" if follows else "then a backfill"
+        way = f"To capture as text: target: {{{as_text}}} for {name} in {config.path}; {then}"
         yield Concern(UNFIT, "warning", message, name, brief=columns, ways=(way,), columns=tuple(table.unfit))
     yield from _proof(config, ledger, table, now)
 

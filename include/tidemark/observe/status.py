@@ -18,7 +18,7 @@ import psycopg
 from tidemark.capture import deferral, lake_folder
 from tidemark.capture.continuity import ownership
 from tidemark.config import PipelineConfig
-from tidemark.errors import TidemarkError
+from tidemark.errors import SlotMissing, TidemarkError
 from tidemark.formats import layout
 from tidemark.ledger import migrations
 from tidemark.ledger.captured.put_aside import PutAside
@@ -27,6 +27,7 @@ from tidemark.ledger.leases import of_table
 from tidemark.ledger.observations import overview
 from tidemark.ledger.observations.overview import PipelineStatus, TableStatus
 from tidemark.observe import health
+from tidemark.observe.first_steps import FirstStep, first_steps
 from tidemark.observe.health import Health
 from tidemark.postgres import postgres_session
 from tidemark.run import utc_now
@@ -61,6 +62,11 @@ class Status:
             self.config, self.ledger, now=self.now, slot=self.slot, unusable=self.unusable, unseen=self.unseen
         )
 
+    @property
+    def first_steps(self) -> tuple[FirstStep, ...]:
+        """From the pipeline file to a first proof; empty once the pipeline is not new."""
+        return first_steps(self.config, self.ledger, self.slot, self.unseen, health.tables_read(self.ledger))
+
     def due_at(self, table: TableStatus) -> datetime | None:
         """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""
         return deferral.waits_until(self.config, table, self.now)
@@ -94,7 +100,9 @@ def read_status(
     be the error that looking it up came to. Without `of_lake` the lake is not looked at."""
     unseen: dict[str, str] = {}
     ledger_status = _asked(unseen, "ledger", partial(_ledger, config, ledger))
-    slot, unusable = _asked(unseen, "source", partial(_slot, config, source, ledger_status)) or (None, None)
+    is_new = ledger_status is None and "ledger" not in unseen
+    read = partial(_slot, config, source, ledger_status, is_new=is_new)
+    slot, unusable = _asked(unseen, "source", read) or (None, None)
     if of_lake:
         _asked(unseen, "lake", partial(_lake, config, ledger_status))
     return Status(config, ledger_status, slot, unusable, unseen, now())
@@ -121,15 +129,18 @@ def _conninfo(resolved: str | TidemarkError) -> str:
 
 
 def _slot(
-    config: PipelineConfig, source: str | TidemarkError, ledger: PipelineStatus | None
+    config: PipelineConfig, source: str | TidemarkError, ledger: PipelineStatus | None, *, is_new: bool
 ) -> tuple[SlotState | None, TidemarkError | None]:
-    """The slot, and why no drain may read it: one of another server is not the pipeline's until somebody says so."""
+    """The slot, and why no drain may read it: one of another server is not the pipeline's until somebody says so. Of a
+    pipeline that `is_new` the slot is still to be made."""
     with postgres_session.connect(
         _conninfo(source), application_name=config.application_name, statement_timeout_s=STATEMENT_TIMEOUT_S
     ) as session:
         slot = read_slot(session, config.slot)
         try:
             usable(session, config.slot)
+        except SlotMissing as missing:
+            return None, None if is_new else missing
         except TidemarkError as wrong:
             return slot, wrong
         if ledger is not None and system_identifier(session) != ledger.generation.system_identifier:
@@ -139,6 +150,8 @@ def _slot(
 
 def _ledger(config: PipelineConfig, ledger: str | TidemarkError) -> PipelineStatus | None:
     with open_ledger(_conninfo(ledger), config.pipeline) as book:
+        if migrations.pending(book.connection).before is None:
+            return None  # the first preflight makes the schema
         migrations.require(book.connection)
         return overview.read(book)
 

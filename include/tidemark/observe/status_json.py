@@ -24,7 +24,7 @@ from tidemark.observe.status import Status
 from tidemark.schema.table import Column
 from tidemark.source.wal.slot import SlotState
 
-DAGS: Final = ("capture", "backfill", "verify", "maintenance")
+DAGS: Final = ("capture", "backfill", "verify", "replay", "maintenance")
 
 
 def to_json(status: Status) -> dict[str, Any]:
@@ -39,6 +39,10 @@ def to_json(status: Status) -> dict[str, Any]:
         "health": health.worst or "ok",
         "line": health.line,
         "unseen": status.unseen,
+        "first_steps": [
+            {"name": step.name, "done": step.is_done, "said": step.said, "way": step.way, "tables": step.tables}
+            for step in status.first_steps
+        ],
         "concerns": [_concern(concern, status) for concern in health.concerns],
         "slot": None if status.slot is None else _slot(status.config, status.slot),
         "positions": None if ledger is None else _positions(status, ledger),

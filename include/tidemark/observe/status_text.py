@@ -23,6 +23,7 @@ from typing import Final
 
 from tidemark.findings import listed
 from tidemark.ledger.observations.overview import OpenBackfill, TableStatus
+from tidemark.observe.first_steps import next_step
 from tidemark.observe.health import EXACT, KINDS, SEVERITIES, Concern, Health
 from tidemark.observe.status import Status
 from tidemark.wording import counted, moment
@@ -35,8 +36,11 @@ def text(status: Status, *, everything: bool = False) -> str:
     """With `everything` each table has its line, and each need is said in full."""
     health = status.health
     lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health, everything=everything)]
+    lines += _first_steps(status)
     for severity in SEVERITIES if everything else SEVERITIES[:2]:
         for kind, of_kind in groupby(health.of(severity), key=lambda concern: concern.kind):
+            if kind == "new":  # its steps stand above
+                continue
             lines += ["", _HEADINGS.get(kind, kind)]
             for _, group in groupby(of_kind, key=lambda concern: concern.group):
                 lines += _said(list(group), None if everything else SAID_IN_FULL)
@@ -145,6 +149,18 @@ def _generation(status: Status) -> str:
     return f"generation {generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
 
 
+def _first_steps(status: Status) -> Iterator[str]:
+    """What is done, and the way to the next one."""
+    steps = status.first_steps
+    following = next_step(steps)
+    if following is None or (following.name == "first proof" and status.health.worst):
+        return
+    yield from ("", "first steps")
+    for step in steps:
+        way = f". {step.way}" if step is following else ""
+        yield f"  [{'x' if step.is_done else ' '}] {step.name}: {step.said}{way}"
+
+
 # --- what needs somebody ----------------------------------------------------------------------------------------------
 
 _HEADINGS: Final = {"no run": KINDS["no run"], "lag": "behind the source", "proof is old": "an old proof"}
@@ -153,6 +169,8 @@ _HEADINGS: Final = {"no run": KINDS["no run"], "lag": "behind the source", "proo
 def _verdict(health: Health) -> str:
     """How many things need somebody; what ends by itself, or may become worse, is counted apart."""
     red, warnings = len(health.of("red")), len(health.of("warning"))
+    if not red and any(concern.kind == "new" for concern in health.of("warning")):
+        return "it is new"
     said = f"{counted(red, 'thing')} need{'s' * (red == 1)} somebody" if red else "nothing needs anybody"
     return f"{said}, {counted(warnings, 'warning')}" if warnings else said
 

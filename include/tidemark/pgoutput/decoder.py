@@ -13,7 +13,8 @@ is a mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -69,6 +70,9 @@ class Decoder:
       through its root, which pgoutput describes just before the change. It returns whether the partition identifies old
       rows by other columns than the root. Then changes that do not identify their row are left out (`relation_rows`).
     - `on_message` gets each logical message, before `schema_for` gets the RELATION messages behind it.
+    - `described` are RELATION messages, by OID, that came on this connection before the first message that is decoded.
+      The server does not repeat them, so each is put in front of the relation's first change, where a new connection
+      would have it.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Decoder:
         asks_again: Callable[[int], bool] = lambda _: False,
         goes_under: Callable[[RelationMessage, int], bool] = lambda _, __: False,
         on_message: Callable[[LogicalMessage], None] = lambda _: None,
+        described: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
         self._schema_for = schema_for
         self._asks_again = asks_again
@@ -92,6 +97,7 @@ class Decoder:
         self._next_xid = next_xid
         self._relations: dict[int, StreamRelation] = {}
         self._definitions: dict[int, bytes] = {}
+        self._described_before = dict(described)
         self._open: _Transaction | None = None
         self._last_commit_lsn = -1
 
@@ -100,10 +106,23 @@ class Decoder:
         """Whether the last message left a transaction open."""
         return self._open is not None
 
+    @property
+    def described(self) -> dict[int, bytes]:
+        """The last RELATION message of every relation on this connection, by OID."""
+        return {**self._described_before, **self._definitions}
+
+    @property
+    def has_strange_partitions(self) -> bool:
+        """Whether a partition that identifies old rows by other columns than its root was described: its changes are
+        the root's, and say nothing of it."""
+        return bool(self._with_others)
+
     def decode(self, payloads: Sequence[bytes | memoryview], skip: int = 0) -> DecodedBlock:
         """Decode messages in stream order. `skip` bytes in front of each are left out (25 for raw CopyData with
         XLogData headers). Raises MalformedMessage; the decoder is then of no further use."""
         block = Buffer.of(payloads, skip)
+        if self._described_before and (missing := self._not_described(block)):
+            block = Buffer.of(_with_inserted(payloads, skip, missing), skip)
         ordered = self._order(block)
         messages: list[LogicalMessage] = []
         changes: list[TableBlock] = []
@@ -145,6 +164,28 @@ class Decoder:
                 check_origin(message)
         changes += self._decode_piece(block, ordered, piece_start, len(block.kinds), truncates, defined_at)
         return DecodedBlock(tuple(changes), ordered.commits, tuple(messages))
+
+    def _not_described(self, block: Buffer) -> list[tuple[int, bytes]]:
+        """The RELATION messages from before that are in force in this block, each with the index of the message that it
+        is to stand in front of."""
+        kinds = block.kinds
+        starts, sizes = block.starts, block.ends - block.starts
+        of_relation = np.flatnonzero(np.isin(kinds, [INSERT, UPDATE, DELETE, RELATION]) & (sizes >= 5))
+        oids = uint32(block.data, starts[of_relation] + 1)
+        first_use = dict(zip(*(each.tolist() for each in np.unique(oids, return_index=True)), strict=True))
+        first_use = {oid: int(of_relation[at]) for oid, at in first_use.items()}
+        for index in np.flatnonzero(kinds == TRUNCATE).tolist():
+            for oid in parse_truncate(block.message(index)).relation_oids:
+                first_use[oid] = min(index, first_use.get(oid, index))
+        missing = []
+        for oid in self._described_before.keys() & first_use.keys():
+            message, index = self._described_before.pop(oid), first_use[oid]
+            if kinds[index] != RELATION:
+                # A partition is described right in front of its change, which is its root's.
+                while index and kinds[index - 1] == RELATION:
+                    index -= 1
+                missing.append((index, message))
+        return sorted(missing)
 
     def _note_partition(self, block: Buffer, index: int) -> None:
         """Whether the relation that was defined right in front of this message is published as another one."""
@@ -252,6 +293,18 @@ class Decoder:
             if decoded is not None:
                 changes.append(decoded)
         return changes
+
+
+def _with_inserted(
+    payloads: Sequence[bytes | memoryview], skip: int, messages: Sequence[tuple[int, bytes]]
+) -> list[bytes | memoryview]:
+    joined: list[bytes | memoryview] = []
+    begin = 0
+    for index, message in messages:
+        joined += payloads[begin:index]
+        joined.append(bytes(skip) + message)
+        begin = index
+    return [*joined, *payloads[begin:]]
 
 
 class _Transaction(NamedTuple):

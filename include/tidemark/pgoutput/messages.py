@@ -25,6 +25,7 @@ exactly or raises MalformedMessage.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -150,6 +151,22 @@ def check_origin(message: bytes) -> None:
     reader.uint64()
     reader.string()
     reader.end()
+
+
+def index_of_commit(payloads: Sequence[bytes], skip: int, commit_lsn: Lsn) -> int:
+    """Where in these messages, each behind `skip` bytes, the COMMIT of a transaction stands, looked for from the end.
+    Raises ValueError if it is not among them."""
+    begin = b"C\0" + int(commit_lsn).to_bytes(8, "big")
+    for index in range(len(payloads) - 1, -1, -1):
+        if payloads[index].startswith(begin, skip):
+            return index
+    raise ValueError(f"no COMMIT at {commit_lsn}")
+
+
+def relations_among(payloads: Iterable[bytes], skip: int) -> dict[int, bytes]:
+    """The last RELATION message of each relation among these messages, each behind `skip` bytes, by OID."""
+    relations = (payload[skip:] for payload in payloads if payload[skip] == ord("R"))
+    return {int.from_bytes(relation[1:5], "big"): relation for relation in relations}
 
 
 class _MessageReader:

@@ -145,7 +145,8 @@ def open_session(
     Without an `application_name` the string is taken as it is, with one as `with_settings` makes it. One that prefers
     a standby wants the slot there (`source.wal.slot_server`); everything else needs the primary.
     """
-    password, servers, recipe, tunnel = "", "", None, None
+    password, servers, tunnel = "", "", None
+    recipe: dict[str, Any] | None = None
     try:
         parameters, asked = conninfo_to_dict(conninfo), conninfo
         password = in_its_place = str(parameters.get("password") or "")

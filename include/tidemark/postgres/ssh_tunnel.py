@@ -84,8 +84,8 @@ class Tunnel:
             with client:
                 subprocess.Popen(
                     self._arguments,
-                    stdin=client,
-                    stdout=client,
+                    stdin=client.fileno(),
+                    stdout=client.fileno(),
                     stderr=self._errors,
                     env=self._environment,
                     start_new_session=True,  # a Ctrl-C is for this process, which ends its sessions by itself

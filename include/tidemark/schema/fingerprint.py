@@ -123,6 +123,25 @@ class Fingerprint(JsonRecord, frozen=True):
         """The OIDs of what its rows lie in."""
         return tuple(leaf.oid for leaf in self.partitions) or (self.relation_oid,)
 
+    @property
+    def is_as_created(self) -> bool:
+        """Whether nothing became of its rows that is in no stream: its files are those that it was created with, which
+        have its own number; what an UNLOGGED table had before SET LOGGED, and what an ALTER writes anew, lies in
+        others. A partitioned table has none itself. Nor did a type of its columns begin to spell them otherwise, nor
+        came a partition with rows."""
+        is_as_created = (
+            all(leaf.is_as_created for leaf in self.partitions)
+            if self.partitions
+            else self.relfilenode in (self.relation_oid, 0)
+        )
+        return is_as_created and not any(SPELLED_SINCE in column.spelling for column in self.columns)
+
+    def is_published_since(self, look: Fingerprint) -> bool:
+        """Whether a publication of all tables, or of all of a schema, that had the table of an earlier look has had
+        this one ever since, without an alteration."""
+        wholes = {one for one in {*look.membership} & {*self.membership} if not one.startswith("table ")}
+        return bool(wholes) and look.publication_xmin == self.publication_xmin
+
     def comments(self) -> dict[int, str]:
         """The comments by the numbers of the columns, the table's under 0, which also lists the columns that are not
         captured; without those that are empty."""

@@ -138,7 +138,7 @@ class _LakeFile(io.FileIO):
         super().__init__(descriptor, "wb")
         self._space = space
 
-    def write(self, content: ReadableBuffer, /) -> int | None:
+    def write(self, content: ReadableBuffer, /) -> int:
         with self._space():
             return super().write(content)
 

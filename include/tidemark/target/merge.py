@@ -30,6 +30,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+from tidemark import failpoints
 from tidemark.errors import (
     DiskFull,
     HistoryBehindCurrent,
@@ -78,6 +79,7 @@ from tidemark.target.merge_choice import (
 from tidemark.target.merge_facts import change_facts, gather
 from tidemark.target.merge_failures import as_error, condition_of, may_pass, told
 from tidemark.target.merge_record import MergeRecord
+from tidemark.target.plan_files import leave_result, read_plan
 from tidemark.target.spark import comparison
 from tidemark.target.spark.comparison import Comparison
 from tidemark.target.spark.spark_chunk_merge import ChunkChanges
@@ -118,6 +120,15 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
     noted = positions_table.note(spark, plan, result)
     catalogue_names.name_tables(spark, plan, result)
     return replace(result, noted=noted)
+
+
+def apply_and_leave_result(spark: SparkSession, uri: str) -> PlanResult:
+    """Apply the plan at the URI, and leave the result beside it. Raises PlanMissing if it is not there."""
+    result = apply_plan(spark, MergePlan.from_json(read_plan(spark, uri), uri))
+    failpoints.reach("merge.before_result")
+    leave_result(spark, uri, result.to_json())
+    failpoints.reach("merge.after_result")
+    return result
 
 
 def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:

@@ -1,4 +1,4 @@
-"""Writes the base of a replayed table, before its first batch: the rows below `plan.Base` -> both of its Delta tables.
+"""Writes a replay's base: the old history up to it, and `current` rebuilt from that, before its first batch.
 
     history of the table before, below the base ──► history    one commit
     the rows that this history yields           ──► current    one commit, as a rebuild makes it (`target.table_replay`)

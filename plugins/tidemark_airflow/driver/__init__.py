@@ -1,1 +1,1 @@
-"""Prepares and submits the Spark driver of a task."""
+"""Submits the Spark driver of a task, with what it reads on this machine."""

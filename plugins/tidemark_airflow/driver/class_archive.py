@@ -1,4 +1,4 @@
-"""A driver on this machine -> flags with which its JVM maps the classes it needs, instead of reading them from jars.
+"""Lets the JVM of a driver on this machine map the classes it needs, instead of reading them from jars.
 
 Loading Spark's classes is about two fifths of the CPU that an application takes to start. The JVM can leave them,
 parsed and verified, in an archive when it ends, and map that file the next time (JDK 17 Guide, "Class Data Sharing"):
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -28,6 +29,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "TIDEMARK_JVM_ARCHIVES"  # where archives lie; set and empty: none is made or used
 
@@ -83,6 +86,9 @@ def class_archive(options: str | None, *, ships_settings: bool = False) -> Itera
         yield archive
         return
     archive.flags = f"-XX:ArchiveClassesAtExit={made} {_QUIET}"
+    log.info(
+        "The first driver on this machine archives its classes when its work is done, once: some 20 s of this task"
+    )
     try:
         yield archive
     finally:

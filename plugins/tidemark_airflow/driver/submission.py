@@ -1,4 +1,4 @@
-"""A merge plan -> what spark-submit needs to run it: application, Python, the library, Delta's jars.
+"""Builds the spark-submit call of a merge plan: application, Python, the library, Delta's jars.
 
     deploy mode   the driver is            its Python, library, log, secrets
     client        a child of the task      this process's own, by the child's environment, whatever the master is

@@ -1,4 +1,4 @@
-"""A process that runs for longer than it may -> it is ended, and all that it started with it.
+"""Ends a process, with all that it started, when it runs for longer than it may.
 
 Airflow's `execution_timeout` counts from the task's start, its wait for another merge included, and ends spark-submit
 alone. Here the time begins with the block, which is the application's run; the JVM of the driver and the Python in it

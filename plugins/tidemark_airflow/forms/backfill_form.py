@@ -1,4 +1,4 @@
-"""A pipeline file -> the trigger form of its backfill DAG -> what the library is asked to read.
+"""Builds the trigger form of a backfill DAG, and reads what was filled in.
 
 The form is Airflow's: a `Param` with JSON Schema per field, and the same for a person in the UI, `airflow dags trigger
 --conf` and REST, which refuse a wrong type or number before a run exists. What needs the source (does the table exist,

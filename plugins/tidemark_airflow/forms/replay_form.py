@@ -1,4 +1,4 @@
-"""A pipeline file -> the trigger form of its replay DAG -> what the library is asked to make anew.
+"""Builds the trigger form of a replay DAG, and reads what was filled in.
 
 As the backfill's form (`form`): Airflow refuses a wrong type, `request` a key that is no field. Whether the tables are
 there, and what the moment means, is asked of ledger and lake by the task.
@@ -31,13 +31,14 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
     offered = of_backfill["tables"].schema
     return {
         "step": Param("as_of", type="string", title="What", enum=list(STEPS), values_display=STEPS),
-        "tables": Param([], **{**offered, "description": "One or more tables, not patterns."}),
+        "tables": Param([], **{**offered, "description": "Tables, not patterns. None: every table, for as_of."}),
         "other_tables": of_backfill["other_tables"],
         "moment": Param(
             None,
             type=["string", "null"],
             title="Moment",
-            description="For as_of: an LSN (16/B374D848), or a time with its zone (2026-11-17T00:00:00+01:00).",
+            description="For as_of: an LSN (16/B374D848), or a time with its zone (2026-11-17T00:00:00+01:00). "
+            "Empty: now.",
             maxLength=100,
         ),
     }

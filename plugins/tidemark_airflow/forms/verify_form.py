@@ -1,4 +1,4 @@
-"""A pipeline file -> the trigger form of its verify DAG -> what the library is asked to prove.
+"""Builds the trigger form of a verify DAG, and reads what was filled in.
 
 As the backfill's form (`form`): Airflow refuses a wrong type, `request` a key that is no field. A scheduled run takes
 the defaults: a thirtieth of every table, nothing is written.

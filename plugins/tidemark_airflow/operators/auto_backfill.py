@@ -1,4 +1,4 @@
-"""Capture's last step: a table needs a backfill -> a run of the pipeline's backfill DAG, if the file says so.
+"""Starts a run of the backfill DAG from a capture whose tables need one, if the pipeline file says so.
 
 A table that is built beside another one, since `evolve` says that changes are followed, gets its run in any case; where
 the file does not say `auto_backfill`, it is a run of these tables alone.

@@ -1,4 +1,4 @@
-"""The tasks of a backfill that capture does not have, each a call of one function of the library.
+"""Defines the tasks of a backfill that capture does not have; each calls one function of the library.
 
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
 
@@ -9,6 +9,7 @@ tried again, goes on where the ledger says. All that `plan` hands on is the numb
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from threading import Thread
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ from tidemark_airflow.page.pipeline_link import LINKS
 
 # Airflow follows its SIGTERM with a SIGKILL; a reader that ends asks the ledger for no longer than this.
 TOLD_WITHIN_S: Final = 3.0
+# How long a report waits for the merges of other runs, a capture's next one among them, and how often it looks.
+REPORT_WAIT_S: Final = 900.0
+REPORT_POLL_S: Final = 10.0
 
 
 class PlanBackfillOperator(BaseOperator):
@@ -113,20 +117,39 @@ class ReadChunksOperator(BaseOperator):
 
 
 class ReportBackfillOperator(BaseOperator):
-    """Says what the run's backfills did, once all of it is applied; until then it is retried."""
+    """Says what the run's backfills did, once all of it is applied. A merge that holds a table makes it wait, which is
+    no failure; after `wait_s` it is one, and is retried."""
 
     operator_extra_links = LINKS
 
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+    def __init__(self, *, config: PipelineConfig, wait_s: float = REPORT_WAIT_S, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
+        self.wait_s = wait_s
 
     @guarded
     @timed
     def execute(self, context: Context) -> str:
-        summary = str(self.report(run_of(self.config, context)))
+        summary = str(self._awaited(run_of(self.config, context)))
         self.log.info("%s", summary)
         return summary
+
+    def _awaited(self, run: Run) -> object:
+        """Raises BackfillNotApplied after `wait_s`."""
+        from tidemark.errors import BackfillNotApplied
+        from tidemark.wait_log import Wait
+
+        wait = Wait(self.wait_s, every_s=REPORT_POLL_S)
+        while True:
+            try:
+                report = self.report(run)
+            except BackfillNotApplied as waits:
+                awaited = f"a merge of what was read: {waits.facts['pending']}"
+                if not wait.pause(partial(str, awaited)):
+                    raise
+            else:
+                wait.log_end()
+                return report
 
     def report(self, run: Run) -> object:
         from tidemark.backfill.backfill_report import report

@@ -1,4 +1,4 @@
-"""The tasks of a pipeline, each a call of one function of the library with its connections resolved.
+"""Defines the tasks of a capture; each resolves its connections and calls one function of the library.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm ─► health
 
@@ -72,10 +72,12 @@ def slot_wait_s(config: PipelineConfig) -> int:
     return config.bounds.run_s + config.bounds.drain_stall_s
 
 
-def holder(context: Context) -> str:
-    """Names the task instance in the ledger, not its try: a later try takes over an earlier one's leases at once."""
+def holder(context: Context, task_id: str | None = None) -> str:
+    """Names the task instance in the ledger, not its try: a later try takes over an earlier one's leases at once. That
+    of another task of the run, which is not mapped, by its id."""
     ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+    task, index = (ti.task_id, ti.map_index) if task_id is None else (task_id, -1)
+    return f"{ti.dag_id}/{ti.run_id}/{task}/{index}"
 
 
 def is_by_hand(context: Context) -> bool:
@@ -120,6 +122,7 @@ class PreflightOperator(BaseOperator):
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.preflight.preflight_report import preflight
+        from tidemark.capture.preflight.table_findings import NO_TABLE_YET
 
         report = preflight(
             run_of(self.config, context),
@@ -129,6 +132,9 @@ class PreflightOperator(BaseOperator):
         )
         self.log.info("%s", report)
         report.raise_for_errors()
+        for finding in report.findings:
+            if finding.check == NO_TABLE_YET:
+                raise AirflowSkipException(finding.message)
         return {"warnings": sum(finding.severity == "warning" for finding in report.findings)}
 
 

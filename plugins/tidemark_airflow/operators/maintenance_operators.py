@@ -1,4 +1,4 @@
-"""The tasks of `<pipeline>_maintenance`, which keep a pipeline small.
+"""Defines the tasks of `<pipeline>_maintenance`, which keep a pipeline small.
 
     retire ─► compact
 
@@ -69,14 +69,19 @@ class CompactOperator(ApplicationOperator):
         plan = upkeep.plan_inspection(run)
         if plan is None:
             return {"tables": 0}
+        self.log.info("To be looked at: %s", ", ".join(plan.tables))
         results = [self.result_of(run, plan, self.config.merge.timeout_s, context)]
         for group in upkeep.groups(run.config, results[0]):
             with upkeep.plan_current(run, group) as leased_plan:
                 if leased_plan is not None:
                     results.append(self.result_of(run, leased_plan, CURRENT_S, context))
-        figures = upkeep.note(run, results)
+        figures = upkeep.note(run, plan.tables, results)
         for table in (table for result in results for table in result.tables if table.left):
             self.log.warning("%s of %s: %s", table.kind, table.table, table.left)
+        for table in (table for result in results for table in result.tables if table.compacted):
+            self.log.info(
+                "%s of %s: %d files became %d", table.kind, table.table, table.files_before, table.files_after
+            )
         self.log.info("%(compacted)d Delta tables of %(tables)d tables compacted", figures)
         return figures
 

@@ -1,4 +1,4 @@
-"""The task of `<pipeline>_replay`, which makes Delta tables anew from their history, or from staging."""
+"""Defines the task of `<pipeline>_replay`, which makes Delta tables anew from their history, or from staging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of a pipeline adds to the run's row in the ledger: its time, or that the source had nothing to read.
+"""Adds a task's figures to the run's row in the ledger: its time, or that the source had nothing to read.
 
 Figures are for plots. A task that cannot write them says so and is what it would be without them.
 """
@@ -10,10 +10,13 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
+from tidemark.errors import TidemarkError
+from tidemark.unexpected_errors import without_texts
 from tidemark_airflow.connections import conninfo
 from tidemark_airflow.version_compat import AirflowSkipException, DagRunTriggerException
 
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 # What ends a task that is well.
 GOOD_ENDS = (AirflowSkipException, DagRunTriggerException)
+
+ERROR_CHARACTERS = 1000
 
 Execute = Callable[[Any, Context], Any]
 
@@ -40,7 +45,7 @@ def timed(execute: Execute) -> Execute:
 
     @functools.wraps(execute)
     def timing(operator: Any, context: Context) -> Any:
-        began, failed = time.monotonic(), True
+        began, failed, error = time.monotonic(), True, ""
         try:
             result = execute(operator, context)
             failed = False
@@ -48,17 +53,26 @@ def timed(execute: Execute) -> Execute:
         except GOOD_ENDS:
             failed = False
             raise
+        except Exception as raised:
+            error = _words(raised)
+            raise
         finally:
             seconds = time.monotonic() - began
 
             def write(book: Ledger) -> None:
                 from tidemark.ledger.observations import runs
 
-                runs.note_stage(book, run_id(context), context["ti"].task_id, seconds, failed=failed)
+                runs.note_stage(book, run_id(context), context["ti"].task_id, seconds, failed=failed, error=error)
 
             _write(operator.config, write)
 
     return timing
+
+
+def _words(raised: Exception) -> str:
+    """What the page may show of it: an error of the project's own, or what is left of another one's text."""
+    error = raised if isinstance(raised, TidemarkError) else without_texts(raised)
+    return shorten(str(error), ERROR_CHARACTERS, placeholder=" …") if isinstance(error, TidemarkError) else ""
 
 
 def note_level(config: PipelineConfig, context: Context, at: datetime) -> None:

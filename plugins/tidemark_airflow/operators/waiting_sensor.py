@@ -1,4 +1,4 @@
-"""Is there anything to drain, merge or confirm? The pipeline's positions -> success, skip, or a wait in the triggerer.
+"""Decides by the pipeline's positions whether there is anything to drain, merge or confirm: success, skip, or a wait.
 
 The sensor looks once. What it finds missing skips drain and merge, so that an idle run starts no Spark;
 confirm runs all the same, by its own trigger rule. BaseSensorOperator's loop, `mode` and `timeout` are not

@@ -1,4 +1,4 @@
-"""The page in Airflow's navigation and on every DAG of a pipeline: what stands, what needs somebody, and buttons.
+"""Serves the page in Airflow's navigation and on every DAG: the pipelines' state, what needs somebody, and buttons.
 
 views     what the plugin announces: cheap, since every Airflow process loads plugins
 app       routes, and who may call them

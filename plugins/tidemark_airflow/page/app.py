@@ -1,4 +1,4 @@
-"""The page's application: its files, what it reads, and what its buttons do; and who may.
+"""Defines the page's web application: its files, what it reads, what its buttons do, and who may.
 
 A mounted application has no authentication of its own, so every route asks for it: a route of a pipeline for the right
 to read its capture DAG, one that acts for the right to trigger that DAG. Whoever lacks the first is told what somebody

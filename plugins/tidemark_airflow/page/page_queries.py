@@ -1,4 +1,4 @@
-"""What the page's routes ask of the library: pipelines, how they stand, one table, figures over time.
+"""Answers the page's routes from the library: pipelines, their state, one table, figures over time.
 
 A status is kept for a few seconds: ten people who look at one pipeline cost its source and its ledger as much as one.
 The object store is not asked at all; `health` and `tidemark status` do.

@@ -1,4 +1,4 @@
-"""The page's places in Airflow: an application below `/tidemark`, an entry of the navigation, a tab of each DAG.
+"""Mounts the page in Airflow: an application below `/tidemark`, an entry of the navigation, a tab of each DAG.
 
 Every process of Airflow loads plugins, a task's too, and FastAPI alone would cost each of them half a second. So what
 is mounted here is a callable that makes the application when the first request comes. Source: Airflow documentation,

@@ -166,14 +166,14 @@ def test_a_maintenance_that_lost_its_lake_on_the_way_parks_nothing(shop: Pipelin
     with open_ledger(shop.ledger, shop.config.pipeline) as book:
         positions.rise(book, 1, {ITEM: (shop.staged_lsn(), shop.staged_lsn())})
     seen = (TableUpkeep(ITEM, kind, files_before=1, files_after=1, bytes=10, rows=1) for kind in ("current", "history"))
-    compaction_runs.note(shop.task("compact"), [UpkeepResult("seen", tuple(seen))])
+    compaction_runs.note(shop.task("compact"), [ITEM], [UpkeepResult("seen", tuple(seen))])
     there = shop.config
     unmounted(shop)
     with pytest.raises(StagingMissing):
-        compaction_runs.note(shop.task("compact"), [])
+        compaction_runs.note(shop.task("compact"), [ITEM], [])
     assert not shop.table_row(ITEM).life.is_parked
     shop.config = there
-    compaction_runs.note(shop.task("compact"), [])
+    compaction_runs.note(shop.task("compact"), [ITEM], [])
     assert shop.table_row(ITEM).life.is_parked, "it is missing in its own lake"
 
 

@@ -14,7 +14,7 @@ from tidemark.capture.merge_planning import make_plan
 from tidemark.errors import ReplayRefused
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import Base, MergePlan, PlannedTable
-from tidemark.ledger.captured import put_aside, replays, schema_versions, tables
+from tidemark.ledger.captured import put_aside, replays, schema_versions, tables, unfit_values
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.retention import retirement
 from tidemark.lsn import Lsn
@@ -82,6 +82,13 @@ def test_what_staging_holds_is_applied_again_behind_what_is_taken_over(items: It
 def files(items: Items, table: str) -> list[list[dict[str, str]]]:
     rows = items.ledger_query('SELECT files FROM tidemark.batch_tables WHERE "table" = %s ORDER BY end_lsn', table)
     return [listed for (listed,) in rows]
+
+
+def test_values_that_did_not_fit_go_with_what_is_taken_over(items: Items) -> None:
+    with items.pipeline.ledger_connection() as book:
+        unfit_values.restore(book, {"public.item": {"number": 3}})
+        replay(items)
+        assert unfit_values.all_of(book)["public.item~2"] == {"number": 3}
 
 
 def test_it_is_the_same_table_with_the_same_definitions(items: Items) -> None:

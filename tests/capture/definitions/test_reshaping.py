@@ -25,7 +25,7 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.merge_result import PlanResult, TableResult
-from tidemark.ledger.captured import definition_changes, put_aside, tables
+from tidemark.ledger.captured import definition_changes, put_aside, tables, unfit_values
 from tidemark.ledger.captured import successors as shapes
 from tidemark.ledger.captured.successors import Successor
 from tidemark.ledger.captured.tables import TableRow
@@ -465,7 +465,7 @@ def test_maintenance_removes_what_was_replaced(items: Items) -> None:
     items.drain()
     items.merge()
     assert items.shapes()["public.item~3"].placed_at is not None
-    folders = [f"{kind}/public/item{place}" for kind in ("current", "history") for place in ("", "~2", "~3")]
+    folders = [f"{kind}/public/item{place}" for kind in ("current", "history") for place in ("", "-p2", "-p3")]
     for folder in folders:
         items.store.write_atomic(f"{items.config.pipeline}/{folder}/_delta_log/0.json", b"{}")
 
@@ -481,7 +481,7 @@ def test_maintenance_removes_what_was_replaced(items: Items) -> None:
     assert there() == folders
     after = retire(items.task(now=lambda: placed_at + timedelta(days=days, seconds=1)))
     assert sorted(after.removed) == ["public.item", "public.item~2"]
-    assert there() == ["current/public/item~3", "history/public/item~3"]
+    assert there() == ["current/public/item-p3", "history/public/item-p3"]
 
 
 @pytest.mark.thorough
@@ -599,14 +599,14 @@ def test_what_was_passed_over_before_is_brought_by_the_backfill_of_its_shape(
 ) -> None:
     """The mark that comes first, in the same manifest or in one before, does not keep the capture from starting it."""
     items.execute(TYPE)
-    manifest = drain_module._Draining._manifest
+    manifest = drain_module.Draining._manifest
 
     def passed_over_first(*arguments: Any) -> Any:
         made = manifest(*arguments)
         marks = tuple(mark for one in made.marks for mark in (*passed_over_marks([one.table]), one))
         return structs.replace(made, marks=marks)
 
-    monkeypatch.setattr(drain_module._Draining, "_manifest", passed_over_first)
+    monkeypatch.setattr(drain_module.Draining, "_manifest", passed_over_first)
     items.insert()
     items.drain()
     items.sound()
@@ -639,7 +639,7 @@ def test_a_renamed_table_is_built_as_its_own_rule_says(items: Items) -> None:
 @pytest.mark.thorough
 def test_without_a_ledger_no_relation_takes_the_tables_of_a_shape_that_it_knows_nothing_of(items: Items) -> None:
     """Of a quiet table no manifest names the place: it begins anew beside what is there."""
-    for folder in ("current/public/item", "history/public/item", "history/public/item~2"):
+    for folder in ("current/public/item", "history/public/item", "history/public/item-p2"):
         items.store.write_atomic(f"{items.config.pipeline}/{folder}/_delta_log/0.json", b"{}")
     items.ledger_query("DELETE FROM tidemark.relations")
     items.ledger_query("DELETE FROM tidemark.batch_tables")
@@ -711,3 +711,18 @@ def test_every_change_is_staged_once_under_the_shape_that_it_had(
     followed = {shape.before: shape.table for shape in items.shapes().values()}
     assert set(followed) == {*tables} - {items.kept_as()[0]}
     assert {shape.beside for shape in items.shapes().values()} <= {"public.item"}
+
+
+def test_a_column_that_is_captured_as_text_has_no_values_that_did_not_fit(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE odd (id int PRIMARY KEY, n numeric(10,2))")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO odd VALUES (1, 'NaN')")
+    pipeline.drain()
+    pipeline.with_tables(TableRule("public.odd", target={"n": "string"}))
+    pipeline.sound()
+    pipeline.drain()
+    with pipeline.ledger_connection() as book:
+        assert unfit_values.all_of(book) == {"public.odd": {"n": 1}}
+        health = look(book, pipeline.config)
+    assert "another shape" in {concern.kind for concern in health.concerns if concern.table == "public.odd~2"}
+    assert "unfit values" not in {concern.kind for concern in health.concerns}

@@ -17,8 +17,9 @@ from tidemark.formats import layout
 from tidemark.formats.replay_plan import ReplayedTable, ReplayPlan, ReplayResult
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease, hold, of_table
-from tidemark.ledger.staged import batches
+from tidemark.ledger.staged import batches, positions
 from tidemark.ledger.staged.generations import Generation
+from tidemark.lsn import Lsn
 from tidemark.maintenance.replay_runs import ReplayRequest, leased_replay, take_result
 from tidemark.run import Run
 from tidemark.storage.store import Store
@@ -78,6 +79,16 @@ def test_what_cannot_be_done_is_refused_before_anything_is(
     moment = "" if request_.step == "rebuild" else "0/64"
     with leased_replay(run, ReplayRequest(request_.step, ("s.a",), moment)) as plan:
         assert list(plan.keys) == ["s.a"]
+
+
+def test_the_form_as_it_comes_is_every_merged_table_as_of_what_all_of_them_have(run: Run, book: Ledger) -> None:
+    with pytest.raises(ReplayRefused, match="it names no table"), leased_replay(run, ReplayRequest("as_of", ())):
+        pass
+    positions.rise(book, 1, {"s.a": (Lsn(200), Lsn(200)), "s.b": (Lsn(150), Lsn(150))})
+    with leased_replay(run, ReplayRequest("as_of", ())) as plan:
+        assert (sorted(plan.keys), plan.moment) == (["s.a", "s.b"], str(Lsn(100))), "a batch counts as a whole"
+    with leased_replay(run, ReplayRequest("as_of", ("s.a",))) as plan:
+        assert (list(plan.keys), plan.moment) == (["s.a"], str(Lsn(200)))
 
 
 def test_a_result_is_taken_once_and_leaves_no_files(run: Run) -> None:

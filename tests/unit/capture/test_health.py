@@ -14,6 +14,7 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured.table_errors import TableError, TableErrors
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.ledger.observations.runs import FailedRun
 from tidemark.ledger.reading.backfill_progress import Progress
 from tidemark.ledger.reading.proofs import Verified
 from tidemark.ledger.staged.generations import Generation
@@ -173,7 +174,8 @@ def test_values_that_did_not_fit_are_part_of_the_verdict() -> None:
     )
     (unfit,) = health.concerns
     assert unfit.ways == (
-        'To capture as text: target: {"grid": text, "Last Seen": text} for s.a in shop.yaml, and a backfill',
+        'To capture as text: target: {"grid": text, "Last Seen": text} for s.a in shop.yaml; '
+        "the next run builds the table anew",
     )
 
 
@@ -322,3 +324,14 @@ def test_the_hardest_stands_first() -> None:
     assert [concern.table for concern in health.concerns] == ["s.d", "s.c", "s.b", "s.a"]
     assert [SEVERITIES.index(one.severity) for one in health.concerns] == [0, 0, 1, 2]
     assert {concern.kind for concern in health.concerns} <= set(KINDS)
+
+
+def test_why_the_last_run_failed_is_said_at_once_and_is_no_verdict_of_its_own() -> None:
+    full = FailedRun("shop_capture", "drain", "There is no space left on the disk of the lake /lake. Free some.", ago())
+    red = FailedRun("shop_capture", "health", "shop.orders is parked", ago())
+    typed = FailedRun("shop_backfill", "plan", "There is no table shop.ordres", ago())
+    health = judged(a_table("s.a"), failed_runs=(full, red, typed))
+    assert kinds(health) == [("run failed", "warning")]
+    assert health.line.startswith(
+        "shop: the last run of shop_capture failed in drain: There is no space left on the disk"
+    )

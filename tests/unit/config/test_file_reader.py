@@ -158,7 +158,7 @@ class TestProblems:
             (
                 "lakes: /b",
                 "4: unknown key 'lakes'; known are pipeline, source, tables, lake, ledger, spark, "
-                "schedule, evolve, auto_backfill, mask_salt_connection, alerts, merge, maintenance, bounds",
+                "schedule, evolve, auto_backfill, mask_salt_connection, alerts, merge, follow, maintenance, bounds",
             ),
             ("alerts: {notifier: mail}", "4: alerts.notifier must be the dotted path of a class, not 'mail'"),
             ("notifier: a.b", "4: unknown key 'notifier'; 'notifier' belongs to alerts"),
@@ -199,6 +199,18 @@ class TestProblems:
                 "4: maintenance.put_aside_days must be a whole number, 1 or more, not the number 0",
             ),
             ("spark: {conf: {spark.x: [1]}}", "4: spark.conf spark.x must be a text or a number, not a list"),
+            (
+                "follow: {every: 0s}",
+                "4: follow.every must be a whole number with s or m, from 1s to 5m, not '0s'",
+            ),
+            (
+                "follow: 2s\nschedule: null",
+                '4: follow needs a schedule: a run follows until the next one is due; "@continuous" is one',
+            ),
+            (
+                "follow: 2s\nmerge: {applications: 2}",
+                "4: follow needs merge.applications: 1, since a run that follows has one Spark application",
+            ),
             ("bounds: {batch_rows: 1.5}", "4: bounds.batch_rows must be a whole number, 1 or more, not the number 1.5"),
         ],
     )
@@ -420,7 +432,9 @@ def test_a_file_has_at_most_25_options() -> None:
     assert set(of_sections) < set(listed)
     # What maintenance keeps and when it runs is one mapping, and so are who is told of what and when tables are merged,
     # like `mask` or `conf`: most files have none of it. A lake is where it lies and, in an object store, how to get in.
-    # `evolve` is one, of a table or of all.
-    of_mappings = [option for option in listed if option.startswith(("maintenance.", "alerts.", "lake.", "merge."))]
+    # `evolve` is one, of a table or of all; `follow` has one.
+    of_mappings = [
+        option for option in listed if option.startswith(("maintenance.", "alerts.", "lake.", "merge.", "follow."))
+    ]
     listed.remove("tables[].evolve")
-    assert len(listed) - len(of_sections) - len(of_mappings) + 4 <= 25
+    assert len(listed) - len(of_sections) - len(of_mappings) + 5 <= 25

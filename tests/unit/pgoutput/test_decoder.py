@@ -521,3 +521,28 @@ def test_a_relation_whose_changes_come_under_another_ones_number_is_told(cut: in
     decoder.decode(messages[cut:])
     decoder.decode([other, wire.insert(3, ["2"]), wire.commit(100)])
     assert told == [(2, 1)]
+
+
+@pytest.mark.parametrize("cut", range(9))
+def test_a_decoder_that_goes_on_with_a_connection_reads_what_a_new_connection_would_give(cut: int) -> None:
+    """The server describes a relation once for each connection; TRUNCATE and a second definition are such uses too."""
+    one, two = wire.relation(1, ["id"], key=["id"]), wire.relation(2, ["id"], key=["id"], name="two")
+    three = wire.relation(3, ["id"], key=["id"], name="three")
+    first = [wire.begin(100), one, two, three, *(wire.insert(oid, ["0"]) for oid in (1, 2, 3)), wire.commit(100)]
+    wider = wire.relation(2, ["id", "v"], key=["id"], name="two")
+    row, rows = wire.insert(1, ["1"]), [wire.insert(2, ["1"]), wire.insert(2, ["2", "v"])]
+    behind = [wire.begin(200), row, rows[0], wider, rows[1], wire.truncate(3), row, wire.commit(200)]
+    as_new = [wire.begin(200), one, row, two, rows[0], wider, rows[1], three, wire.truncate(3), row, wire.commit(200)]
+    before = Decoder(wire.text_schema, 1)
+    before.decode(first)
+    went_on = Decoder(wire.text_schema, 1, described=before.described)
+    blocks = [went_on.decode([bytes(25) + message for message in part], 25) for part in (behind[:cut], behind[cut:])]
+    expected = Decoder(wire.text_schema, 1).decode(as_new)
+
+    def rows_of(*decoded: DecodedBlock) -> list[tuple[str, dict[str, Any]]]:
+        changes = [change for block in decoded for change in block.changes]
+        told = [(str(change.schema), row) for change in changes for row in change.rows.to_pylist()]
+        return sorted(told, key=lambda one: one[1]["_ordinal"])
+
+    assert rows_of(*blocks) == rows_of(expected)
+    assert set(went_on.described) == {1, 2, 3}

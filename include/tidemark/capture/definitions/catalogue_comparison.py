@@ -47,7 +47,7 @@ from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import batches
 from tidemark.ledger.staged.generations import Generation
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.schema.evolution import Difference, Verdict
@@ -99,6 +99,8 @@ class Looking:
             table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
         }
         self._captured = {table for table, row in rows.items() if row.life.is_captured}
+        self._with_existing_rows = {table for table, row in rows.items() if row.life.may_be_seen_empty}
+        self._marked: set[str] = set()  # by this drain
         self._are_partitions: dict[int, bool] = {}
         self._bare = joins.restarted(ledger)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
@@ -185,7 +187,7 @@ class Looking:
             if captured.table in self._key_came_later:
                 self._reshaping.build_anew(captured, self.schemas.catalog.types, KEY_CAME_LATER)
         self._leave_to_others()
-        self._reshaping.at_heartbeat(self.schemas.catalog)
+        self._reshaping.at_heartbeat(self.schemas.catalog, self.schemas.has_met)
         unseen = [
             self.schemas.unseen(captured, self._first.types)
             for captured in self._first.tables.values()
@@ -236,6 +238,7 @@ class Looking:
         marks += [park(table, self._key_error(table, columns)) for table, columns in staged.key_unfit.items()]
         looks = {table: look for table, look in self._fingerprints.items() if table in changed}
         looks |= self._doubted(looks)
+        self._marked |= {mark.table for mark in marks}
         return Said(tuple(shapes), looks, tuple(marks))
 
     def _key_error(self, table: TableName, unfit: Collection[str]) -> TidemarkError:
@@ -254,9 +257,33 @@ class Looking:
         """The manifest is registered: none behind it says the same again."""
         self._marks, self._changed = (), frozenset()
 
-    def staged_all(self) -> None:
+    def staged_all(self, end: WalPoint) -> None:
         """The heartbeat is registered: the look is older than all that is not staged."""
         self._guarding.staged_all()
+        for table in self._whole_in_stream():
+            joins.clear_existing_rows(self._ledger, table, end)
+
+    def _whole_in_stream(self) -> list[str]:
+        """The tables that were created in the stream of this drain, and of which it has all rows: the trigger told each
+        from its creation on, and the publication has had it since, as an earlier look at another table shows. Those
+        that this drain marked for more are not among them."""
+        since = self.told.since if self._before_is_staged else 0
+        earlier = [look for look in self._before.values() if since and look.told == since]
+        left = self._reshaping.left | self._marked
+        found = {
+            look.relation_oid: table
+            for table, look in self._fingerprints.items()
+            if table in self._with_existing_rows - left
+            and look.is_as_created
+            and any(look.is_published_since(one) for one in earlier)
+        }
+        made = catalog.made_by(self._source, found) if found else {}
+        return [found[oid] for oid, made_by in made.items() if self.told.has_all_of(oid, made_by, self._config)]
+
+    @property
+    def looks(self) -> Mapping[str, Fingerprint]:
+        """The look at each table."""
+        return self._fingerprints
 
     def kept_looks(self) -> dict[str, Fingerprint]:
         """The look at each table but those that are kept as another one by now, or are to be looked at again: that of a

@@ -1,4 +1,4 @@
-"""Converts the differences of a table's definition to the `TableMark`s of a manifest, for the ledger (R6, R8)."""
+"""Converts differences of a table's definition to marks of the manifest: parked, or needs a backfill (R6, R8)."""
 
 from __future__ import annotations
 

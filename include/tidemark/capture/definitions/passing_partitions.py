@@ -1,4 +1,4 @@
-"""Finds partitions that existed only between two readings of the catalogue, and marks their root table (R8, R11).
+"""Finds partitions that were created and gone between two readings of the catalogue, and marks their root (R8, R11).
 
     previous run's reading ──── CREATE, INSERT, DROP, or ATTACH, INSERT, DETACH ──── this run's reading
                                         └─ the stream has the rows, as the root's

@@ -86,7 +86,6 @@ class Reshaping:
         self._pending: dict[str, Reshaped] = {}
         self._begun: list[Begun] = []
         self._left: set[str] = set()
-        self._by_message: list[tuple[int, TableName]] = []
 
     def look(
         self, captured: Iterable[CapturedTable], types: Mapping[int, PgType], rows: Mapping[str, TableRow]
@@ -170,8 +169,6 @@ class Reshaping:
         if shape is not None and kind == ANOTHER_SHAPE:
             shape = replace(shape, version=1)
         self._begun.append(Begun(table, before, reason, shape, kind))
-        if pending is None:
-            self._by_message.append((oid, table))
         self._pending.pop(str(before), None)
         self._left.add(str(before))
         return table
@@ -183,20 +180,19 @@ class Reshaping:
         if self._config.evolves(captured.name) == "follow":
             self.begin(captured.relation_oid, captured.name, told.reason, pending)
 
-    def at_heartbeat(self, catalog: Catalog) -> None:
+    def at_heartbeat(self, catalog: Catalog, has_met: Callable[[str], bool]) -> None:
         """Begin the tables whose new shape this run read in the catalogue and no change has: every change up to here
-        came before. A table that began with changes whose columns are in doubt ends here in the same way: behind it the
-        catalogue has them all."""
+        came before. That may be a table whose first changes this drain met (`has_met`), in a shape that is over; or one
+        whose columns these changes leave in doubt, and behind them the catalogue has them all."""
         for pending in list(self._pending.values()):
             self._begin_pending(pending)
         self._pending.clear()
-        for oid, table in self._by_message:
-            latest, captured = self._streamed(str(table)), catalog.tables.get(oid)
-            if latest is None or latest.published or captured is None or captured.table != table:
+        for captured in catalog.tables.values():
+            table = self._places.known(captured.relation_oid)
+            if table is None or not captured.published or not has_met(str(table)):
                 continue
-            if (numbered := self.look_at(captured, catalog.types)) is not None:
-                self._begin_pending(numbered)
-        self._by_message.clear()
+            if (reshaped_table := self.look_at(captured.kept_as(table), catalog.types)) is not None:
+                self._begin_pending(reshaped_table)
 
     def _begin_pending(self, pending: Reshaped) -> None:
         captured = pending.captured

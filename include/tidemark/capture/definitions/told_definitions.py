@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
-from tidemark.config import TableRule
+from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats.definition import (
     PREFIX,
     DefinedColumn,
@@ -51,12 +51,13 @@ _TOLD: Final = "told"
 class _Relation:
     """What is known of one relation.
 
-    `commit_lsn` is that of the last message. `reasons` are the bits of rewrites since the relation's last version, and
-    `was_unlogged` says whether it had no WAL for a while since. `missing` is what older rows have of its columns, by
-    number, as each was first told. `states` are all definitions of this drain, `written` the files that a told rewrite
-    put the rows into."""
+    `first_xid` is the transaction of the first message, `commit_lsn` that of the last one. `reasons` are the bits of
+    rewrites since the relation's last version, and `was_unlogged` says whether it had no WAL for a while since.
+    `missing` is what older rows have of its columns, by number, as each was first told. `states` are all definitions of
+    this drain, `written` the files that a told rewrite put the rows into."""
 
     definition: DefinedRelation | None = None
+    first_xid: int = 0
     commit_lsn: Lsn = field(default_factory=lambda: Lsn(0))
     reasons: int = 0
     was_unlogged: bool = False
@@ -118,6 +119,7 @@ class ToldDefinitions:
     def _define(self, told: DefinedRelation, xid: int, commit_lsn: Lsn) -> None:
         relation = self._of(told.oid)
         relation.definition = told
+        relation.first_xid = relation.first_xid or xid
         relation.is_pending, relation.commit_lsn = True, commit_lsn
         relation.was_unlogged |= told.persistence != "p"
         relation.states.append(told)
@@ -295,6 +297,17 @@ class ToldDefinitions:
         )
         filenodes = {look.relfilenode, *(told.filenode for told in relation.states)}
         return is_known and (relation.was_truncated or filenodes <= {before.relfilenode, *relation.written})
+
+    def has_all_of(self, oid: int, made_by: int, config: PipelineConfig) -> bool:
+        """Whether this drain met the relation from its creation by that transaction on, and all of its rows came as its
+        own: the file named it under each of its names, and it was no partition, and never UNLOGGED."""
+        relation = self._relations.get(oid)
+        if relation is None or self.is_doubted(oid) or relation.first_xid != made_by:
+            return False
+        return all(
+            told.persistence == "p" and not told.above and config.rule(TableName(told.schema, told.name)) is not None
+            for told in relation.states
+        )
 
     def with_storage(self, look: Fingerprint, seen_below: int) -> int:
         """The file in which the rows lie once all is staged: the look's, unless a definition was told behind it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -16,18 +18,32 @@ from tidemark.storage.store import Store
 
 
 def probe(store: Store, config: PipelineConfig) -> None:
-    """Write a small file below the lake root, read it back, delete it. Raises LakeUnusable."""
+    """Write a small file below the lake root, read it back, delete it, with the folders that it needed. Raises
+    LakeUnusable."""
     path, content = f"{config.pipeline}/.preflight-{uuid4().hex}", b"tidemark"
+    missing = _missing_folders(store, path)
     try:
-        store.write_atomic(path, content)
-        read = store.read(path)
-        store.delete(path)
+        try:
+            store.write_atomic(path, content)
+            read = store.read(path)
+            store.delete(path)
+        finally:
+            for folder in missing:
+                with suppress(OSError):  # somebody else put something into it
+                    folder.rmdir()
     except TidemarkError:
         raise
     except Exception as failed:  # each object store has its own exceptions; all of them mean the same here
         raise LakeUnusable(lake=config.lake, detail=_words(failed)) from None
     if read != content:
         raise LakeUnusable(lake=config.lake, detail="a file read back differs from what was written")
+
+
+def _missing_folders(store: Store, path: str) -> list[Path]:
+    """Those that a file of this path needs and that are not there, the innermost first; none in an object store."""
+    if "://" in store.root:
+        return []
+    return [folder for folder in Path(store.uri(path)).parents if not folder.exists()]
 
 
 def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:

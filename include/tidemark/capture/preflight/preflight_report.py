@@ -34,7 +34,7 @@ from tidemark.capture.preflight.airflow_findings import this_installation
 from tidemark.capture.preflight.lake_findings import log_store_findings, look_at_bucket, probe
 from tidemark.capture.preflight.slot_and_publication import bring_about_publication, make_slot
 from tidemark.capture.preflight.spark_findings import spark_findings
-from tidemark.capture.preflight.table_findings import InLedger
+from tidemark.capture.preflight.table_findings import NO_TABLE_YET, InLedger
 from tidemark.capture.preflight.table_joins import (
     begun_in_stream,
     join,
@@ -248,12 +248,13 @@ class _PreflightRun:
         work = publication_work(self.config, selected, published, survey.facts)
         if published is not None:
             self.run("publication", lambda: ownership.require_own_publication(survey, work))
-        if not self.act:
+        waits = any(finding.check == NO_TABLE_YET for finding in self.findings)
+        if not self.act and not waits:
             self.findings += _intentions(self.config, published, work, slot)
-        else:
+        elif self.act:
             # Before the work, which may end in an error, and after it, which may find more.
             table_findings.keep(survey, captured)
-            if not self.failed():
+            if not self.failed() and not waits:
                 self.bring_about(survey, selected, published, slot)
                 table_findings.keep(survey, captured)
         self.findings += table_findings.backfill_findings(ledger, self.config)

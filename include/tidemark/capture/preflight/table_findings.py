@@ -5,14 +5,14 @@
      └─ selected tables that publication and joins are brought about for
 
 A person who may create a table must not be able to stop the pipeline. Only one finding here stops everything: no table
-is left, and no slot is there that would have to move on.
+is left, and no slot is there that would have to move on. A database without any table is waited for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -33,6 +33,9 @@ from tidemark.source.catalogue.publication import Matching, Publication, SourceT
 from tidemark.source.catalogue.publication_findings import publication_findings, publication_work, work_findings
 from tidemark.source.wal.slot import SlotState
 from tidemark.wording import plural
+
+# The check of a finding by which everything waits.
+NO_TABLE_YET: Final = "no table yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,17 @@ def select(
     work = publication_work(config, selected, published, facts)
     findings += work_findings(config, published, work, facts, slot=slot)
     if not (captured_tables(selected, published) or work.create or work.add):
+        if slot is None and published is None and not inspection.has_tables(source):
+            findings.append(
+                Finding(
+                    "warning",
+                    NO_TABLE_YET,
+                    "The database has no table yet, so there is nothing to capture, and no slot is made",
+                    "Create the tables that the file names: the first run that finds one begins",
+                    Move.FIX_SOURCE,
+                )
+            )
+            return selected, published
         # A slot that is there must move on all the same, and the publication is what it is read with.
         findings.append(
             Finding(

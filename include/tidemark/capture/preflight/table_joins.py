@@ -27,7 +27,7 @@ from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.staged import batches, generations
 from tidemark.names import TableName
 from tidemark.schema import table_life
-from tidemark.schema.fingerprint import SPELLED_SINCE, Fingerprint
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.catalogue import catalog, publication
 from tidemark.source.catalogue.publication import Matching, Publication, SourceTable
 from tidemark.source.wal.wal_messages import make_durable
@@ -77,27 +77,13 @@ def begun_in_stream(survey: Survey, matched: Matching, published: Publication | 
         now = prints.get(str(table.table))
         if oid not in made or now is None or now.relation_oid != oid or made[oid] < (row.join_horizon or 0):
             continue
-        if not _is_as_created(now):
+        if not now.is_as_created:
             continue
         assert row.fingerprint is not None
         then = Fingerprint.from_json(row.fingerprint)
-        wholes = {one for one in {*then.membership} & {*now.membership} if not one.startswith("table ")}
-        if wholes and then.publication_xmin == now.publication_xmin:
+        if now.is_published_since(then):
             begun.add(str(survey.places.of_table(table)))
     return begun
-
-
-def _is_as_created(look: Fingerprint) -> bool:
-    """Whether nothing became of its rows that is in no stream: its files are those that it was created with, which
-    have its own number; what an UNLOGGED table had before SET LOGGED, and what an ALTER writes anew, lies in others.
-    A partitioned table has none itself. Nor did a type of its columns begin to spell them otherwise, nor came a
-    partition with rows."""
-    is_as_created = (
-        all(leaf.is_as_created for leaf in look.partitions)
-        if look.partitions
-        else look.relfilenode in (look.relation_oid, 0)
-    )
-    return is_as_created and not any(SPELLED_SINCE in column.spelling for column in look.columns)
 
 
 def join(

@@ -1,4 +1,4 @@
-"""Records replays from staging: the base taken over from the live pair's history, and the batches to apply again.
+"""Records replays from staging: which rows are copied from the present history, and which batches are applied again.
 
     retired, or one of these │ applied once more          │ its own
     ─────────────────────────┼────────────────────────────┼───────────────►  staged

@@ -1,4 +1,4 @@
-"""Numbers the definitions of a table, from the drain (in the stream) and from readers of a backfill (in the catalogue).
+"""Numbers each table's definitions: those that the drain meets in the stream, and those that a backfill finds.
 
 A version is `streamed` once a registered batch holds files of it. The drain compares the stream's definition with the
 last streamed version, never with a reader's: a column that so far only the catalogue has was not dropped.

@@ -1,4 +1,4 @@
-"""Records which id of a relation replaces another one, after another shape or a replay, and which id readers use.
+"""Records the swap of one table id for another: new tables are built beside the old ones, which readers use till then.
 
     the drain reads it    an id is chosen ─► `reserve`
     its batch registers   the relation has the new id from here on; the old id leaves ─► `begin`
@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Final
 
 from tidemark.formats.manifest import BatchManifest, TableMark
-from tidemark.ledger.captured import definition_changes, joins, relation_ids, replays, tables
+from tidemark.ledger.captured import definition_changes, joins, relation_ids, replays, tables, unfit_values
 from tidemark.ledger.captured.definition_changes import DefinitionEvidence
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
@@ -146,6 +146,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
             ),
         )
         if is_replay:
+            unfit_values.take_over(ledger, table, before)
             continue
         versions = tables.versions_of(ledger, [before, table])
         older, newer = versions.get(before, []), versions.get(table, [])

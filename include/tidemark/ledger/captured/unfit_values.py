@@ -43,6 +43,12 @@ def restore(ledger: Ledger, counts: Mapping[str, Mapping[str, int]]) -> None:
         _count(ledger, table, _NEWEST, of_table, is_again=True)
 
 
+def take_over(ledger: Ledger, table: str, before: str) -> None:
+    """The table is built from what staging has of another one, and from that one's history below: its values are the
+    same."""
+    restore(ledger, {table: all_of(ledger).get(before, {})})
+
+
 def replace(ledger: Ledger, table: str, backfill: str, snapshot: str, since: Lsn | None, generation: int) -> None:
     """A backfill read all rows of the table, so only its own counts remain, and those of the batches whose changes its
     chunks may not include: by the `snapshot` from before the first one, or above `since` if that is given.

@@ -31,6 +31,15 @@ CREATE TABLE tidemark.leases (
     PRIMARY KEY (pipeline, name)
 );
 
+-- Who waits for a lease; whoever holds it for long looks here, and lets it go. A row says nothing after `expires_at`.
+CREATE TABLE tidemark.lease_waits (
+    pipeline    text NOT NULL,
+    name        text NOT NULL,
+    holder      text NOT NULL,
+    expires_at  timestamptz NOT NULL,
+    PRIMARY KEY (pipeline, name, holder)
+);
+
 -- Slots and publications of the source that the pipeline made or was given by hand. The row is written before the
 -- object is made, so a pipeline recognises what it made before it died. What is neither here nor in `generations`
 -- belongs to somebody else.
@@ -472,7 +481,7 @@ CREATE TABLE tidemark.runs (
     run_id             text NOT NULL,
     began_at           timestamptz NOT NULL,
     ended_at           timestamptz NOT NULL,
-    stages             jsonb NOT NULL DEFAULT '{}',  -- stage -> {"s": seconds of all tries, "tries", "failed"}
+    stages             jsonb NOT NULL DEFAULT '{}',  -- stage -> {"s": seconds of all tries, "tries", "failed", "error"}
     level_at           timestamptz,           -- all that had committed by then was staged
     generation         integer,
     staged_lsn         pg_lsn,

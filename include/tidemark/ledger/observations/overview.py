@@ -29,6 +29,7 @@ from tidemark.ledger.captured.table_errors import TableErrors
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import runs, table_sizes
+from tidemark.ledger.observations.runs import FailedRun
 from tidemark.ledger.observations.table_sizes import DeltaTable
 from tidemark.ledger.reading import backfill_progress, backfills, chunks, proofs
 from tidemark.ledger.reading.backfill_progress import Filled, Progress
@@ -147,6 +148,7 @@ class PipelineStatus:
     level_at: datetime | None = None
     definition_changes: tuple[DefinitionChange, ...] = ()
     put_aside: tuple[PutAside, ...] = ()
+    failed_runs: tuple[FailedRun, ...] = ()
 
     @property
     def level_through(self) -> datetime:
@@ -191,6 +193,7 @@ def read(ledger: Ledger) -> PipelineStatus | None:
             table_errors=tuple(table_errors.all_of(ledger)),
             definition_changes=definition_changes.newest(ledger, NEWEST_CHANGES),
             put_aside=put_aside.all_of(ledger),
+            failed_runs=tuple(runs.failed(ledger)),
         )
 
 

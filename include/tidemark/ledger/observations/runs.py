@@ -23,11 +23,23 @@ Verdict = Literal["ok", "warning", "red"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`s` is the time of all its tries, and of all readers where there are several."""
+    """`s` is the time of all its tries, and of all readers where there are several; `error` is why the last one failed,
+    without a row's value."""
 
     s: float
     tries: int
     failed: bool
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """The newest run of a DAG, where one of its stages failed."""
+
+    dag: str
+    stage: str
+    error: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +98,31 @@ class RunPeriod:
     run_s: float
 
 
-def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, failed: bool) -> None:
+def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, failed: bool, error: str = "") -> None:
     """Add the time of one try of a stage. Before the pipeline has a generation there is nothing to write to."""
     ledger.execute(
         """
         INSERT INTO tidemark.runs AS r (pipeline, run_id, began_at, ended_at, stages)
         SELECT p.pipeline, %(run_id)s, clock_timestamp() - make_interval(secs => %(s)s), clock_timestamp(),
                jsonb_build_object(%(stage)s::text, jsonb_build_object('s', round(%(s)s::numeric, 3), 'tries', 1,
-                                                                      'failed', %(failed)s::boolean))
+                                                                      'failed', %(failed)s::boolean,
+                                                                      'error', %(error)s::text))
           FROM tidemark.pipelines p WHERE p.pipeline = %(pipeline)s
         ON CONFLICT (pipeline, run_id) DO UPDATE
            SET ended_at = excluded.ended_at,
                stages = r.stages || jsonb_build_object(%(stage)s::text, jsonb_build_object(
                    's', round(%(s)s::numeric, 3) + coalesce((r.stages -> %(stage)s ->> 's')::numeric, 0),
                    'tries', 1 + coalesce((r.stages -> %(stage)s ->> 'tries')::integer, 0),
-                   'failed', %(failed)s::boolean))
+                   'failed', %(failed)s::boolean, 'error', %(error)s::text))
         """,
-        {"pipeline": ledger.pipeline, "run_id": run_id, "stage": stage, "s": seconds, "failed": failed},
+        {
+            "pipeline": ledger.pipeline,
+            "run_id": run_id,
+            "stage": stage,
+            "s": seconds,
+            "failed": failed,
+            "error": error,
+        },
     )
 
 
@@ -179,6 +199,24 @@ def last(ledger: Ledger, number: int = 10, *, dag: str = "") -> list[RunRow]:
     return [_run_row(row) for row in rows]
 
 
+def failed(ledger: Ledger) -> list[FailedRun]:
+    """Of each DAG the newest run, if one of its stages failed with an error of its own."""
+    rows = ledger.execute(
+        """
+        SELECT newest.dag, s.key, s.value ->> 'error', newest.ended_at
+          FROM (SELECT DISTINCT ON (dag) * FROM
+                       (SELECT split_part(run_id, '/', 1) AS dag, began_at, ended_at, stages FROM tidemark.runs
+                         WHERE pipeline = %s ORDER BY began_at DESC LIMIT 100) recent
+                 ORDER BY dag, began_at DESC) newest
+          CROSS JOIN LATERAL jsonb_each(newest.stages) s
+         WHERE (s.value ->> 'failed')::boolean AND s.value ->> 'error' <> ''
+         ORDER BY newest.dag, s.key
+        """,
+        (ledger.pipeline,),
+    )
+    return [FailedRun(*row) for row in rows]
+
+
 def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[RunPeriod]:
     """The runs with figures since then, oldest first, put together by stretches of time."""
     with ledger.connection.cursor(row_factory=class_row(RunPeriod)) as cursor:
@@ -199,6 +237,9 @@ def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[RunPeriod]:
 
 
 def _run_row(row: dict[str, Any]) -> RunRow:
-    stages = {stage: Stage(float(one["s"]), one["tries"], one["failed"]) for stage, one in row.pop("stages").items()}
+    stages = {
+        stage: Stage(float(one["s"]), one["tries"], one["failed"], one.get("error", ""))
+        for stage, one in row.pop("stages").items()
+    }
     own = {key: row.pop(key) for key in ("run_id", "began_at", "ended_at", "level_at", "batches", "changes")}
     return RunRow(**own, stages=stages, figures=None if row["verdict"] is None else Figures(**row))

@@ -1,4 +1,4 @@
-"""Decides in bounded transactions which staging can be removed, and deletes the rows of removed staging (R4, R5, R7).
+"""Decides, in bounded transactions, which staging, backfills and plans can go, and deletes their rows (R4, R5, R7).
 
     staged ──mark──► retired ──its files are deleted──► removed ──► no row
 

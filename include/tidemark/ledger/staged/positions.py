@@ -100,6 +100,14 @@ def start_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
     )
 
 
+def last_risen(ledger: Ledger) -> dict[str, datetime]:
+    """When a merge moved each table the last time, in any generation."""
+    rows = ledger.execute(
+        'SELECT "table", max(risen_at) FROM tidemark.positions WHERE pipeline = %s GROUP BY "table"', (ledger.pipeline,)
+    )
+    return dict(rows.fetchall())
+
+
 def all_of(ledger: Ledger, generation: int) -> dict[str, TablePosition]:
     """The positions of the tables that have one in this generation."""
     rows = ledger.execute(

@@ -213,22 +213,33 @@ def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int
     return {found for (found,) in rows}
 
 
-def never_renamed(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
-    """Of these relations those that were called as they are now since they were created, with the 64-bit id of the
-    transaction, or of its part, that created them. CREATE TABLE writes the row type in one command with the columns,
-    a rename writes it anew."""
+def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
+    """Of each relation the 64-bit id of the transaction, or of its part, that created it."""
     return dict(
         conn.execute(
             """
-            SELECT c.oid, now.xid - ((now.xid - a.xmin::text::bigint) & 4294967295)
-              FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_class c
-              JOIN pg_type t ON t.oid = c.reltype
-              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -6
-             WHERE c.oid = ANY(%s::oid[]) AND t.xmin = a.xmin AND t.cmin = a.cmin
+            SELECT a.attrelid, now.xid - ((now.xid - a.xmin::text::bigint) & 4294967295)
+              FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_attribute a
+             WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum = -6
             """,
             (list(oids),),
         ).fetchall()
     )
+
+
+def never_renamed(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
+    """As `made_by`, without the relations that were called otherwise since they were created. CREATE TABLE writes the
+    row type in one command with the columns, a rename writes it anew."""
+    called = conn.execute(
+        """
+        SELECT c.oid FROM pg_class c
+          JOIN pg_type t ON t.oid = c.reltype
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -6
+         WHERE c.oid = ANY(%s::oid[]) AND t.xmin = a.xmin AND t.cmin = a.cmin
+        """,
+        (list(oids),),
+    ).fetchall()
+    return made_by(conn, [oid for (oid,) in called])
 
 
 def fingerprint(

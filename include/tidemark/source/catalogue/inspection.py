@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
@@ -98,7 +98,7 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
     facts: list[Any] = list(row)
     keep_mib, idle_s = facts[-4:-2]
     facts[-4:-2] = [None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None]
-    return ServerFacts(*facts, service=providers.read_service(connection))
+    return replace(ServerFacts(*facts), service=providers.read_service(connection))
 
 
 # --- server and role --------------------------------------------------------------------------------------------------
@@ -471,6 +471,18 @@ def _same_identity(identity: str, key: tuple[str, ...], root: Any) -> bool:
 
 
 # --- slot -------------------------------------------------------------------------------------------------------------
+
+
+def has_tables(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the database has any table that is not PostgreSQL's own."""
+    row = connection.execute(
+        """
+        SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
+           AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') LIMIT 1
+        """
+    ).fetchone()
+    return row is not None
 
 
 def slot_findings(slot: SlotState) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ Protocol"); all integers are big-endian:
     client  Status     'r' int64 written, int64 flushed, int64 applied, int64 clock, int8 reply requested
 
 Only the ledger decides what is confirmed (R3): every status reply carries the position that was confirmed when the
-stream was opened. So the slot never moves while a drain runs.
+stream was opened, or what `confirm` was given since: a slot in use is moved by its own client alone.
 
 The walsender sends every message by itself, and a client that wakes for each of them halves its speed. While messages
 flow, SO_RCVLOWAT lets the kernel wake the reader only for a large piece; after a moment without messages the limit is 1
@@ -186,6 +186,17 @@ class ReplicationStream:
         """From here on only the tail is missing: wake for every byte."""
         self._near_end = True
         self._set_low_water(1)
+
+    def expect_more(self) -> None:
+        """The end was not the end: wake for large pieces again."""
+        self._near_end = False
+
+    def confirm(self, lsn: Lsn) -> None:
+        """Say at once, and from here on, that everything below is not needed again; never less than before."""
+        with self._lock:
+            if lsn > self._confirmed:
+                self._confirmed = int(lsn)
+                self._reply()
 
     def close(self) -> None:
         """End the connection; the server frees the slot as soon as it notices."""

@@ -1,4 +1,4 @@
-"""Adds the files of a first load's chunks to history and current, and masks the rows that are not new.
+"""Adds the files of a first load's chunks to history and current; a deletion vector leaves out rows that are not new.
 
     chunk files ─┬─ rows whose key a change has, or current ─► `chunk_fold`; or copied as chunks ─► `ChunkChanges`
                  └─ all others, masked where they are not these ─► history: `read` rows at the watermark     (AddFile)

@@ -1,4 +1,4 @@
-"""Reads and writes small files of the lake whole, in the driver, through Hadoop's file systems (R10).
+"""Reads, writes and concatenates files of the lake in the driver, through Hadoop's file systems (R10).
 
 A Spark application does everything with the lake through them, so it needs no other client of an object store. A local
 file is read without the JVM. It is written through the JVM, since Hadoop may keep a checksum beside it. A small object

@@ -1,4 +1,4 @@
-"""Builds one Parquet file from the pages of several, with columns of one value added and others left out.
+"""Makes the footer of a Parquet file of the pages of several, with columns of one value added and others left out.
 
 Nothing is decoded: the caller copies the pages, and a new footer says where they lie.
 

@@ -1,4 +1,4 @@
-"""Merges with Spark the batches that claim chunks or sweep: their changes, and the rows that the chunks add (R7).
+"""Merges with Spark what a backfill brings: changes, rows of chunks, and removals of what the source lacks (R7).
 
     staged changes ─┐                     ┌─► rows: the changes, unchanged values filled, from chunks too
     older changes ──┼─ place, fill ───────┤

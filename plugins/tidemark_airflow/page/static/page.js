@@ -103,10 +103,10 @@ class Refused extends Error {
   constructor(status, message) { super(message); this.status = status; }
 }
 
-async function ask(url, body) {
+async function ask(url, body, method = "POST") {
   const options = { headers: { Accept: "application/json" }, credentials: "same-origin" };
   if (body !== undefined) {
-    options.method = "POST";
+    options.method = method;
     options.headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
@@ -121,7 +121,7 @@ function worded(detail) {
   return typeof detail === "object" && detail !== null ? detail.reason ?? JSON.stringify(detail) : detail;
 }
 
-const airflow = (path, body) => ask(new URL(`api/v2/${path}`, AIRFLOW), body);
+const airflow = (path, body, method) => ask(new URL(`api/v2/${path}`, AIRFLOW), body, method);
 const api = (path, parameters) => ask(`api/${path}${parameters ? `?${new URLSearchParams(parameters)}` : ""}`);
 const dagOf = (kind) => view.status.dags[kind];
 
@@ -217,7 +217,7 @@ function draw() {
   const focus = document.activeElement?.id;
   const caret = document.activeElement?.selectionStart;
   show(...[
-    top(), view.failed && failure(view.failed), ...problems(), figures(), concerns(), positions(), backfills(), plots(), runs(),
+    top(), view.failed && failure(view.failed), ...problems(), firstSteps(), figures(), concerns(), positions(), backfills(), plots(), runs(),
     tables(), putAside(),
   ].filter(Boolean));
   const again = focus && document.getElementById(focus);
@@ -231,7 +231,8 @@ function top() {
     ? h("select", { id: "pipeline", "aria-label": "Pipeline", onchange: (event) => choose(event.target.value) },
       view.pipelines.map((one) => h("option", { value: one.pipeline, selected: one.pipeline === view.chosen }, one.pipeline)))
     : h("h1", {}, s.pipeline);
-  const verdict = { ok: "exact", warning: "warning", red: "needs somebody" }[s.health];
+  const isNew = s.health === "warning" && s.concerns.some((one) => one.kind === "new");
+  const verdict = isNew ? "new" : { ok: "exact", warning: "warning", red: "needs somebody" }[s.health];
   return h("header", { class: "top" },
     name, pill(s.health, verdict), h("span", { class: "quiet line" }, s.line.replace(`${s.pipeline}: `, "")),
     h("span", { class: "spring" }),
@@ -248,10 +249,44 @@ function choose(pipeline) {
   refresh();
 }
 
+// --- the first steps of a new pipeline --------------------------------------------------------------------------------
+
+function firstSteps() {
+  const steps = view.status.first_steps;
+  const next = steps.find((one) => !one.done);
+  if (!next) return null;
+  return h("section", { id: "first-steps", class: "card concern warning" }, h("div", { class: "said" },
+    h("div", { class: "title" }, pill("warning", "new"), h("b", {}, "First steps")),
+    h("ol", { class: "steps" }, steps.map((one) => h("li", { class: one.done ? "done" : one === next ? "next" : "" },
+      h("b", {}, one.name), " ", h("span", { class: "quiet" }, one.said), one === next && h("p", {}, one.way))))),
+    h("div", { class: "acts" }, stepButton(next)));
+}
+
+function stepButton(step) {
+  const kind = { slot: "capture", capture: "capture", backfill: "backfill", "first proof": "verify" }[step.name];
+  if (!kind) return null;
+  const allowed = view.status.may[kind];
+  const why = allowed ? undefined : `You need the right to trigger ${dagOf(kind)}.`;
+  const title = { capture: `Start ${dagOf(kind)}`, backfill: `Backfill all ${step.tables}…`, verify: "Verify every table…" }[kind];
+  const act = { capture: startCapture, backfill: () => openForm("backfill", null), verify: () => openForm("verify", null, { share: "1" }) }[kind];
+  return h("button", { class: "small main", "data-action": `first-${kind}`, disabled: !allowed, title: why, onclick: act }, title);
+}
+
+// A DAG that is paused by its creation gets its schedule, and a run now.
+async function startCapture() {
+  const dag = dagOf("capture");
+  try {
+    await airflow(`dags/${encodeURIComponent(dag)}`, { is_paused: false }, "PATCH");
+    const run = await airflow(`dags/${encodeURIComponent(dag)}/dagRuns`, { logical_date: null, conf: {} });
+    toast("ok", "Started: ", airflowLink(`dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run.dag_run_id)}`, run.dag_run_id));
+  } catch (error) { toast("red", error.message); }
+  await refresh();
+}
+
 // --- what needs somebody ----------------------------------------------------------------------------------------------
 
 function concerns() {
-  const wanted = view.status.concerns.filter((one) => one.severity !== "note");
+  const wanted = view.status.concerns.filter((one) => one.severity !== "note" && one.kind !== "new");
   if (!wanted.length) return null;
   const groups = [...Map.groupBy(wanted, (one) => `${one.severity}/${one.kind}/${one.group}`).values()];
   const rest = groups.slice(SHOWN_CONCERNS);

@@ -1,0 +1,175 @@
+"""Reads the slot over one replication connection, batch after batch, until the run's window is over (R2, R3, R4).
+
+    lease `slot`, generation, stream ──► catalogue ─► changes for `every_s` ─► heartbeat ─► register ──┐
+          ▲                                  ▲                                                         │
+          │                                  └── something comes: the same stream goes on ◄────────────┤
+          └── a definition changed, or somebody else waits for the slot ◄──────────────────────────────┘
+
+A cycle is a drain of its own (`capture.drain`): it looks at the catalogue, ends at a heartbeat of its own, and leaves
+in ledger and staging what a run of its own would leave. Only the connection stays. The server describes a relation once
+for each connection, so the decoder is told what was described before. That holds as long as the catalogue shows what it
+showed in the cycle before; else the connection is opened anew. What the stream gave beyond a heartbeat is decoded again
+by the next cycle.
+
+While nothing happens at the source no cycle begins, and nothing is written. Meanwhile the status replies carry what
+the ledger says is confirmable: nobody else can move a slot in use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, SlotTaken, of_run, slot_taken
+from tidemark.capture.following.window import Window
+from tidemark.ledger import leases, migrations
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.reading import chunks
+from tidemark.ledger.staged import applied_positions, generations
+from tidemark.lsn import Lsn
+from tidemark.run import Run
+from tidemark.source.wal import slot
+from tidemark.source.wal.replication import ReplicationStream
+from tidemark.wait_log import Wait
+
+log = logging.getLogger(__name__)
+
+# How often the ledger is asked for what can be confirmed, and for who waits for the slot.
+LOOK_S: Final = 2.0
+# How often it is asked for chunks whose reader died before its watermark.
+CHUNKS_S: Final = 30.0
+# WAL of others that the slot passes over before a heartbeat lets it go.
+PASSED_BYTES: Final = 16 * 2**20
+# How long whoever waits for the slot may take to take it.
+LET_IN_S: Final = 10.0
+
+
+def follow(run: Run, window: Window, *, wait_s: float = 0.0) -> DrainResult:
+    """Stage what happens at the source until the window is over; the run's batches, those of earlier tries included.
+
+    The lease `slot` is waited for up to `wait_s`, and let go for a moment whenever somebody else waits for it. A try
+    that begins when the window is over stages up to one heartbeat. Raises what `drain` raises.
+    """
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        migrations.require(book.connection)
+        while not _is_over(run, book, window):
+            with slot_taken(run, book, wait_s) as taken, taken.stream() as stream:
+                _Following(run, book, window, taken, stream).until_something_ends_it()
+            _let_in(run, book)
+        leases.give_back_of_dead_try(book, leases.SLOT, run.holder)
+        return of_run(book, run.run_id)
+
+
+def _is_over(run: Run, book: Ledger, window: Window) -> bool:
+    """Whether the window is, and all up to a heartbeat of the run is staged."""
+    if window.left_s(run.now()) > 0:
+        return False
+    return of_run(book, run.run_id).reached_target
+
+
+def _let_in(run: Run, book: Ledger) -> None:
+    """Pause until nobody waits for the slot who does not have it by now."""
+    wait = Wait(LET_IN_S, every_s=0.2)
+    while leases.SLOT in leases.awaited(book, run.holder) and leases.SLOT not in leases.holders(book):
+        if not wait.pause(lambda: "whoever waits for the slot, to take it"):
+            break
+
+
+@dataclass(slots=True)
+class _Following:
+    """One connection."""
+
+    run: Run
+    book: Ledger
+    window: Window
+    taken: SlotTaken
+    stream: ReplicationStream
+    due_at: float = field(init=False)  # when the heartbeat of the cycle is
+    looked_at: float = field(init=False)
+    chunks_at: float = field(init=False)
+    told_lsn: Lsn = field(default=Lsn(0), init=False)
+
+    def __post_init__(self) -> None:
+        self.due_at = self.looked_at = self.chunks_at = self.run.clock()  # whatever waits already is late
+
+    def until_something_ends_it(self) -> None:
+        """One cycle at least, and then another one whenever something comes."""
+        draining = self._draining()
+        messages: Sequence[bytes] = ()
+        while True:
+            looks = dict(draining.looks)
+            end = draining.until_heartbeat(self.stream, first=messages, heartbeat_is_due=self._due_s)
+            assert end is not None
+            self.due_at = self.run.clock() + self.window.every_s
+            self.stream.expect_more()
+            if end.has_strange_partitions:
+                log.info("A partition tells rows apart by other columns than its root: the stream is opened anew")
+                return
+            reason = self._wait(end)
+            if reason is None:
+                return
+            messages = reason
+            draining = self._draining(end)
+            if draining.looks != looks:
+                log.info("The catalogue shows other definitions than before: the stream is opened anew")
+                draining.abandon()
+                return
+
+    def _draining(self, end: EndOfDrain | None = None) -> Draining:
+        return self.taken.draining({} if end is None else end.described)
+
+    def _due_s(self) -> float:
+        return min(self.due_at - self.run.clock(), self.window.left_s(self.run.now()))
+
+    def _wait(self, end: EndOfDrain) -> Sequence[bytes] | None:
+        """The messages that the next cycle begins with, none perhaps; None where the connection is to be closed."""
+        began = self.run.clock()
+        messages = end.messages
+        while True:
+            now = self.run.clock()
+            if self.taken.lease.lost:
+                self.taken.lease.check(self.book, leases.SLOT)
+            if now - self.looked_at >= LOOK_S:
+                self.looked_at = now
+                self._tell_what_is_confirmable(end.staged_lsn)
+                if (waiting := leases.awaited(self.book, self.run.holder).get(leases.SLOT)) is not None:
+                    log.info("The slot is let go for %s", waiting)
+                    return None
+            left_s = self.window.left_s(self.run.now())
+            if left_s <= 0:
+                return None
+            if messages or self._has_to_look(now - began, end.staged_lsn):
+                return messages
+            messages = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
+
+    def _has_to_look(self, idle_s: float, staged: Lsn) -> bool:
+        """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, or a chunk waits for
+        a watermark."""
+        if idle_s >= self.run.config.bounds.heartbeat_s or self.stream.sent_lsn >= staged + PASSED_BYTES:
+            return True
+        if self.run.clock() - self.chunks_at < CHUNKS_S:
+            return False
+        self.chunks_at = self.run.clock()
+        return bool(chunks.unclaimed_ids(self.book))
+
+    def _tell_what_is_confirmable(self, staged: Lsn) -> None:
+        """Have the status replies carry it (R3), and note how far the slot stands once it does."""
+        if self.told_lsn >= staged:
+            return
+        state, confirmed = slot.usable(self.taken.source, self.run.config.slot)
+        generation = generations.required(self.book)
+        if confirmed > (generation.confirmed_lsn or Lsn(0)):
+            generations.note_source(self.book, self.taken.lease, generation.number, confirmed_lsn=confirmed)
+        position = applied_positions.confirmable(self.book)
+        if state.retained_bytes >= self.run.config.bounds.wal_valve_bytes and position < generation.staged_lsn:
+            log.warning(
+                "The slot %s retains %d bytes of WAL, wal_valve_bytes is %d: confirming up to what is staged, %s",
+                *(state.name, state.retained_bytes, self.run.config.bounds.wal_valve_bytes, generation.staged_lsn),
+            )
+            position = generation.staged_lsn
+        if position > confirmed:
+            self.stream.confirm(position)
+        else:
+            self.told_lsn = confirmed

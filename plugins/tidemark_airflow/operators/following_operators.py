@@ -1,0 +1,195 @@
+"""The tasks of a capture run that follows the source until the next one is due (`follow` of the pipeline file).
+
+    preflight ─► drain ─┬─► confirm ─► health
+             └─► merge ─┘
+
+Drain and merge work beside each other. Neither waits for the other, each may be killed, cleared or retried alone, and
+what they are to do they read from the ledger, as the tasks of every run do. There is no sensor: while nothing happens
+they wait themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import closing, suppress
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, Context
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong, is_of_no_table
+from tidemark.run import Run
+from tidemark.staging.pandas_import import block_pandas_import
+from tidemark.wording import counted
+from tidemark_airflow.failures import guarded
+from tidemark_airflow.operators.capture_operators import (
+    MERGE_SLACK_S,
+    MergeOperator,
+    holder,
+    is_by_hand,
+    run_of,
+    slot_wait_s,
+)
+from tidemark_airflow.operators.run_figures import timed
+from tidemark_airflow.page.pipeline_link import LINKS
+
+if TYPE_CHECKING:
+    from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
+    from tidemark.capture.following.plan_orders import PlanOrders
+    from tidemark.capture.following.window import Window
+    from tidemark.capture.merge_planning import Ingested
+
+DRAIN_TASK = "drain"
+# How often in a row an application may die before it has applied a plan, and how long it may take to end; the first one
+# of a machine leaves an archive of classes then.
+APPLICATIONS = 3
+ENDING_S = 120
+
+
+def window(config: PipelineConfig, context: Context) -> Window:
+    """That of the run, by when it began: every try of its tasks has the same one."""
+    from tidemark.capture.following.window import window_of
+
+    assert config.follow is not None
+    began_at = context["dag_run"].start_date
+    assert began_at is not None
+    return window_of(config.schedule, config.follow.every_s, began_at)
+
+
+class FollowDrainOperator(BaseOperator):
+    """Reads the slot into staging, batch by batch over one connection, until the run's window is over."""
+
+    operator_extra_links = LINKS
+
+    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+
+    @guarded
+    @timed
+    def execute(self, context: Context) -> dict[str, Any]:
+        block_pandas_import()
+        from tidemark.capture.following.drain_cycles import follow
+
+        run = run_of(self.config, context, salted=True)
+        drained = follow(run, window(self.config, context), wait_s=slot_wait_s(self.config))
+        self.log.info(
+            "Staged %s in %s, up to %s",
+            counted(drained.rows, "change"),
+            counted(len(drained.batches), "batch"),
+            drained.staged_lsn,
+        )
+        return {"batches": len(drained.batches), "rows": drained.rows, "staged_lsn": str(drained.staged_lsn)}
+
+
+class FollowMergeOperator(MergeOperator):
+    """Brings what is staged into Delta, plan by plan, by one Spark application that lasts as long as the run.
+
+    Where the application dies, another one takes over; where one after another does before it has applied a plan, the
+    task fails, and is retried.
+    """
+
+    is_killed = False
+
+    @guarded
+    @timed
+    def execute(self, context: Context) -> dict[str, Any]:
+        from tidemark.capture.following.merge_cycles import MergeCycles
+        from tidemark.capture.table_progress import summed
+
+        run = run_of(self.config, context)
+        cycles = MergeCycles(
+            run,
+            window(self.config, context),
+            holder(context, DRAIN_TASK),
+            all_of_them=self.all_by_hand and is_by_hand(context),
+        )
+        ingested: list[Ingested] = []
+        left, plans = APPLICATIONS, 0
+        while left:
+            try:
+                with closing(self._merges(run, cycles, context)) as merges:
+                    for cycle in merges:
+                        left, plans = APPLICATIONS, plans + 1
+                        ingested = [summed([*ingested, *cycle.ingested])]
+                        _raise_what_is_of_no_table(cycle)
+                break
+            except SparkApplicationFailed as failed:
+                left -= 1
+                if not left or self.is_killed:
+                    raise
+                self.log.warning("%s. Another application takes over.", failed)
+        events = self.emit(run, ingested, context)
+        self.log.info("%s; advanced: %s", counted(plans, "plan"), ", ".join(events) or "no table")
+        return {"plans": plans, "advanced": len(events)}
+
+    def on_kill(self) -> None:
+        """Airflow calls it, and the task goes on until it is ended by force: no other application takes over."""
+        self.is_killed = True
+        super().on_kill()
+
+    def _merges(self, run: Run, cycles: MergeCycles, context: Context) -> Generator[MergeCycle]:
+        """Those of one application, which ends with them."""
+        from tidemark.capture.following.plan_orders import plan_orders
+        from tidemark.storage.store import Store
+
+        with plan_orders(run, Store(run.config.lake, run.config.lake_access)) as orders:
+            limit_s = cycles.window.left_s(run.now()) + run.config.merge.timeout_s + MERGE_SLACK_S
+            application = _Application(self, orders, limit_s, context)
+            try:
+                yield from cycles.results(application)
+            except SparkApplicationTooLong:
+                self.on_kill()
+                raise
+            finally:
+                application.end()
+
+
+class _Application:
+    """spark-submit on a thread, from the start on."""
+
+    def __init__(self, operator: FollowMergeOperator, orders: PlanOrders, limit_s: float, context: Context) -> None:
+        self._operator = operator
+        self._orders = orders
+        self._limit_s = limit_s
+        self.failure: Exception | None = None
+        # Airflow refuses an `execute` outside of the task's context.
+        run = partial(copy_context().run, self._run, context)
+        self._thread = threading.Thread(target=run, name="application of the merge", daemon=True)
+        self._thread.start()
+
+    def _run(self, context: Context) -> None:
+        access = self._operator.config.lake_access
+        try:
+            self.failure = self._operator.run_application(
+                "follow_plans", self._orders.manifest, self._orders.attempt, access, self._limit_s, context
+            )
+        except Exception as failed:
+            self.failure = failed
+        if self.failure is not None:
+            self._operator.log.warning("The Spark application ended: %s", type(self.failure).__name__)
+
+    def order(self, plan: str) -> None:
+        self._orders.order(plan)
+
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        """Let it end what it is at, for a while."""
+        with suppress(Exception):  # without the lake it ends by itself, or is ended
+            self._orders.end()
+        self._thread.join(ENDING_S)
+        if self._thread.is_alive():
+            self._operator.on_kill()
+            self._thread.join(ENDING_S)
+
+
+def _raise_what_is_of_no_table(cycle: MergeCycle) -> None:
+    """An error of driver or lake is the task's (R6). Raises SparkApplicationFailed."""
+    for table in (table for one in cycle.ingested if cycle.plan in one.plans for table in one.tables):
+        if table.error is not None and is_of_no_table(table.error):
+            raise SparkApplicationFailed(plan=cycle.plan, detail=table.error.message)

@@ -1,0 +1,36 @@
+"""Apply merge plans as they come: `follow_plans.py --manifest URI-of-the-beat` -> of each what merge_batch.py makes of
+one plan, by one session that stays warm.
+
+It ends with 0 at the last order. If the operator is gone, or the driver itself cannot work, it ends with 1, and nothing
+is said of the plan that it was at.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+try:
+    import tidemark  # noqa: F401
+except ImportError:  # run from a checkout; on a cluster the package comes with --py-files
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "include"))
+
+
+from tidemark.target.application import run_application
+
+NEEDS = "tidemark.target.merge"
+
+
+def run(spark: SparkSession, uri: str) -> None:
+    """Apply every plan that is ordered in the folder of the beat at `uri`."""
+    from tidemark.target.merge import apply_and_leave_result
+    from tidemark.target.ordered_plans import ordered_plans
+
+    for plan in ordered_plans(spark, uri):
+        apply_and_leave_result(spark, plan)
+
+
+if __name__ == "__main__":
+    sys.exit(run_application("tidemark_merge", "Apply merge plans of Tidemark as they come.", run, needs=NEEDS))

@@ -1,0 +1,195 @@
+"""A drain that follows the source over one connection stages what separate runs stage, and lets others at the slot."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sandbox.services.postgres import wait_for
+from tests.support.following import Follower
+from tests.support.pipeline import Pipeline
+from tests.support.thorough import thorough
+from tidemark import failpoints
+from tidemark.capture.confirm import confirm
+from tidemark.capture.following.drain_cycles import follow
+from tidemark.capture.following.window import OTHERWISE_S, Window, window_of
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.staged import positions
+from tidemark.run import Run
+
+ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note text)"
+
+# Each is followed by a wait until it is staged; between two of them a drain of its own ends.
+STORY = (
+    ["INSERT INTO orders SELECT i, i, 'n' || i FROM generate_series(1, 5) i", "INSERT INTO plain VALUES (1, 'a')"],
+    ["UPDATE orders SET note = 'x' WHERE id < 3", "INSERT INTO parts VALUES (1, 'one'), (11, 'two')"],
+    ["DELETE FROM orders WHERE id = 5", "INSERT INTO parts VALUES (2, 'one')"],
+    ["ALTER TABLE orders ADD COLUMN more int DEFAULT 7", "INSERT INTO orders VALUES (6, 6, 'six', 6)"],
+    ["UPDATE orders SET amount = 0 WHERE id = 1", "UPDATE plain SET v = 'b'"],
+    ["CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)"],
+    ["INSERT INTO later VALUES (2)", "ALTER TABLE orders RENAME COLUMN note TO remark"],
+    ["UPDATE orders SET remark = 'y' WHERE id = 2", "TRUNCATE plain", "INSERT INTO plain VALUES (3, 'c')"],
+    ["CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30)", "INSERT INTO parts VALUES (21, 'three')"],
+    ["INSERT INTO parts VALUES (3, 'one'), (22, 'three')", "ALTER TABLE parts DETACH PARTITION parts_2"],
+    ["BEGIN", "INSERT INTO orders VALUES (8)", "SAVEPOINT s", "DELETE FROM orders", "ROLLBACK TO s", "COMMIT"],
+    ["ALTER TABLE orders DROP COLUMN amount", "INSERT INTO orders VALUES (9, 'nine', 9)", "DELETE FROM parts"],
+)  # fmt: skip
+
+
+def begin(*pipelines: Pipeline) -> None:
+    pipelines[0].execute(
+        ORDERS,
+        "CREATE TABLE plain (id int PRIMARY KEY, v text)",
+        "CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)",
+    )
+    for pipeline in pipelines:
+        pipeline.begin()
+
+
+def staged(pipeline: Pipeline) -> dict[str, list[dict[str, Any]]]:
+    tables = sorted({table.table for manifest in pipeline.manifests() for table in manifest.tables})
+    return {table: pipeline.staged(table) for table in tables}
+
+
+def test_cycles_stage_what_runs_of_their_own_stage(
+    pipeline: Pipeline, new_pipeline: Callable[..., Pipeline], following: Callable[..., Follower]
+) -> None:
+    other = new_pipeline(pipeline.source)
+    begin(pipeline, other)
+    follower = following()
+    for statements in STORY:
+        pipeline.execute(*statements)
+        follower.await_staged()
+        other.drain()
+    result = follower.end()
+    assert result.reached_target
+    assert [end for _, end in result.batches[:-1]] == [start for start, _ in result.batches[1:]]
+    assert staged(pipeline) == staged(other)
+    ours, theirs = pipeline.table_rows(), other.table_rows()
+    assert {t: (r.life, _look(r)) for t, r in ours.items()} == {t: (r.life, _look(r)) for t, r in theirs.items()}
+    said = [{(s.table, s.version, str(s)) for m in p.manifests() for s in m.schemas} for p in (pipeline, other)]
+    assert said[0] == said[1]
+    marks = [[(k.table, k.state, k.message) for m in p.manifests() for k in m.marks] for p in (pipeline, other)]
+    assert marks[0] == marks[1]
+
+
+def _look(row: TableRow) -> dict[str, Any]:
+    """Without what is its publication's, of which each pipeline has one."""
+    of_publication = ("publication_xmin", "membership")
+    return {name: value for name, value in (row.fingerprint or {}).items() if name not in of_publication}
+
+
+def test_one_connection_serves_all_cycles_as_long_as_definitions_stand_still(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    begin(pipeline)
+    follower = following()
+    follower.await_staged()
+    walsender = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{pipeline.config.slot}'"
+    pids = set()
+    for number in range(5):
+        pipeline.execute(f"INSERT INTO orders VALUES ({number}, 1, 'n')", f"INSERT INTO parts VALUES ({number}, 'p')")
+        follower.await_staged()
+        pids.add(pipeline.one(walsender))
+    assert len(pids) == 1
+    follower.end()
+    assert [row["id"] for row in pipeline.staged("public.orders")] == list(range(5))
+
+
+def test_nothing_is_written_while_nothing_happens(pipeline: Pipeline, following: Callable[..., Follower]) -> None:
+    begin(pipeline)
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower = following()
+    follower.await_staged()
+    registered = len(pipeline.registered())
+    looks: list[bool] = []
+    wait_for("some time passes", lambda: looks.append(True) or len(looks) > 40)
+    assert len(pipeline.registered()) == registered
+    assert len(follower.end().batches) == registered == len(pipeline.registered())
+
+
+def test_whoever_waits_for_the_slot_is_let_in(pipeline: Pipeline, following: Callable[..., Follower]) -> None:
+    begin(pipeline)
+    follower = following()
+    follower.await_staged()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    assert pipeline.drain("another", wait_s=30, holder="another").reached_target
+    pipeline.execute("INSERT INTO orders VALUES (2, 1, 'n')")
+    follower.await_staged()
+    confirm(pipeline.task("confirm", "another"), wait_s=30)
+    pipeline.execute("INSERT INTO orders VALUES (3, 1, 'n')")
+    follower.await_staged()
+    follower.end()
+    assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2, 3]
+
+
+def test_the_slot_moves_to_what_the_ledger_has_as_applied_and_no_further(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    begin(pipeline)
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower = following()
+    follower.await_staged()
+    held_back = pipeline.registered()[0].start_lsn
+    pipeline.execute("INSERT INTO orders VALUES (2, 1, 'n')")
+    follower.await_staged()
+    wait_for("the slot stands where the first change is not applied", lambda: pipeline.confirmed_lsn() == held_back)
+    with pipeline.ledger_connection() as ledger:
+        positions.rise(ledger, 1, {"public.orders": (pipeline.staged_lsn(), pipeline.staged_lsn())})
+    staged_lsn = pipeline.staged_lsn()
+    wait_for("the slot stands at what is staged", lambda: pipeline.confirmed_lsn() == staged_lsn)
+    wait_for("the ledger knows", lambda: pipeline.generation().confirmed_lsn == staged_lsn)
+    follower.end()
+
+
+def follow_and_die(failpoint: str, run: Run, window: Window) -> None:
+    os.environ[failpoints.VARIABLE] = failpoint
+    follow(run, window)
+
+
+@pytest.mark.parametrize("failpoint", ["drain.after_manifest", *thorough("drain.before_files", "drain.after_register")])
+def test_the_next_try_of_a_killed_one_stages_every_change_once(
+    pipeline: Pipeline, following: Callable[..., Follower], failpoint: str
+) -> None:
+    begin(pipeline)
+    following().end()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    window = Window(datetime.now(UTC) + timedelta(hours=1), 0.05)
+    run = pipeline.task("drain", "following")
+    process = multiprocessing.get_context("spawn").Process(target=follow_and_die, args=(failpoint, run, window))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    pipeline.execute("INSERT INTO orders VALUES (2, 1, 'n')")
+    follower = following()
+    follower.await_staged()
+    result = follower.end()
+    assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2]
+    assert [end for _, end in result.batches[:-1]] == [start for start, _ in result.batches[1:]]
+
+
+def test_the_retry_of_one_whose_window_is_over_does_nothing(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    begin(pipeline)
+    batches = following().end().batches
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower = following()
+    follower.is_over = True
+    assert follower.end().batches == batches or pipeline.staged("public.orders")
+
+
+def test_a_window_ends_when_the_next_run_is_due() -> None:
+    began_at = datetime(2026, 2, 28, 23, 50, 30, tzinfo=UTC)
+    assert window_of("*/15 * * * *", 2, began_at).ends_at == datetime(2026, 3, 1, tzinfo=UTC)
+    late = datetime(2026, 2, 28, 23, 59, 30, tzinfo=UTC)
+    assert window_of("*/15 * * * *", 2, late).ends_at == datetime(2026, 3, 1, 0, 15, tzinfo=UTC)
+    assert window_of("@continuous", 2, began_at).ends_at == began_at + timedelta(seconds=OTHERWISE_S)

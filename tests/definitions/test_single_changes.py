@@ -1,0 +1,258 @@
+"""Changes of definition that are promised more than the grammar asks of any: that a value is there with the next run,
+or that no backfill is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.definitions.book import MakePipeline
+from tests.definitions.capturing import NEVER, Capture, Verdict
+from tidemark.backfill.backfill_requests import requested_tables
+from tidemark.config import TableRule
+
+TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
+TABLE = "s1.t"
+
+
+def begun(capture: Capture, has_trigger: bool, *statements: str) -> None:
+    """Captured and level, with what the statements made."""
+    capture.pipeline.execute("CREATE SCHEMA s1", *statements)
+    capture.begin(all_tables=True, has_trigger=has_trigger)
+    capture.run()
+    capture.backfills()
+    capture.run()
+    assert capture.verdict(TABLE, capture.known({})).word == "equal"
+
+
+@TRIGGER
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["keyed", "keyless"])
+def test_a_default_reaches_a_table_that_nobody_writes_to(
+    key: str, has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        create = f"CREATE TABLE s1.t (id int {key}, v text)"
+        begun(
+            capture, has_trigger, create, "ALTER TABLE s1.t REPLICA IDENTITY FULL", "INSERT INTO s1.t VALUES (1), (2)"
+        )
+        pipeline.execute("ALTER TABLE s1.t ADD c int DEFAULT 7, ADD d text DEFAULT 'open' NOT NULL")
+        errors = capture.run()
+        (table,) = capture.known(errors).rows
+        assert capture.lake.targets[table].values(["id", "c", "d"]) == {("1", "7", "open"): 1, ("2", "7", "open"): 1}
+        assert capture.verdict(TABLE, capture.known(errors)).word == "equal"
+
+
+# The column of the key is renamed, and its old name comes back; then a name goes from one column to another one, whose
+# own goes before the next run.
+TWO_PAUSES = (
+    ("ALTER TABLE s1.t RENAME id TO key", "ALTER TABLE s1.t ADD id text", "INSERT INTO s1.t VALUES (3, 3, 3, 'c')"),
+    (
+        "ALTER TABLE s1.t DROP w",
+        "ALTER TABLE s1.t ADD x int DEFAULT 5",
+        "ALTER TABLE s1.t RENAME v TO _z",
+        "ALTER TABLE s1.t ADD v int",
+        "INSERT INTO s1.t (key, id, _z, v) VALUES (4, 'd', 4, 40)",
+        "ALTER TABLE s1.t DROP _z",
+    ),
+)
+
+
+@TRIGGER
+@pytest.mark.parametrize("pauses", [False, True], ids=["one_run", "a_run_in_between"])
+def test_names_that_go_round_beside_a_renamed_key_never_park(
+    pauses: bool, has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        create = "CREATE TABLE s1.t (id int PRIMARY KEY, v int, w int)"
+        begun(capture, has_trigger, create, "INSERT INTO s1.t VALUES (1, 1, 1), (2, 2, 2)")
+        for statements in TWO_PAUSES:
+            pipeline.execute(*statements)
+            if pauses:
+                found = capture.verdict(TABLE, capture.known(capture.run()))
+                assert found.word not in NEVER, found
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word not in NEVER, found
+        capture.run()  # what is built anew can be read from the next run on
+        capture.backfills()
+        pipeline.execute("UPDATE s1.t SET v = 9, id = 'e' WHERE key = 4")
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "equal", found
+
+
+CREATIONS = {
+    "empty": ["CREATE TABLE {s}.u (id int PRIMARY KEY, v text)"],
+    "filled in its transaction": [
+        "BEGIN",
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text)",
+        "INSERT INTO {s}.u VALUES (1, 'a')",
+        "ALTER TABLE {s}.u ADD c int DEFAULT 7",
+        "COMMIT",
+    ],
+    "altered between its rows": [
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text)",
+        "INSERT INTO {s}.u VALUES (1, 'a')",
+        "ALTER TABLE {s}.u ADD c int DEFAULT 7",
+        "INSERT INTO {s}.u VALUES (2, 'b', 8)",
+        "ALTER TABLE {s}.u RENAME v TO w",
+        "UPDATE {s}.u SET w = 'c' WHERE id = 1",
+        "ALTER TABLE {s}.u DROP c",
+    ],
+    "a copy that gets its name": [
+        "CREATE TABLE {s}.copy (id int PRIMARY KEY, v text)",
+        "INSERT INTO {s}.copy VALUES (1, 'a')",
+        "ALTER TABLE {s}.copy RENAME TO u",
+        "INSERT INTO {s}.u VALUES (2, 'b')",
+    ],
+    "of partitions": [
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE {s}.leaf PARTITION OF {s}.u FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO {s}.u VALUES (1, 'a')",
+    ],
+}
+# Each has rows that the stream does not have, or has as another table's.
+NOT_WHOLE = {
+    "filled while UNLOGGED": [
+        "CREATE UNLOGGED TABLE {s}.u (id int PRIMARY KEY, v text)",
+        "INSERT INTO {s}.u VALUES (1, 'a')",
+        "ALTER TABLE {s}.u SET LOGGED",
+    ],
+    "altered by USING": [
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text)",
+        "INSERT INTO {s}.u VALUES (1, 'a')",
+        "ALTER TABLE {s}.u ALTER v TYPE text USING 'b'",
+        "ALTER TABLE {s}.u ALTER v TYPE varchar(5) USING 'c'",
+    ],
+    "a partition before": [
+        "CREATE TABLE {s}.root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE {s}.u PARTITION OF {s}.root FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO {s}.root VALUES (1, 'a')",
+        "ALTER TABLE {s}.root DETACH PARTITION {s}.u",
+    ],
+    "of a filled partition": [
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE {s}.leaf (id int PRIMARY KEY, v text)",
+        "INSERT INTO {s}.leaf VALUES (1, 'a')",
+        "ALTER TABLE {s}.u ATTACH PARTITION {s}.leaf FOR VALUES FROM (0) TO (10)",
+    ],
+    "of partitions that go": [
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE {s}.leaf PARTITION OF {s}.u FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE {s}.other PARTITION OF {s}.u FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO {s}.u VALUES (1, 'a'), (11, 'b')",
+        "DROP TABLE {s}.other",
+    ],
+    "under another name for a while": [
+        "CREATE TABLE {s}.u (id int PRIMARY KEY, v text)",
+        "CREATE SCHEMA beside_{s}",
+        "ALTER TABLE {s}.u SET SCHEMA beside_{s}",
+        "INSERT INTO beside_{s}.u VALUES (1, 'a')",
+        "ALTER TABLE beside_{s}.u SET SCHEMA {s}",
+    ],
+}
+
+
+def played(capture: Capture, creations: dict[str, list[str]]) -> dict[str, str]:
+    """Each in a schema of its own; by it, the name of the creation."""
+    schemas = {f"s{number}": name for number, name in enumerate(creations, 2)}
+    for schema, name in schemas.items():
+        statements = [statement.format(s=schema) for statement in creations[name]]
+        capture.pipeline.execute(f"CREATE SCHEMA {schema}", *statements)
+    return schemas
+
+
+def others(capture: Capture, schemas: dict[str, str], word: str) -> dict[str, Verdict]:
+    """Behind a run, those of them that are not so."""
+    known = capture.known(capture.run())
+    verdicts = {name: capture.verdict(f"{schema}.u", known) for schema, name in schemas.items()}
+    return {name: verdict for name, verdict in verdicts.items() if verdict.word != word}
+
+
+def test_tables_that_are_created_beside_the_trigger_need_no_backfill(make_pipeline: MakePipeline) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, True, "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+        schemas = played(capture, CREATIONS)
+        assert others(capture, schemas, "equal") == {}
+        assert requested_tables(pipeline.task()) == []
+        for schema in schemas:
+            pipeline.execute(f"INSERT INTO {schema}.u (id) VALUES (5)", f"DELETE FROM {schema}.u WHERE id = 1")
+        assert others(capture, schemas, "equal") == {}
+
+
+def test_tables_with_rows_that_the_stream_lacks_need_one(make_pipeline: MakePipeline) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, True, "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+        schemas = played(capture, NOT_WHOLE)
+        assert others(capture, schemas, "marked") == {}
+        capture.backfills()
+        assert others(capture, schemas, "equal") == {}
+
+
+@TRIGGER
+def test_an_identity_behind_the_first_rows_is_seen_by_the_run_that_meets_them(
+    has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    """Else the first backfill met it, and ended without the table."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, has_trigger, "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+        pipeline.execute("BEGIN", "CREATE TABLE s1.u AS SELECT 1 AS id, 'a' AS v")
+        pipeline.execute("ALTER TABLE s1.u REPLICA IDENTITY FULL", "COMMIT")
+        found = capture.verdict("s1.u", capture.known(capture.run()))
+        assert (found.word, "the replica identity changed" in found.why) == ("marked", True)
+        capture.run()
+        pipeline.plan()
+        pipeline.read()
+        pipeline.drain()
+        capture.lake.merge()
+        found = capture.verdict("s1.u", capture.known(capture.run()))
+        assert found.word == "equal", found
+
+
+@pytest.mark.parametrize("look", ["preflight first", "drain first"])
+def test_names_that_differ_in_case_alone_end_when_one_of_them_goes(look: str, make_pipeline: MakePipeline) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, False, "CREATE TABLE s1.t (id int PRIMARY KEY, total int)", "INSERT INTO s1.t VALUES (1, 1)")
+        pipeline.execute('ALTER TABLE s1.t ADD "Total" int', "INSERT INTO s1.t VALUES (2, 2, 20)")
+        if look == "drain first":
+            pipeline.drain()
+            capture.lake.merge()
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word in ("parked", "marked"), found
+        pipeline.execute('ALTER TABLE s1.t RENAME "Total" TO sum', "INSERT INTO s1.t VALUES (3, 3, 30)")
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "marked", found
+        capture.run()
+        capture.backfills()
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "equal", found
+
+
+@pytest.mark.parametrize("look", ["preflight first", "drain first"])
+def test_a_key_that_is_left_out_ends_when_the_file_has_it(look: str, make_pipeline: MakePipeline) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        pipeline.with_tables(TableRule("s1.*", leave_out=("w",), line=3))
+        create = "CREATE TABLE s1.t (id int CONSTRAINT k PRIMARY KEY, w int NOT NULL)"
+        pipeline.execute("CREATE SCHEMA s1", create)
+        capture.begin(all_tables=True, has_trigger=False)
+        pipeline.execute("INSERT INTO s1.t VALUES (1, 1)")
+        capture.run()
+        another = "ALTER TABLE s1.t DROP CONSTRAINT k, ADD PRIMARY KEY (w, id)"
+        pipeline.execute(another, "INSERT INTO s1.t VALUES (2, 2)")
+        if look == "drain first":
+            pipeline.drain()
+            capture.lake.merge()
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word in ("parked", "marked"), found
+        pipeline.with_tables(TableRule("s1.*", line=3))
+        pipeline.execute("INSERT INTO s1.t VALUES (3, 3)")
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "marked", found
+        capture.run()
+        capture.backfills()
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "equal", found

@@ -1,0 +1,167 @@
+"""Drain and merge beside each other, with one Spark application for all plans: the tables equal the source at the end,
+whoever dies or has to wait meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sandbox.services.postgres import wait_for
+from spark_apps import follow_plans
+from tests.support import judge
+from tests.support.capture import Environment
+from tests.support.following import Follower
+from tidemark.capture.confirm import confirm
+from tidemark.capture.following.merge_cycles import MergeCycles
+from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
+from tidemark.config import TableRule
+from tidemark.errors import PlanMissing, SparkApplicationFailed
+from tidemark.ledger import leases
+from tidemark.target.ordered_plans import ordered_plans
+
+_numbers = itertools.count(1)
+
+
+class Application:
+    """What spark_apps/follow_plans.py does, on a thread and the session that is there."""
+
+    def __init__(self, spark: SparkSession, orders: PlanOrders) -> None:
+        self.orders = orders
+        self.dies = False
+        self.thread = threading.Thread(target=self._run, args=(spark,), daemon=True)
+        self.thread.start()
+
+    def _run(self, spark: SparkSession) -> None:
+        with suppress(PlanMissing):  # its operator is gone
+            follow_plans.run(spark, self.orders.manifest)
+
+    def order(self, plan: str) -> None:
+        if not self.dies:
+            self.orders.order(plan)
+
+    def has_ended(self) -> bool:
+        return self.dies or not self.thread.is_alive()
+
+
+class Merger:
+    """A merge that follows a drain, on a thread."""
+
+    def __init__(self, shop: Environment, spark: SparkSession, follower: Follower) -> None:
+        self.shop, self.spark, self.follower = shop, spark, follower
+        self.application: Application | None = None
+        self.error: BaseException | None = None
+        self.plans = 0
+        self.thread = threading.Thread(target=self._merge)
+        self.thread.start()
+
+    def _merge(self) -> None:
+        run = self.shop.task("merge", "following", now=self.follower.now)
+        try:
+            with plan_orders(run, self.shop.store) as orders:
+                self.application = Application(self.spark, orders)
+                for cycle in MergeCycles(run, self.follower.window, self.follower.run.holder).results(self.application):
+                    self.plans += bool(cycle.plan)
+                orders.end()
+                self.application.thread.join(60)
+        except BaseException as failed:
+            self.error = failed
+
+    def end(self) -> None:
+        self.thread.join(120)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def shop(new_environment: Callable[..., Environment]) -> Environment:
+    environment = new_environment(f"following{next(_numbers)}", (TableRule("public.*"),))
+    environment.sql("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+    environment.sql("CREATE TABLE lines (id int PRIMARY KEY, note text)")
+    environment.preflight()
+    return environment
+
+
+@contextmanager
+def followed(shop: Environment, spark: SparkSession) -> Iterator[tuple[Follower, Merger]]:
+    """Both at work; they end with the block."""
+    follower = Follower(shop, "following", 0.2)
+    merger = Merger(shop, spark, follower)
+    try:
+        yield follower, merger
+        follower.end()
+        merger.end()
+    finally:
+        follower.is_over = True
+        follower.thread.join(60)
+        merger.thread.join(120)
+
+
+def is_level(shop: Environment) -> bool:
+    try:
+        return judge.wrongs(shop) == []
+    except AssertionError:  # a column that the table does not have yet
+        return False
+
+
+@pytest.mark.thorough
+def test_tables_follow_the_source_while_definitions_change(shop: Environment, spark: SparkSession) -> None:
+    with followed(shop, spark) as (_, merger):
+        for number in range(3):
+            shop.sql(f"INSERT INTO orders SELECT i, 'n' FROM generate_series({number} * 10, {number} * 10 + 9) i")
+            shop.sql(f"UPDATE orders SET note = 'u' WHERE id % 3 = {number}", "DELETE FROM orders WHERE id % 7 = 1")
+            wait_for("the tables equal the source", lambda: is_level(shop), 60)
+        shop.sql("ALTER TABLE orders ADD COLUMN more int DEFAULT 7", "INSERT INTO orders VALUES (100, 'm', 1)")
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+        shop.sql("TRUNCATE orders", "INSERT INTO lines VALUES (1, 'n')", "INSERT INTO orders VALUES (101, 'm', 1)")
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+        staged = shop.staged_lsn()
+        wait_for("the slot stands at what is applied everywhere", lambda: shop.confirmed_lsn() == staged, 60)
+    assert merger.plans >= 5
+    assert shop.store.list(f"{shop.config.pipeline}/following") == []
+
+
+def test_who_waits_for_slot_or_table_is_let_in(shop: Environment, spark: SparkSession) -> None:
+    shop.sql("INSERT INTO orders VALUES (1, 'n')")
+    with followed(shop, spark):
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+        for number in range(2, 5):
+            shop.sql(f"INSERT INTO orders VALUES ({number}, 'n')")
+            with leases.hold(shop.ledger, shop.config.pipeline, leases.of_table("public.orders"), "other", wait_s=60):
+                shop.sql(f"INSERT INTO lines VALUES ({number}, 'n')")
+                wait_for("another table goes on", lambda: judge.wrongs(shop, ["public.lines"]) == [], 60)
+            confirm(shop.task("confirm", "other"), wait_s=60)
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+
+
+@pytest.mark.thorough
+def test_a_merge_whose_application_dies_fails_and_the_next_one_goes_on(shop: Environment, spark: SparkSession) -> None:
+    follower = Follower(shop, "following", 0.2)
+    first = Merger(shop, spark, follower)
+    try:
+        shop.sql("INSERT INTO orders VALUES (1, 'n')")
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+        assert first.application is not None
+        first.application.dies = True
+        shop.sql("INSERT INTO orders VALUES (2, 'n')")
+        with pytest.raises(SparkApplicationFailed):
+            first.end()
+        with pytest.raises(PlanMissing):
+            list(ordered_plans(spark, first.application.orders.manifest))
+        second = Merger(shop, spark, follower)
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+    finally:
+        follower.end()
+    second.end()
+    assert is_level(shop)
+
+
+def test_an_application_whose_operator_is_silent_ends(shop: Environment, spark: SparkSession) -> None:
+    with plan_orders(shop.task("merge"), shop.store) as orders:
+        times = itertools.count(0.0, 20.0)
+        with pytest.raises(PlanMissing):
+            list(ordered_plans(spark, orders.manifest, clock=lambda: next(times), sleep=lambda _: None))
