@@ -72,10 +72,10 @@ def test_upkeep_changes_neither_rows_nor_order_nor_positions(lake: Lake) -> None
     assert _found(lake, table) == before == _expected(table, BATCHES, len(BATCHES))
     assert positions(lake, table) == at
     for step in ("history", "current"):
-        configured = delta_tables.pin(lake.spark, lake.path(step, table)).snapshot.metadata().configuration()
-        assert configured.apply("delta.deletedFileRetentionDuration") == "interval 7 days"
-        assert configured.apply("delta.logRetentionDuration") == "interval 7 days"
-        assert not configured.contains("delta.setTransactionRetentionDuration")
+        properties = delta_tables.pin(lake.spark, lake.path(step, table)).properties
+        assert properties["delta.deletedFileRetentionDuration"] == "interval 7 days"
+        assert properties["delta.logRetentionDuration"] == "interval 7 days"
+        assert "delta.setTransactionRetentionDuration" not in properties
     early = lake.spark.read.format("delta").option("versionAsOf", 1).load(lake.path("history", table))
     assert 0 < early.count() < first, "what was compacted can still be read as it was"
 
@@ -114,7 +114,7 @@ def test_rows_that_the_driver_masked_keep_no_vacuum_from_its_work(lake: Lake) ->
     for number in range(len(batches)):
         lake.applied(table.planned(number, number + 1))
     pinned = delta_tables.pin(lake.spark, lake.path("current", table))
-    added = DataFrame(pinned.snapshot.allFiles().toDF(), lake.spark)
+    added = DataFrame(pinned.state.added.toDF(), lake.spark)
     assert added.where("deletionVector IS NOT NULL").count() > 0
     before = _found(lake, table)
     for step, thorough in (("look", False), ("look", True), ("current", False), ("look", True)):

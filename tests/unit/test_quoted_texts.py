@@ -41,7 +41,6 @@ MAY_SEE = {
     "is_gone",
     "as_full",
     "as_refusal",
-    "as_full",
     "full",
     "_full",
     "may_pass",
