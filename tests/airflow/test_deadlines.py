@@ -117,7 +117,9 @@ def test_a_missed_deadline_tells_once_what_is_red_and_once_when_it_is_over(
     for _ in range(2):
         (parked,) = missed()
     assert parked.startswith("Pipeline shop: shop.orders is parked")
-    captured.ledger_query("UPDATE tidemark.generations SET heartbeat_at = NULL, opened_at = now() - interval '2 days'")
+    captured.ledger_query(
+        "UPDATE tidemark.generations SET heartbeat_at = t.at, opened_at = t.at FROM (SELECT now() - interval '2 days') t(at)"
+    )
     (_, stands_still) = missed()
     assert "Nothing was staged since" in stands_still
     assert captured.ledger_query("SELECT count(*) FROM tidemark.runs") == [(0,)], "it is no run of the capture"
