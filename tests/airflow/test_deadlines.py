@@ -118,7 +118,8 @@ def test_a_missed_deadline_tells_once_what_is_red_and_once_when_it_is_over(
         (parked,) = missed()
     assert parked.startswith("Pipeline shop: shop.orders is parked")
     captured.ledger_query(
-        "UPDATE tidemark.generations SET heartbeat_at = t.at, opened_at = t.at FROM (SELECT now() - interval '2 days') t(at)"
+        "UPDATE tidemark.generations SET heartbeat_at = past, opened_at = past "
+        "FROM (SELECT now() - interval '2 days') AS t (past)"
     )
     (_, stands_still) = missed()
     assert "Nothing was staged since" in stands_still
