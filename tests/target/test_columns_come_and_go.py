@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField
 
 from tests.support import delta_files
+from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, every_way, table_schema
 from tests.target.model import Change, Row, apply, random_changes
 from tests.target.test_merge_equals_the_model import _transactions
@@ -201,7 +202,7 @@ def values_of(lake: Lake, table: StagedTable) -> list[Row]:
 
 
 @every_way
-@pytest.mark.parametrize("key", [("id",), ()])
+@pytest.mark.parametrize("key", [("id",), *thorough(())])
 def test_what_was_written_before_a_column_was_widened_stays_where_it_is(lake: Lake, key: tuple[str, ...]) -> None:
     """Files of both shapes in the table, then in one plan: rows are found by a key that was widened, or by all their
     values, take unchanged values from files of the old shape, and are masked there."""
