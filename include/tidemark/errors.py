@@ -1016,6 +1016,24 @@ class DeltaMissing(ConfigError):
     )
 
 
+class SparkUnsupported(ConfigError):
+    happened = "Spark and Delta do not fit: {reason}"
+    remedy = (
+        "Install the pyspark of one of these, or let SPARK_HOME lead to it, and run `tidemark jars`: docs/versions.md. "
+        "Nothing was written."
+    )
+
+
+class NeedsDeltaInternals(ConfigError):
+    happened = (
+        "{path} cannot be changed so by this Spark's Delta, which is another one than Tidemark is made for: {lacks}"
+    )
+    remedy = (
+        "Run it once by a Spark with the Delta that `tidemark jars` fetches; for a table that is parked, backfill it "
+        "instead: docs/versions.md. Nothing was written."
+    )
+
+
 class LogStoreMissing(ConfigError):
     happened = "Spark does not have Tidemark's log store for the lake: it knows no class {name}"
     remedy = (

@@ -14,7 +14,7 @@ import pytest
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import REPOSITORY, Environment
-from tests.support.merge_ways import leave_to_spark
+from tests.support.merge_ways import leave_to_spark, take_the_public_path
 from tidemark import failpoints
 
 STAGES = ("drain", "merge", "confirm")
@@ -33,15 +33,19 @@ OF_A_MERGE = tuple(name for name in failpoints.OF_CAPTURE if name.startswith("me
             for name in OF_A_MERGE
             if name != "merge.after_history"
         ),
+        *(pytest.param(name, "public", marks=pytest.mark.thorough) for name in OF_A_MERGE),
     ],
 )
 def test_a_run_killed_here_is_finished_by_its_retry(
     name: str, way: str, shop: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few changes are folded by the driver, and all failpoints lie on that way; those of the merge on Spark's too."""
-    if way == "spark":
+    """Few changes are folded by the driver, and all failpoints lie on that way; those of the merge on Spark's too, and
+    where it has Delta's public API alone."""
+    if way != "driver":
         monkeypatch.setenv(stages.FOLD_VARIABLE, way)
         leave_to_spark(monkeypatch)
+    if way == "public":
+        take_the_public_path(monkeypatch)
     workload.change(shop)
     _run_until(shop, name)
     for stage in STAGES[STAGES.index(_stage(name)) :]:

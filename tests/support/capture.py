@@ -20,6 +20,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from sandbox.services.postgres import wait_for
@@ -35,6 +36,8 @@ from tidemark.capture.merge_planning import PlanScope
 from tidemark.ledger import leases
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+# Of a stage in a process of its own: the last is where this process has PySpark from.
+PATHS = (REPOSITORY, REPOSITORY / "include", Path(pyspark.__file__).parents[1])
 
 
 def go_on(process: subprocess.Popen[str]) -> int:
@@ -198,7 +201,7 @@ class Environment(Place):
         """
         input_file = self.folder / f"stage-{next(self.numbers)}.pickle"
         input_file.write_bytes(pickle.dumps(self.stage_input()))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "include")])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
         environment.pop(failpoints.VARIABLE, None)
         if stage in ("merge", "maintain") and not own_jvm:
             environment |= local_spark.gateway_of(self.spark())

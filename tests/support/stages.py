@@ -23,7 +23,8 @@ from tidemark.run import Run
 from tidemark.spark_submit.spark_connection import SparkConnection
 from tidemark.staging.pandas_import import block_pandas_import
 
-FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"  # "spark": few changes too go through Spark
+# "spark": few changes too go through Spark; "public": and Delta's own classes count as another Delta's
+FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,11 +169,14 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
 
 def main(stage: str, path: str) -> None:
     block_pandas_import()
-    if os.environ.get(FOLD_VARIABLE) == "spark":
+    if os.environ.get(FOLD_VARIABLE) in ("spark", "public"):
         from tidemark.target import merge_choice
+        from tidemark.target.delta import internals
 
         for name in ("FEW", "MANY"):
             setattr(merge_choice, name, replace(getattr(merge_choice, name), rows=-1))
+        if os.environ[FOLD_VARIABLE] == "public":
+            internals.misfit = lambda spark: "a test says so"
     stage_input: StageInput = pickle.loads(Path(path).read_bytes())
     match stage:
         case "plan":

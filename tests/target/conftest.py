@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.support import azure_server, google_server, s3_server
 from tests.support.azure_server import Azure
 from tests.support.google_server import Google
-from tests.support.merge_ways import leave_to_spark
+from tests.support.merge_ways import leave_to_spark, take_the_public_path
 from tests.support.s3_server import S3Server
 from tests.target.lake import Lake, LakeInABucket
 from tidemark.target import merge
@@ -62,10 +62,13 @@ def _in_a_bucket(spark: SparkSession, root: Path, request: pytest.FixtureRequest
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Who folds few changes, as those of every test are: Spark, or, where a test asks for that too, the driver."""
+    """Who folds few changes, as those of every test are: Spark, or, where a test asks for that too, the driver, or
+    Spark by Delta's public API alone."""
     chosen = str(getattr(request, "param", "spark"))
-    if chosen == "spark":
+    if chosen in ("spark", "public"):
         leave_to_spark(monkeypatch)
+    if chosen == "public":
+        take_the_public_path(monkeypatch)
     return chosen
 
 

@@ -38,6 +38,9 @@ _attempts = itertools.count()
 
 # Of tests that hold for both ways of folding few changes, see the fixture `way`.
 both_ways = pytest.mark.parametrize("way", ["spark", "driver"], indirect=True)
+every_way = pytest.mark.parametrize(
+    "way", ["spark", "driver", pytest.param("public", marks=pytest.mark.thorough)], indirect=True
+)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.merge_ways import leave_to_spark
+from tests.support.thorough import thorough
 from tests.target.conftest import Ways
 from tests.target.lake import Lake, StagedTable, table_schema
 from tests.target.model import Change, Row
@@ -94,7 +95,7 @@ def _as_texts(lake: Lake, table: StagedTable, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))])
+@pytest.mark.parametrize("seed", thorough(0, 1, 2, 3))
 def test_turns_come_to_what_spark_alone_says(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, ways: Ways, seed: int
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from pyspark.sql import DataFrame
 
+from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.model import Change, Row
 from tests.target.source import KEYS, Source
@@ -232,7 +233,7 @@ def test_rows_that_the_target_lacks_are_counted_and_not_made_of_one_column(lake:
     assert sorted(said) == [("read", 1, 9, None, ["note"]), ("read", 2, 9, None, ["body", "note"])]
 
 
-@pytest.mark.parametrize("few_changes", [0, 1000])
+@pytest.mark.parametrize("few_changes", [*thorough(0), 1000])
 def test_many_rows_are_joined_without_sending_them_to_the_driver(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few_changes: int
 ) -> None:
@@ -329,7 +330,7 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
     )
 
 
-@pytest.mark.parametrize("names", [{"id": "ident"}, {"id": "n", "n": "id"}], ids=["renamed", "exchanged"])
+@pytest.mark.parametrize("names", [*thorough({"id": "ident"}), {"id": "n", "n": "id"}], ids=["renamed", "exchanged"])
 def test_a_chunk_from_before_its_key_was_renamed_finds_its_rows(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, names: dict[str, str]
 ) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from tests.support.thorough import thorough
-from tests.target.lake import TEXTS, Lake, StagedTable, both_ways, table_schema
+from tests.target.lake import TEXTS, Lake, StagedTable, every_way, table_schema
 from tests.target.model import Change, Key, Row, apply, random_changes
 from tidemark import failpoints
 from tidemark.formats.merge_result import TableResult
 from tidemark.target.spark import spark_merge as target_changes
 
-pytestmark = both_ways
+pytestmark = every_way
 
 SEEDS = range(3)
 PLANS = 3

@@ -42,7 +42,7 @@ def expected(rows: list[Row]) -> list[Row]:
     return [{n: dict(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows]
 
 
-@pytest.mark.parametrize("many_files", [True, *thorough(False)])
+@pytest.mark.parametrize("many_files", thorough(True, False))
 def test_columns_of_odd_names_are_captured_and_backfilled(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, many_files: bool
 ) -> None:

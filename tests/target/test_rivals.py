@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 
 from tests.support.remedies import Told
-from tests.target.lake import TEXTS, Lake, StagedTable, both_ways, table_schema, with_columns
+from tests.target.lake import TEXTS, Lake, StagedTable, both_ways, every_way, table_schema, with_columns
 from tests.target.model import Change, Row, apply
 from tests.target.test_values import BAG, ONE, delete, insert, move, row, update
 from tidemark.target import merge
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.session import java_class
 from tidemark.target.spark import spark_merge as target_changes
-
-pytestmark = both_ways
 
 # Batches 0 to 3. Each touches what the one before it left, so that one applied twice or out of order shows.
 KEYED: list[list[Change]] = [
@@ -96,6 +94,7 @@ SOME = {
 }
 
 
+@every_way
 @pytest.mark.parametrize(
     ("kind", "reach", "failpoint"),
     [pytest.param(*one, marks=() if one in SOME else pytest.mark.thorough) for one in ENCOUNTERS],
@@ -114,6 +113,7 @@ def test_a_rival_commits_between_my_reading_and_my_commit(
     assert _found(lake, table) == _expected(table, batches, max(mine, rivals))
 
 
+@every_way
 def test_a_rival_that_commits_between_my_two_readings_is_no_error(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _keyed(lake)
     lake.applied(table.planned(0, 1))
@@ -132,6 +132,7 @@ def test_a_rival_that_commits_between_my_two_readings_is_no_error(lake: Lake, mo
     assert _found(lake, table) == _expected(table, KEYED, 4)
 
 
+@every_way
 def test_two_first_merges_at_once_create_the_tables_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _keyed(lake)
     together = threading.Barrier(2, timeout=60)
@@ -158,6 +159,7 @@ def test_two_first_merges_at_once_create_the_tables_once(lake: Lake, monkeypatch
     assert _found(lake, table) == _expected(table, KEYED, 4)
 
 
+@every_way
 def test_a_driver_killed_while_it_creates_a_table_leaves_a_log_that_the_next_one_takes(lake: Lake) -> None:
     table = _keyed(lake)
     for step in ("history", "current"):
@@ -169,6 +171,7 @@ def test_a_driver_killed_while_it_creates_a_table_leaves_a_log_that_the_next_one
     assert _found(lake, table) == _expected(table, KEYED, 4)
 
 
+@every_way
 def test_a_rival_that_adds_a_column_is_no_error(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _keyed(lake)
     lake.applied(table.planned(0, 1))
@@ -181,6 +184,7 @@ def test_a_rival_that_adds_a_column_is_no_error(lake: Lake, monkeypatch: pytest.
     assert [r["extra"] for r in lake.current(table)] == [None, None, "new"]
 
 
+@every_way
 @pytest.mark.thorough
 def test_an_older_plan_goes_on_after_a_newer_one_added_a_column_and_died(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +208,7 @@ def test_an_older_plan_goes_on_after_a_newer_one_added_a_column_and_died(
     assert [r["extra"] for r in lake.current(table)] == [None, None, "new"]
 
 
+@both_ways
 @pytest.mark.walks("MergeContested")
 def test_a_rival_that_never_stops_ends_in_an_error_to_retry(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, told: Told

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
+from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.test_rivals import KEYED, _call_once, _expected, _found, _staged
 from tests.target.test_values import delete, insert, update
@@ -72,10 +73,10 @@ def test_upkeep_changes_neither_rows_nor_order_nor_positions(lake: Lake) -> None
     assert _found(lake, table) == before == _expected(table, BATCHES, len(BATCHES))
     assert positions(lake, table) == at
     for step in ("history", "current"):
-        configured = delta_tables.pin(lake.spark, lake.path(step, table)).snapshot.metadata().configuration()
-        assert configured.apply("delta.deletedFileRetentionDuration") == "interval 7 days"
-        assert configured.apply("delta.logRetentionDuration") == "interval 7 days"
-        assert not configured.contains("delta.setTransactionRetentionDuration")
+        properties = delta_tables.pin(lake.spark, lake.path(step, table)).properties
+        assert properties["delta.deletedFileRetentionDuration"] == "interval 7 days"
+        assert properties["delta.logRetentionDuration"] == "interval 7 days"
+        assert "delta.setTransactionRetentionDuration" not in properties
     early = lake.spark.read.format("delta").option("versionAsOf", 1).load(lake.path("history", table))
     assert 0 < early.count() < first, "what was compacted can still be read as it was"
 
@@ -88,7 +89,7 @@ def test_upkeep_changes_neither_rows_nor_order_nor_positions(lake: Lake) -> None
     assert again == [version + 2 for version in versions], "two commits say that VACUUM ran, and nothing else"
 
 
-@pytest.mark.parametrize("failpoint", ["merge.before_history", "merge.before_current"])
+@pytest.mark.parametrize("failpoint", [*thorough("merge.before_history"), "merge.before_current"])
 def test_a_merge_that_meets_it_goes_on(failpoint: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step `current` under a merge too: as where its lease was lost."""
     table = _staged(lake.table(table_schema("t", TEXTS)), KEYED)
@@ -114,11 +115,11 @@ def test_rows_that_the_driver_masked_keep_no_vacuum_from_its_work(lake: Lake) ->
     for number in range(len(batches)):
         lake.applied(table.planned(number, number + 1))
     pinned = delta_tables.pin(lake.spark, lake.path("current", table))
-    added = DataFrame(pinned.snapshot.allFiles().toDF(), lake.spark)
+    added = DataFrame(pinned.state.added.toDF(), lake.spark)
     assert added.where("deletionVector IS NOT NULL").count() > 0
     before = _found(lake, table)
-    for step, thorough in (("look", False), ("look", True), ("current", False), ("look", True)):
-        for one in keep_up(lake, step, table, thorough=thorough):
+    for step, is_thorough in (("look", False), ("look", True), ("current", False), ("look", True)):
+        for one in keep_up(lake, step, table, thorough=is_thorough):
             assert one.left == ""
     assert _found(lake, table) == before
     assert len(before[0]) == 19

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from tests.support.thorough import thorough
 from tests.target.conftest import Proven
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.source import KEYS, Source
@@ -175,7 +176,7 @@ def test_nothing_that_is_right_is_reported_of_plain_changes(lake: Lake, seed: in
 
 
 # From the twentieth on, changes each say what their key's row is: those the driver folds.
-@pytest.mark.parametrize("seed", [1, 20, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 12))])
+@pytest.mark.parametrize("seed", [20, *thorough(*range(1, 12))])
 def test_nothing_that_is_right_is_reported_whatever_hangs(lake: Lake, seed: int) -> None:
     rng = random.Random(seed)
     table = lake.table(table_schema(f"t{seed}", TEXTS))

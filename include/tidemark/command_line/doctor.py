@@ -25,6 +25,7 @@ from tidemark.config import file_reader
 from tidemark.errors import TidemarkError
 from tidemark.run import Run
 from tidemark.spark_submit import jar_versions, spark_jars
+from tidemark.spark_submit.delta_version import delta_version, minor, refusal
 from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
 from tidemark.spark_submit.spark_defaults import spark_defaults, spark_version
 from tidemark.storage import commit_safety
@@ -115,7 +116,9 @@ def _spark() -> Iterator[Line]:
         newest = jar_versions.NEWEST_SPARK
         yield Line("Spark", "not found", f"pip install 'pyspark=={newest}.*', or set SPARK_HOME", "red")
         return
-    if ".".join(spark.split(".")[:2]) not in jar_versions.SPARKS:
+    if (reason := refusal(spark, None)) is not None:
+        yield Line("Spark", spark, reason, "red")
+    elif minor(spark) not in jar_versions.SPARKS:
         yield Line("Spark", spark, f"Use one of {known}: others were not tried", "warning")
     else:
         yield Line("Spark", spark)
@@ -123,10 +126,18 @@ def _spark() -> Iterator[Line]:
     named, fetched = os.environ.get(spark_jars.JARS_VARIABLE), spark_jars.fetched(os.environ)
     if named:
         place = Path(re.sub(f"^{spark_jars.EVERYWHERE}/*", "/", named))
-        there = place.is_dir() and any(place.glob("delta-spark*.jar"))
-        listed = "delta-spark" in named
-        do = "" if there or listed else f"No delta-spark*.jar is there: tidemark jars --into {place}"
-        yield Line("Delta's jars", f"{spark_jars.JARS_VARIABLE}={named}", do, "red" if do else OK)
+        jars = sorted(jar.name for jar in place.glob("delta-spark*.jar")) if place.is_dir() else named.split(",")
+        do = (
+            ""
+            if any("delta-spark" in jar for jar in jars)
+            else f"No delta-spark*.jar is there: tidemark jars --into {place}"
+        )
+        delta = delta_version(jars)
+        do = do or refusal(spark, delta) or ""
+        said = f"{spark_jars.JARS_VARIABLE}={named}"
+        if delta is not None and not delta.is_known:
+            said += f", Delta {delta.version}: tables are written by its public API, which is slower"
+        yield Line("Delta's jars", said, do, "red" if do else OK)
     elif spark_jars.has_delta(settings, os.environ):
         yield Line("Delta's jars", "Spark has them by itself or by a setting")
     elif fetched is not None:

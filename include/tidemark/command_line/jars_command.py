@@ -28,6 +28,13 @@ def jars(options: argparse.Namespace) -> int:
             f"{jar_versions.NEWEST_SPARK} --into FOLDER",
         )
         return 1
+    if options.stores and spark != jar_versions.NEWEST_SPARK:
+        screen.say(
+            f"The jars for {', '.join(options.stores)} are made for the Hadoop {jar_versions.HADOOP} of Spark "
+            f"{jar_versions.NEWEST_SPARK}, and this is Spark {spark}.",
+            f"Give Spark those of its own Hadoop, beside what `tidemark jars` fetches: {spark_jars.JARS_VARIABLE}",
+        )
+        return 1
     default = spark_jars.fetched_folder(os.environ)
     into = Path(options.into) if options.into else default
     if into is None or (options.spark and not options.into):

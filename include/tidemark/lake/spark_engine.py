@@ -25,7 +25,7 @@ class SparkEngine:
         pinned = delta_tables.pin(self.spark, path)
         if not pinned.exists:
             return None
-        return OpenedTable(path, pinned.version, columns_of(str(pinned.snapshot.schema().json())), pinned)
+        return OpenedTable(path, pinned.version, columns_of(pinned.state.schema), pinned)
 
     def transaction(self, table: OpenedTable, application: str) -> int | None:
         position = table.handle.position(application)

@@ -51,6 +51,8 @@ class JarSet:
 
 # By Spark's version: Delta's own jar is made for one Spark.
 _OF_SPARK: Final[Mapping[str, Jar]] = {
+    "4.0": Jar("delta-spark_4.0_2.13", "49e899667168b9412f83cbe894ce264107d7b896d6c5e12edca4e216845c1104"),
+    "4.1": Jar("delta-spark_4.1_2.13", "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10"),
     "4.2": Jar("delta-spark_4.2_2.13", "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"),
 }
 _OF_EVERY_SPARK: Final = (

@@ -125,7 +125,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class MergeFacts:
-    """`changes` are those of the batches that come next, `changes_read` those and the older ones that are evidence."""
+    """`changes` are those of the batches that come next, `changes_read` those and the older ones that are evidence.
+    `misfit`: what of Delta's own classes this Spark lacks, "" if it has all."""
 
     table: TableFacts
     changes: ChangeFacts
@@ -133,6 +134,7 @@ class MergeFacts:
     chunks: ChunkFacts = ChunkFacts()
     compared: ChunkFacts = ChunkFacts()
     settings: Settings = Settings()
+    misfit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ def is_small_for_spark(rows: int, current_bytes: int | None) -> bool:
 
 def _against_driver(facts: MergeFacts) -> Iterator[str]:
     changes, table = facts.changes, facts.table
+    yield from _against_internals(facts)
     if not table.has_current:
         yield "the table has no current"
     if facts.settings.driver_rows is not None and facts.settings.driver_rows <= 0:
@@ -225,6 +228,7 @@ def _against_driver(facts: MergeFacts) -> Iterator[str]:
 
 def _against_files(facts: MergeFacts) -> Iterator[str]:
     table, chunks = facts.table, facts.chunks
+    yield from _against_internals(facts)
     if not facts.settings.adds_files:
         yield "spark.tidemark.chunksAsTheyAre says so"
     if not chunks.claims:
@@ -260,6 +264,7 @@ def _against_folding_chunks(facts: MergeFacts, touched: int) -> Iterator[str]:
 
 def _against_proof(facts: MergeFacts, chunks: ChunkFacts) -> Iterator[str]:
     table = facts.table
+    yield from _against_internals(facts)
     if not facts.settings.proves:
         yield "spark.tidemark.driverProvesEqual says so"
     if not chunks.claims:
@@ -274,6 +279,11 @@ def _against_proof(facts: MergeFacts, chunks: ChunkFacts) -> Iterator[str]:
         yield _WRITER
     if not table.current_has_all_columns:
         yield "current lacks a column of the source"
+
+
+def _against_internals(facts: MergeFacts) -> Iterator[str]:
+    if facts.misfit:
+        yield f"Delta is another one than Tidemark is made for: {facts.misfit}; its public path is taken"
 
 
 def _against_keys(table: TableFacts) -> Iterator[str]:

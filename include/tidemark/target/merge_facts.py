@@ -16,7 +16,7 @@ from tidemark.formats.manifest import Claim
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target.delta import data_files
+from tidemark.target.delta import data_files, internals
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.driver.arrow_columns import is_comparable
 from tidemark.target.merge_choice import ChangeFacts, ChunkFacts, MergeFacts, Settings, TableFacts
@@ -47,6 +47,7 @@ def gather(
         chunks=_chunk_facts(schemas, merged),
         compared=_chunk_facts(schemas, compared),
         settings=_settings(session, has_chunks=any(batch.claims or batch.sweeps for batch in batches)),
+        misfit=internals.misfit(session) or "",
     )
 
 

@@ -12,7 +12,6 @@ logged, and the result says that the row is missing.
 
 from __future__ import annotations
 
-import io
 import logging
 import time
 from collections.abc import Iterator
@@ -20,14 +19,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import Level, MergePlan
 from tidemark.formats.merge_result import PlanResult
-from tidemark.target.delta import delta_tables, hadoop_files
-from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.delta import delta_tables
+from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.delta.session import table_session
 from tidemark.target.merge_failures import condition_of, told
 from tidemark.target.spark import table_columns
@@ -117,12 +115,7 @@ def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) 
     if not rows:
         return
     table = _opened(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
-    content = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, _ARROW), content)
-    name = hadoop_files.write_new(session, table.path, content.getvalue())
-    bounds = {column: (min(row[column] for row in rows), max(row[column] for row in rows)) for column in ("lsn",)}
-    bounds["generation"] = (plan.generation, plan.generation)
-    delta_tables.add_files(session, table, [WrittenFile(name, len(content.getvalue()), len(rows), bounds)])
+    delta_tables.add_rows(session, table, pa.Table.from_pylist(rows, _ARROW), ["lsn", "generation"])
 
 
 def _opened(session: SparkSession, path: str) -> PinnedTable:
@@ -136,7 +129,7 @@ def _opened(session: SparkSession, path: str) -> PinnedTable:
         try:
             if table.exists:
                 lacking = {name: type_ for name, type_ in COLUMNS.items() if name not in there}
-                table_columns.add(session, table, struct_of(metadata_ddl(lacking)).fields, {})
+                table_columns.add(table, struct_of(metadata_ddl(lacking)).fields, {})
             else:
                 delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
         except Exception as failed:

@@ -24,7 +24,7 @@ from tidemark.formats.replay_plan import ReplayPlan
 from tidemark.lake import as_of_query
 from tidemark.lake.moments import Position
 from tidemark.names import ROW_COLUMNS, TableName
-from tidemark.target.delta import delta_tables
+from tidemark.target.delta import delta_tables, internals
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.spark import table_columns
 from tidemark.target.spark.table_shape import TABLE_PROPERTIES
@@ -43,6 +43,7 @@ def take_over(session: SparkSession, plan: MergePlan, planned: PlannedTable, bas
     schema = planned.schemas[-1]
     history = delta_tables.pin(session, f"{plan.lake}/{layout.history_table(plan.pipeline, table)}")
     if history.position(_application(plan, planned, base, "history")) is None:
+        internals.require(session, history.path)
         _take_history(session, plan, planned, base, history)
         failpoints.reach("replay.after_history")
     if not schema.has_current:

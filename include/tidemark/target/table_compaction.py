@@ -140,8 +140,13 @@ def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pi
 
 
 def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> FileSizes:
-    """Read from the table's log."""
-    added = DataFrame(table.snapshot.allFiles().toDF(), spark)
+    """Read from the table's log. On `public_path` each file counts as large as their average, and no row as deleted: no
+    merge there marks one."""
+    if table.logged is not None:
+        detail = table.logged.detail
+        files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
+        return FileSizes(files, files if size < SMALL_BYTES * files else 0, 0.0, None)
+    added = DataFrame(table.snapshot.added.toDF(), spark)
     deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
     row = added.agg(
         F.count("*").alias("files"),
@@ -182,12 +187,7 @@ def _set_retention(spark: SparkSession, table: PinnedTable, versions_days: int) 
         "delta.deletedFileRetentionDuration": f"interval {versions_days} days",
         "delta.logRetentionDuration": f"interval {max(LOG_DAYS, versions_days)} days",
     }
-    configured = table.snapshot.metadata().configuration()
-    differing = {
-        key: value
-        for key, value in properties.items()
-        if not configured.contains(key) or configured.apply(key) != value
-    }
+    differing = {key: value for key, value in properties.items() if table.properties.get(key) != value}
     if differing:
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in differing.items())
         spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({listed})")

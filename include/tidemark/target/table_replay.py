@@ -37,7 +37,7 @@ from tidemark.lake.moments import Position
 from tidemark.lake.spark_engine import SparkEngine
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_COLUMNS, ROW_HOLES, TableName, spark_identifier
-from tidemark.target.delta import delta_tables
+from tidemark.target.delta import delta_tables, internals
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.delta.session import table_session
 from tidemark.target.merge_failures import as_error, told
@@ -116,13 +116,14 @@ class Rebuild:
 
     def _round(self) -> ReplayedTable:
         """Current is pinned first: history moves first, so that it is not found behind."""
+        internals.require(self.session, self.current_path)
         current = delta_tables.pin(self.session, self.current_path)
         history = delta_tables.pin(self.session, self.history_path)
         if not history.exists:
             raise TableNotInLake(table=self.table, path=self.history_path)
         reached = self._reached(PinnedPair(history, current))
         position = Position(*max(reached.items()))
-        columns = columns_of(str(history.snapshot.schema().json()))
+        columns = columns_of(history.state.schema)
         numbers = {f.name: {SOURCE: f.metadata[SOURCE]} for f in history.schema().fields if SOURCE in f.metadata}
         shape = shape_with(columns, self.key)
         rows = self._rows(OpenedTable(self.history_path, history.version, columns, history), shape, position)
@@ -142,7 +143,6 @@ class Rebuild:
         )
         failpoints.reach("replay.before_commit")
         written = delta_tables.exchange_all(
-            self.session,
             current,
             frame,
             {self._application(generation, "current"): lsn for generation, lsn in reached.items()},

@@ -212,6 +212,40 @@ class TestJars:
         assert "is not set" not in with_one.message
 
 
+class TestVersions:
+    @pytest.mark.parametrize(
+        ("core", "delta", "severity", "said"),
+        [
+            ("4.1.4", "delta-spark_4.1_2.13-4.4.0.jar", "", ""),
+            (
+                "4.1.4",
+                "delta-spark_4.0_2.13-4.4.0.jar",
+                "error",
+                "Delta 4.4.0 is made for Spark 4.0, and this is Spark 4.1",
+            ),
+            ("3.5.6", "delta-spark_2.13-3.3.2.jar", "error", "Spark 3.5.6 is too old"),
+            ("4.0.2", "delta-spark_2.13-4.0.0-amzn-0.jar", "note", "Delta 4.0.0-amzn-0 is another one than 4.4.0"),
+        ],
+    )
+    def test_what_jars_say_of_them_is_checked(
+        self, machine: dict[str, str], core: str, delta: str, severity: str, said: str
+    ) -> None:
+        folder = Path(machine["SPARK_HOME"]) / "jars"
+        folder.mkdir(parents=True)
+        for jar in (f"spark-core_2.13-{core}.jar", delta):
+            (folder / jar).touch()
+        findings = found("local[2]", None, machine, jars="")
+        assert [finding.severity for finding in findings] == ([severity] if severity else [])
+        assert all(said in finding.message for finding in findings)
+
+    def test_a_driver_in_the_cluster_has_a_spark_of_its_own(self, machine: dict[str, str]) -> None:
+        folder = Path(machine["SPARK_HOME"]) / "jars"
+        folder.mkdir(parents=True)
+        (folder / "spark-core_2.13-3.5.6.jar").touch()
+        config = replace(CONFIG, spark_conf=PYTHON)
+        assert found("yarn", "cluster", {**machine, **HADOOP}, config) == []
+
+
 def test_spark_defaults_are_read_as_java_reads_them(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         "# spark.a 1\n  ! spark.b 1\nspark.c 1\nspark.d=2 3\n spark.e\t: 4 \nspark.f.g = x=y\nother 5\nspark.h\n"

@@ -25,8 +25,10 @@ from urllib.parse import urlsplit
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move
 from tidemark.findings import Finding
+from tidemark.spark_submit.delta_version import delta_version, refusal
+from tidemark.spark_submit.jar_versions import DELTA
 from tidemark.spark_submit.spark_connection import CATALOGUE, SparkConnection
-from tidemark.spark_submit.spark_defaults import spark_defaults, spark_home
+from tidemark.spark_submit.spark_defaults import spark_defaults, spark_home, spark_version
 from tidemark.spark_submit.spark_jars import EVERYWHERE, JARS_VARIABLE, LOG_STORE
 
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
@@ -50,6 +52,8 @@ def spark_findings(
     yield from _wrong_programs(spark, environment)
     if jars is not None:
         yield from _missing_jars(config, jars, environment)
+    if spark.drives_here:
+        yield from _versions(jars or "", environment)
     yield from _catalogues(config, environment)
     if not spark.drives_here:
         yield from _pythons(config, spark)
@@ -190,6 +194,27 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
                 remedy,
                 Move.FIX_CONFIG,
             )
+
+
+def _versions(jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Of this machine's Spark and its Delta, as far as the names of jars tell; the driver looks again."""
+    spark = spark_version(environment)
+    if spark is None:
+        return
+    own = sorted(jar.name for jar in (spark_home(environment) / "jars").glob("delta-spark*.jar"))
+    delta = delta_version([*jars.split(","), *own])
+    reason = refusal(spark, delta)
+    if reason is not None:
+        yield _error(reason, "Install the pyspark of one of these where Airflow's tasks run, and run `tidemark jars`")
+    elif delta is not None and not delta.is_known:
+        yield Finding(
+            "note",
+            "spark",
+            f"Delta {delta.version} is another one than {DELTA}, which Tidemark is made for: tables are written by its "
+            "public API, which is slower",
+            "Leave it so, or run `tidemark jars` and let Spark have that Delta: docs/versions.md",
+            Move.FIX_CONFIG,
+        )
 
 
 def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -295,7 +295,7 @@ class _Proof:
         history = self.tables.history
         if history.is_mapped:  # one that began so, taken over from another, calls `_text` otherwise in its files
             raise Declined("history's files have names of their own")
-        files = data_files.data_files(self.session, history)
+        files = data_files.data_files(history)
         if files is None or len(files) > MAX_FILES:
             raise Declined("history has many files")
         for each in files:

@@ -25,9 +25,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.lsn import Lsn
-from tidemark.target.delta import hadoop_files
-from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile, write_operation
-from tidemark.target.delta.jvm import array_list, java_class, option, sequence
+from tidemark.target.delta import hadoop_files, internals
+from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.delta.internals import Transaction
+from tidemark.target.delta.jvm import java_class, sequence
 from tidemark.target.driver.arrow_columns import bounds
 
 # What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
@@ -37,8 +38,6 @@ PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants"
 # On files that have rows as the driver wrote them, and nothing else.
 ROWS_TAG: Final = "tidemark.rows"
 
-_BITMAP: Final = "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray"
-_VECTOR_STORE: Final = "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore"
 # What stands before and behind a vector in its file ("Deletion Vectors", "Deletion Vector File Storage Format").
 _LENGTH: Final = struct.Struct(">i")
 _SUM: Final = struct.Struct(">I")
@@ -65,25 +64,21 @@ class DataFile:
 def is_plain(table: PinnedTable) -> bool:
     """Whether files can be added to the table and rows of it masked by what `data_files` and `exchange` know of Delta:
     names as they are, vectors in use, no feature that asks more of a writer."""
-    if not table.exists or table.is_mapped:
+    if not table.exists or table.logged is not None or table.is_mapped:
         return False
-    metadata = json.loads(table.snapshot.metadata().json())["metaData"]
+    metadata = table.state.metadata
     properties = metadata.get("configuration", {})
     if properties.get("delta.enableDeletionVectors", "").lower() != "true" or metadata.get("partitionColumns"):
         return False
-    features = json.loads(table.snapshot.protocol().json())["protocol"].get("writerFeatures", [])
-    return set(features) <= PLAIN_FEATURES
+    return set(table.state.protocol.get("writerFeatures", [])) <= PLAIN_FEATURES
 
 
-def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None:
+def data_files(table: PinnedTable) -> list[DataFile] | None:
     """The files of the pinned version: from its checksum file, where a table of up to fifty files has them all, else
     from the log, by a Spark job. None if one of them says less of itself than it must."""
     if not table.exists:
         return []
-    added = _files_at_hand(table)
-    if added is None:
-        added = sequence(spark, table.snapshot.allFiles().collectAsList())
-    texts = _texts(spark, added)
+    added, texts = table.snapshot.listed_files()
     described = []
     for n, text in enumerate(texts):
         statistics = json.loads(text.get("stats") or "{}")
@@ -104,30 +99,20 @@ def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None
     return described
 
 
-def rows_at_hand(spark: SparkSession, table: PinnedTable) -> int | None:
+def rows_at_hand(table: PinnedTable) -> int | None:
     """How many rows the pinned version has, None if its checksum file does not say so of every file."""
-    added = _files_at_hand(table)
+    if table.logged is not None:
+        return None
+    added = table.snapshot.files_at_hand()
     if added is None:
         return None
     rows = 0
-    for text in _texts(spark, added):
+    for text in internals.json_of(table.snapshot.spark, added):
         written = json.loads(text.get("stats") or "{}").get("numRecords")
         if written is None:
             return None
         rows += written - (text.get("deletionVector") or {}).get("cardinality", 0)
     return rows
-
-
-def _files_at_hand(table: PinnedTable) -> Any:
-    """Delta's actions for the files of a version, where its checksum file has them all; else None."""
-    checksum = table.snapshot.checksumOpt()
-    listed = checksum.get().allFiles() if checksum.isDefined() else None
-    return listed.get() if listed is not None and listed.isDefined() else None
-
-
-def _texts(spark: SparkSession, added: Any) -> Any:
-    mapper = java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper()
-    return json.loads(mapper.writeValueAsString(added))
 
 
 def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:
@@ -142,15 +127,13 @@ def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[
 
 def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
     """The file's vector, a bitmap of its own, empty if it has none."""
-    bitmaps = java_class(spark, _BITMAP)
     if not file.masked:
-        return bitmaps()
-    descriptor, folder = file.added.deletionVector(), table.log.dataPath()
+        return internals.new_bitmap(spark)
+    descriptor, folder = file.added.deletionVector(), table.snapshot.log.dataPath()
     content = _object_of(spark, table, descriptor) if hadoop_files.is_object(spark, folder) else None
     if content is not None:
-        return bitmaps.readFrom(bytearray(content))
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    return java_class(spark, _VECTOR_STORE)(configuration).read(descriptor, folder)
+        return internals.bitmap_of(spark, content)
+    return internals.vector_store(spark).read(descriptor, folder)
 
 
 def _object_of(spark: SparkSession, table: PinnedTable, descriptor: Any) -> bytes | None:
@@ -161,7 +144,7 @@ def _object_of(spark: SparkSession, table: PinnedTable, descriptor: Any) -> byte
     if place not in table.vectors:
         size, offset = int(descriptor.sizeInBytes()), descriptor.offset()
         begins = int(offset.get()) if offset.isDefined() else 0
-        path = descriptor.absolutePath(table.log.dataPath())
+        path = descriptor.absolutePath(table.snapshot.log.dataPath())
         piece = hadoop_files.read_piece(spark, path, begins, _LENGTH.size + size + _SUM.size)
         content, end = piece[_LENGTH.size : -_SUM.size], piece[-_SUM.size :]
         if piece[: _LENGTH.size] != _LENGTH.pack(size) or end != _SUM.pack(zlib.crc32(content)):
@@ -182,11 +165,9 @@ def _masking(
 
 def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> dict[str, Any]:
     """A vector that masks these rows of a file that is still to be added: its descriptor, as JSON has it."""
-    empty = java_class(spark, _BITMAP)()
     with closing(_VectorFile(spark, table)) as vectors:
-        stored = vectors.stored(empty, rows)
-    mapper = java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper()
-    described: dict[str, Any] = json.loads(mapper.writeValueAsString(stored))
+        stored = vectors.stored(internals.new_bitmap(spark), rows)
+    described: dict[str, Any] = internals.json_of(spark, stored)
     return described
 
 
@@ -213,12 +194,9 @@ class _VectorFile:
         java_class(spark, "java.nio.ByteBuffer").wrap(packed).asLongBuffer().get(longs)
         bitmap.addAll(sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
         bitmap.runOptimize()
-        formats = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat")
-        content = bytearray(bitmap.serializeAsByteArray(formats.Portable()))
-        at = option(spark, self._opened().write(content).offset())
-        descriptor = java_class(spark, "org.apache.spark.sql.delta.actions.DeletionVectorDescriptor")
-        masked = int(bitmap.cardinality())
-        return descriptor.onDiskWithRelativePath(self._number, "", len(content), masked, at, option(spark))
+        content = internals.bytes_of(spark, bitmap)
+        at = self._opened().write(content).offset()
+        return internals.descriptor(spark, self._number, len(content), int(bitmap.cardinality()), at)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -226,10 +204,9 @@ class _VectorFile:
 
     def _opened(self) -> Any:
         if self._writer is None:
-            configuration = self._spark._jsparkSession.sessionState().newHadoopConf()
-            store = java_class(self._spark, _VECTOR_STORE)(configuration)
+            store = internals.vector_store(self._spark)
             self._number = java_class(self._spark, "java.util.UUID").randomUUID()
-            folder = store.pathWithFileSystem(self._table.log.dataPath())
+            folder = store.pathWithFileSystem(self._table.snapshot.log.dataPath())
             self._writer = store.createWriter(store.generateFileNameInTable(folder, self._number, ""))
         return self._writer
 
@@ -269,27 +246,16 @@ def exchange(
 
     Raises what `is_contested` recognises if another commit came in between.
     """
-    nothing = option(spark)
-    transaction = table.log.startTransaction(nothing, option(spark, table.snapshot))
-    transaction.readTxn().addOne(application)
-    transaction.readWholeTable()
-    now = java_class(spark, "java.lang.System").currentTimeMillis()
-    actions = array_list(spark)
-    actions.add(
-        java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
-            application, int(end), option(spark, now)
-        )
-    )
+    transaction = Transaction(table.snapshot)
+    transaction.move(application, end)
+    transaction.read_all()
     with closing(_VectorFile(spark, table)) as vectors:
         for file, rows in masked:
             for action in _masking(spark, table, vectors, file, rows):
-                actions.add(action)
-    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
+                transaction.add(action)
     for one in added:
         if isinstance(one, DataFrame):
-            files = transaction.writeFiles(one._jdf)
-            for number in range(files.size()):
-                actions.add(files.apply(number))
+            transaction.write(one)
         else:
-            actions.add(from_json(one.to_json(now)))
-    transaction.commit(sequence(spark, actions), write_operation(spark))
+            transaction.add_json(one.to_json(transaction.now_ms))
+    transaction.commit()

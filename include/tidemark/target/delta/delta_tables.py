@@ -16,12 +16,15 @@ Never used: autoMerge, WHEN NOT MATCHED BY SOURCE (it disables file pruning), ch
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -49,14 +52,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidemark.errors import LocationTaken
+from tidemark.errors import LocationTaken, NeedsDeltaInternals
 from tidemark.formats.merge_result import Holes
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES, spark_identifier
-from tidemark.target.delta.jvm import array_list, java_class, option, sequence
+from tidemark.target.delta import hadoop_files, internals, log_files, public_path
+from tidemark.target.delta.internals import DeltaSnapshot, Transaction
+from tidemark.target.delta.jvm import array_list, java_class
+from tidemark.target.delta.log_files import LoggedVersion
 
-TXN_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
-TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+# What every row of a table says of the source's commit that it is of, where appends are of whole commits.
+_COMMITS: Final = frozenset({"_generation", "_commit_lsn"})
 
 # What Delta cannot put into a plain Parquet column name; such a table is created with column mapping.
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
@@ -84,6 +90,9 @@ _CONTESTED_CONDITIONS: Final = frozenset(
         "FIELD_ALREADY_EXISTS",
         "DELTA_ADD_COLUMN_AT_INDEX_LESS_THAN_ZERO",
         "DELTA_DUPLICATE_COLUMNS_FOUND",
+        "DELTA_PATH_EXISTS",
+        "DELTA_TABLE_ALREADY_EXISTS",
+        "TABLE_OR_VIEW_ALREADY_EXISTS",
     }
 )
 
@@ -104,8 +113,7 @@ class PinnedTable:
 
     path: str
     version: int
-    log: Any
-    snapshot: Any
+    state: DeltaSnapshot | LoggedVersion
     vectors: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     """The vectors of its files that were read, by their unique ids: a version's never change."""
     shapes: list[StructType] = field(default_factory=list, compare=False, repr=False)
@@ -117,52 +125,48 @@ class PinnedTable:
         return self.version >= 0
 
     @property
+    def logged(self) -> LoggedVersion | None:
+        """What its log says of it, where it is written by `public_path`: commits start from the newest version then."""
+        return self.state if isinstance(self.state, LoggedVersion) else None
+
+    @property
+    def snapshot(self) -> DeltaSnapshot:
+        """What Delta's own classes say of it. Raises NeedsDeltaInternals."""
+        if isinstance(self.state, LoggedVersion):
+            raise NeedsDeltaInternals(path=self.path, lacks=internals.misfit(self.state.spark) or "them")
+        return self.state
+
+    @property
     def files(self) -> int:
         """How many data files this version has."""
-        if not self.exists:
-            return 0
-        checksum = self.snapshot.checksumOpt()
-        return int(checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles())
+        return self.state.files if self.exists else 0
 
     @property
     def bytes(self) -> int | None:
-        """The size of this version's data files, None if its checksum file is missing."""
-        if not self.exists:
-            return 0
-        checksum = self.snapshot.checksumOpt()
-        return int(checksum.get().tableSizeBytes()) if checksum.isDefined() else None
+        """The size of this version's data files, None if nobody has added it up."""
+        return self.state.bytes if self.exists else 0
 
     def position(self, application: str) -> Lsn | None:
-        """The end LSN of the last batch applied under this application id, None if there is none.
-
-        Taken from the version's checksum file, which every commit writes with all transactions in it; where that is
-        missing, from the whole log, which costs a Spark job or two.
-        """
-        if not self.exists:
-            return None
-        checksum = self.snapshot.checksumOpt()
-        listed = checksum.get().setTransactions() if checksum.isDefined() else None
-        if listed is not None and listed.isDefined():
-            transactions = listed.get()
-            for n in range(transactions.size()):
-                transaction = transactions.apply(n)
-                if transaction.appId() == application:
-                    return Lsn(int(transaction.version()))
-            return None
-        newest = self.snapshot.transactions().get(application)
-        return Lsn(int(newest.get())) if newest.isDefined() else None
+        """The end LSN of the last batch applied under this application id, None if there is none."""
+        return self.state.position(application) if self.exists else None
 
     @property
     def is_mapped(self) -> bool:
         """Whether its files' columns are called otherwise than the table's ("Column Mapping")."""
-        return self.exists and str(self.snapshot.metadata().columnMappingMode().name()) != "none"
+        return self.exists and self.state.is_mapped
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's own, of a table that exists."""
+        properties: dict[str, str] = self.state.metadata.get("configuration", {})
+        return properties
 
     def schema(self) -> StructType:
         """Not to be changed by whoever gets it."""
         if not self.exists:
             return StructType()
         if not self.shapes:
-            self.shapes.append(StructType.fromJson(json.loads(self.snapshot.schema().json())))
+            self.shapes.append(StructType.fromJson(json.loads(self.state.schema)))
         return self.shapes[0]
 
 
@@ -176,38 +180,22 @@ class PinnedPair:
 
 def pin(spark: SparkSession, path: str) -> PinnedTable:
     """The newest version of the table, read from its log now."""
-    clock = java_class(spark, "java.lang.System")
-    asked_at = now = int(clock.currentTimeMillis())
-    logs = java_class(spark, "org.apache.spark.sql.delta.DeltaLog")
-    # Delta keeps of a listing the millisecond in which it began. In the one that is going on, a log may have been
-    # listed before we asked; from the next one on, whatever is listed is listed behind that.
-    while now == asked_at:
-        now = int(clock.currentTimeMillis())
-    log = logs.forTable(spark._jsparkSession, path)
-    # A log that this driver had not seen was listed by that; one that it knows is listed now.
-    snapshot = log.update(False, option(spark, now), option(spark))
-    return PinnedTable(path, int(snapshot.version()), log, snapshot)
+    state = internals.newest(spark, path) if internals.misfit(spark) is None else log_files.newest(spark, path)
+    return PinnedTable(path, state.version, state)
 
 
 def as_committed(spark: SparkSession, path: str) -> PinnedTable:
-    """The newest version that this driver knows: what it committed itself, or a later one. The log is not read."""
-    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
-    snapshot = log.unsafeVolatileSnapshot()
-    return PinnedTable(path, int(snapshot.version()), log, snapshot)
+    """The newest version that this driver knows: what it committed itself, or a later one. The log is not read, if this
+    Spark's Delta is a known one."""
+    if internals.misfit(spark) is not None:
+        return pin(spark, path)
+    state = internals.committed(spark, path)
+    return PinnedTable(path, state.version, state)
 
 
 def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
     """The rows of the pinned version, whatever is committed meanwhile."""
-    return DataFrame(_relation(spark, table, stays=True), spark)
-
-
-def _relation(spark: SparkSession, table: PinnedTable, *, stays: bool) -> Any:
-    """The pinned version as the JVM's frame: as it is for ever, or, for a command, as the table is by now."""
-    nothing = option(spark)
-    relation = table.log.createRelation(
-        sequence(spark, array_list(spark)), option(spark, table.snapshot), nothing, stays
-    )
-    return spark._jsparkSession.baseRelationToDataFrame(relation)
+    return table.state.rows()
 
 
 def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -218,15 +206,17 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     """
     pinned = rows(spark, table)
     quoted = [spark_identifier(k) for k in key]
+    if table.logged is not None:
+        return pinned.join(keys.select(*quoted).distinct(), on=list(key), how="left_semi").select(*pinned.columns)
     with_files = pinned.select(*quoted, pinned.metadataColumn("_metadata")["file_name"].alias("__tidemark_file"))
     listed = with_files.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
     names = array_list(spark)
     for row in listed.collect():
         names.add(row["__tidemark_file"])
-    added = table.snapshot.allFiles()
+    added = table.snapshot.added
     functions = java_class(spark, "org.apache.spark.sql.functions")
     of_these = functions.element_at(functions.split(added.col("path"), "/"), -1).isInCollection(names)
-    return _rows_of(spark, table, added.filter(of_these).collectAsList())
+    return table.snapshot.rows_of(added.filter(of_these).collectAsList())
 
 
 def rows_of_files(spark: SparkSession, table: PinnedTable, added: Sequence[Any]) -> DataFrame:
@@ -234,12 +224,7 @@ def rows_of_files(spark: SparkSession, table: PinnedTable, added: Sequence[Any])
     listed = array_list(spark)
     for action in added:
         listed.add(action)
-    return _rows_of(spark, table, listed)
-
-
-def _rows_of(spark: SparkSession, table: PinnedTable, added: Any) -> DataFrame:
-    frame = table.log.createDataFrame(table.snapshot, sequence(spark, added), False, option(spark))
-    return DataFrame(frame, spark)
+    return table.snapshot.rows_of(listed)
 
 
 def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -> Holes:
@@ -284,12 +269,11 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
     Raises LocationTaken, and what `is_contested` recognises if another driver was faster.
     """
     _refuse_what_is_not_ours(spark, table)
-    metadata = _metadata(spark, schema, properties)
-    nothing = option(spark)
-    transaction = table.log.startTransaction(nothing, option(spark, table.snapshot))
-    transaction.updateMetadataForNewTable(metadata)
-    created = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$CreateTable")
-    transaction.commit(sequence(spark, array_list(spark)), created(metadata, False, False, nothing))
+    properties = {**properties, **_column_mapping(schema.names)}
+    if table.logged is not None:
+        public_path.create(table.logged, schema, properties)
+    else:
+        Transaction(table.snapshot).commit_new_table(schema, properties)
 
 
 def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
@@ -302,26 +286,6 @@ def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
     others = [name for name in names if not name.startswith(("_", "."))]
     if others and not pin(spark, table.path).exists:  # it has a version by now: of a rival, whom the commit meets
         raise LocationTaken(path=table.path, file=others[0])
-
-
-def _metadata(spark: SparkSession, schema: StructType, properties: Mapping[str, str]) -> Any:
-    """What Delta's log says of a new table."""
-    configuration = java_class(spark, "java.util.HashMap")()
-    for key, value in {**properties, **_column_mapping(schema.names)}.items():
-        configuration.put(key, value)
-    scala_map = java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap
-    now = java_class(spark, "java.lang.System").currentTimeMillis()
-    actions = "org.apache.spark.sql.delta.actions"
-    return java_class(spark, f"{actions}.Metadata")(
-        str(java_class(spark, "java.util.UUID").randomUUID()),
-        None,
-        None,
-        java_class(spark, f"{actions}.Format")("parquet", scala_map(java_class(spark, "java.util.HashMap")())),
-        schema.json(),
-        sequence(spark, array_list(spark)),
-        scala_map(configuration),
-        option(spark, now),
-    )
 
 
 def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str]:
@@ -417,69 +381,57 @@ def append(
 
     Raises what `is_contested` recognises if another commit touched the position or the schema since it was pinned.
     """
-    nothing = option(spark)
-    transaction = table.log.startTransaction(nothing, option(spark, table.snapshot))
-    # What was read makes a rival's commit a conflict; `txnVersion(id)` adds it too, but reads the whole log for it.
-    transaction.readTxn().addOne(application)
-    files = sequence(spark, array_list(spark)) if frame is None else transaction.writeFiles(frame._jdf)
-    now = java_class(spark, "java.lang.System").currentTimeMillis()
-    position = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
-        application, int(end), option(spark, now)
-    )
-    actions = array_list(spark)
-    actions.add(position)
-    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
+    if table.logged is not None:
+        return _append_to(table, table.logged, frame, application, end)
+    transaction = Transaction(table.snapshot)
+    transaction.move(application, end)
+    if frame is not None:
+        transaction.write(frame)
     for file in written:
-        actions.add(from_json(file.to_json(now)))
-    transaction.commit(sequence(spark, actions).appendedAll(files), write_operation(spark))
-    counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
-    return sum(f.rows - f.masked for f in written) + sum(
-        int(records.get()) for records in counted if records.isDefined()
-    )
+        transaction.add_json(file.to_json(transaction.now_ms))
+    return transaction.commit() + sum(file.rows - file.masked for file in written)
 
 
-def add_files(spark: SparkSession, table: PinnedTable, written: Sequence[WrittenFile]) -> None:
-    """One commit that adds files that lie in the folder, and reads nothing: beside others of its kind it is a conflict
-    with none of them."""
-    transaction = table.log.startTransaction(option(spark), option(spark, table.snapshot))
-    now = java_class(spark, "java.lang.System").currentTimeMillis()
-    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
-    actions = array_list(spark)
-    for file in written:
-        actions.add(from_json(file.to_json(now)))
-    transaction.commit(sequence(spark, actions), write_operation(spark))
+def _append_to(table: PinnedTable, logged: LoggedVersion, frame: DataFrame | None, application: str, end: Lsn) -> int:
+    """The same on the newest version. What lies at the pinned position and above it is a rival's."""
+    if frame is None or set(table.schema().names) >= _COMMITS:
+        return public_path.append(logged, frame, application, table.position(application) or Lsn(0), end)
+    public_path.append_once(logged, frame, application, end)
+    return 0
 
 
-def exchange_all(
-    spark: SparkSession, table: PinnedTable, frame: DataFrame, positions: Mapping[str, Lsn], shape: StructType | None
-) -> int:
+def add_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: Sequence[str]) -> None:
+    """One commit that adds the rows as a file with statistics of the columns `bounded`, whole numbers, and reads
+    nothing: beside others of its kind it is a conflict with none of them."""
+    if table.logged is not None:
+        public_path.append_rows(table.logged, spark.createDataFrame(rows))
+        return
+    content = io.BytesIO()
+    pq.write_table(rows, content)
+    name = hadoop_files.write_new(spark, table.path, content.getvalue())
+    extremes = {column: pc.min_max(rows[column]).as_py() for column in bounded}
+    bounds = {column: (between["min"], between["max"]) for column, between in extremes.items()}
+    transaction = Transaction(table.snapshot)
+    file = WrittenFile(name, len(content.getvalue()), rows.num_rows, bounds)
+    transaction.add_json(file.to_json(transaction.now_ms))
+    transaction.commit()
+
+
+def exchange_all(table: PinnedTable, frame: DataFrame, positions: Mapping[str, Lsn], shape: StructType | None) -> int:
     """One commit on the pinned version after which the table holds these rows alone, in this shape if one is given, and
     is at these positions, by application. Returns the number of rows.
 
     Raises what `is_contested` recognises if anything was committed since it was pinned.
     """
-    transaction = table.log.startTransaction(option(spark), option(spark, table.snapshot))
-    transaction.readWholeTable()
+    transaction = Transaction(table.snapshot)
+    transaction.read_all()
     if shape is not None:
-        metadata = json.loads(table.snapshot.metadata().json())
-        metadata["metaData"]["schemaString"] = shape.json()
-        action = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(metadata))
-        transaction.updateMetadata(action, False)
-    now = java_class(spark, "java.lang.System").currentTimeMillis()
-    actions = array_list(spark)
+        transaction.describe({**table.state.metadata, "schemaString": shape.json()})
     for application, lsn in positions.items():
-        transaction.readTxn().addOne(application)
-        actions.add(
-            java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
-                application, int(lsn), option(spark, now)
-            )
-        )
-    for file in table.snapshot.allFiles().collectAsList():
-        actions.add(file.removeWithTimestamp(now, True))
-    files = transaction.writeFiles(frame._jdf)
-    transaction.commit(sequence(spark, actions).appendedAll(files), write_operation(spark))
-    counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
-    return sum(int(records.get()) for records in counted if records.isDefined())
+        transaction.move(application, lsn)
+    transaction.remove_all()
+    transaction.write(frame)
+    return transaction.commit()
 
 
 def properties_for(names: Sequence[str]) -> dict[str, str]:
@@ -487,16 +439,9 @@ def properties_for(names: Sequence[str]) -> dict[str, str]:
     return _column_mapping(names)
 
 
-def write_operation(spark: SparkSession) -> Any:
-    """What DESCRIBE HISTORY calls the commit. Delta's own MERGE would have to name how long it searched and wrote, and
-    of a "manual update" Delta derives no checksum, so that each would cost two jobs to read the log anew."""
-    write = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
-    return write(java_class(spark, "org.apache.spark.sql.SaveMode").Append, *[option(spark)] * 8)
-
-
 def replace(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> None:
     """One commit after which the table holds these rows only; its properties stay."""
-    with _transaction(spark, application, end):
+    with public_path.transaction(spark, application, int(end)):
         frame.write.format("delta").mode("overwrite").save(table.path)
 
 
@@ -518,8 +463,12 @@ def merge(
     Nothing is counted if Delta skipped it since the position is there already. The handle is built anew for each
     merge: it would otherwise keep the schema of its first use.
     """
-    with _transaction(spark, application, end):
-        builder = _as_target(spark, table).alias("t").merge(source.alias("s"), on)
+    if table.logged is not None:
+        target = public_path.target(table.logged)
+    else:
+        target = DeltaTable(spark, table.snapshot.as_target(table.path))
+    with public_path.transaction(spark, application, int(end)):
+        builder = target.alias("t").merge(source.alias("s"), on)
         builder = builder.whenMatchedDelete(delete)
         if update is not None:
             builder = builder.whenMatchedUpdate(set=_quoted(update))
@@ -533,37 +482,6 @@ def merge(
         "updated": row["num_updated_rows"],
         "deleted": row["num_deleted_rows"],
     }
-
-
-def _as_target(spark: SparkSession, table: PinnedTable) -> DeltaTable:
-    """The table of which a version is pinned, for a command, whose transaction reads the newest version by itself.
-
-    `DeltaTable.forPath` looks first whether there is a log, then for the folder that has one, and lists it: on an
-    object store five requests for what is known. A command that was analysed on a version with other columns than
-    the newest one has is refused by Delta, and that is contested.
-    """
-    nothing = option(spark)
-    options = java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap(
-        java_class(spark, "java.util.HashMap")()
-    )
-    path = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
-    known = java_class(spark, "org.apache.spark.sql.delta.catalog.DeltaTableV2").apply(
-        spark._jsparkSession, path, nothing, nothing, options, nothing
-    )
-    target = java_class(spark, "io.delta.tables.DeltaTable")(_relation(spark, table, stays=False), known)
-    return DeltaTable(spark, target)
-
-
-@contextmanager
-def _transaction(spark: SparkSession, application: str, end: Lsn) -> Iterator[None]:
-    """The position that the one command within sets; unset afterwards even if it failed."""
-    spark.conf.set(TXN_APP_ID, application)
-    spark.conf.set(TXN_VERSION, str(int(end)))
-    try:
-        yield
-    finally:
-        spark.conf.unset(TXN_VERSION)
-        spark.conf.unset(TXN_APP_ID)
 
 
 def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:

@@ -8,6 +8,7 @@ here. The settings' reasons stand beside them. Sources: Spark, "Configuration"; 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -21,13 +22,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tidemark.errors import DeltaMissing, LogStoreMissing, LogStoreUnfenced
+from tidemark.errors import DeltaMissing, LogStoreMissing, LogStoreUnfenced, SparkUnsupported
+from tidemark.spark_submit.delta_version import delta_version, refusal
 from tidemark.storage import commit_safety
 from tidemark.storage.lake_access import AZURE_SECRET
-from tidemark.target.delta import hadoop_files
+from tidemark.target.delta import hadoop_files, internals
 from tidemark.target.delta.jvm import java_class
 from tidemark.target.delta.socket_acknowledgements import acknowledge_at_once
 from tidemark.target.driver_log import let_speak
+
+log = logging.getLogger(__name__)
 
 # Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
@@ -81,6 +85,10 @@ LOG_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.checkpointFileManagerClass": "tidemark.delta.WholeFileManager",
 }
 
+_CHECKPOINT_MANAGER: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
 # Set besides where a table and its changes are small: compiling and re-planning would be most of the work
 # (a quarter of the CPU of merging five small tables).
 FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
@@ -90,13 +98,18 @@ FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "1",
 }
 
+# Set besides where tables are written by `public_path`: a Delta before 4.4 could commit a vector that it never wrote.
+PUBLIC_PATH_SETTINGS: Final[Mapping[str, str]] = {
+    f"spark.databricks.delta.{command}.deletionVectors.persistent": "false" for command in ("merge", "update", "delete")
+}
+
 DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The application's session. What spark-submit was given wins over the defaults here, `settings` over both.
 
-    Raises DeltaMissing if Spark has no Delta Lake.
+    Raises DeltaMissing if Spark has no Delta Lake, SparkUnsupported if the two cannot work.
     """
     # Executors and driver run the same interpreter; without this Spark takes whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -111,6 +124,11 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     session = builder.getOrCreate()
     let_speak(session)
     _require_delta(session)
+    lacks = internals.misfit(session)
+    if lacks is not None:
+        log.warning(
+            "Delta is another one than Tidemark is made for (%s): its public path is taken, which is slower", lacks
+        )
     _hand_on_lake_secret(session)
     return session
 
@@ -129,9 +147,17 @@ def _hand_on_lake_secret(session: SparkSession) -> None:
 
 
 def _require_delta(session: SparkSession) -> None:
-    """Without its jars Spark only warns of the extension, and every table would fail with an error of Python's."""
-    if isinstance(java_class(session, "io.delta.tables.DeltaTable"), JavaPackage):
+    """Without its jars Spark only warns of the extension, and every table would fail with an error of Python's; with
+    those of another Spark, with one of Java's. Raises DeltaMissing, SparkUnsupported."""
+    table = java_class(session, "io.delta.tables.DeltaTable")
+    if isinstance(table, JavaPackage):
         raise DeltaMissing(version=session.version)
+    loaded = java_class(session, "py4j.reflection.ReflectionUtil").classForName("io.delta.tables.DeltaTable")
+    source = loaded.getProtectionDomain().getCodeSource()
+    jar = "" if source is None or source.getLocation() is None else str(source.getLocation())
+    reason = refusal(session.version, delta_version([jar]))
+    if reason is not None:
+        raise SparkUnsupported(reason=reason)
 
 
 def require_fence(session: SparkSession, lake: str) -> None:
@@ -156,11 +182,18 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    of_log = LOG_SETTINGS if commit_safety.own_log_store(_given(spark.sparkContext), lake) else {}
-    _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **of_log})
+    is_ours = commit_safety.own_log_store(_given(spark.sparkContext), lake) and _has_checkpoint_manager(spark)
+    _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **(LOG_SETTINGS if is_ours else {})})
+    if internals.misfit(session) is not None:
+        _set_unless_given(session, PUBLIC_PATH_SETTINGS)
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
     return session
+
+
+def _has_checkpoint_manager(spark: SparkSession) -> bool:
+    """Whether Spark has the class, in the package, that the log store's jar extends: from 4.1 on."""
+    return not isinstance(java_class(spark, _CHECKPOINT_MANAGER), JavaPackage)
 
 
 def expect_any_rows(session: SparkSession) -> None:

@@ -160,7 +160,7 @@ class TargetRows:
     @classmethod
     def pinned(cls, table: StagedTable, current: PinnedTable, *, listed: int, opened: int, left: int) -> TargetRows:
         """Raises Declined where current has more files than `listed`, or says too little of them."""
-        files = data_files.data_files(table.session, current)
+        files = data_files.data_files(current)
         if files is None or len(files) > listed:
             raise Declined("current has many files, or files that say too little of themselves")
         shape = staged_schema(table.schema)

@@ -215,8 +215,9 @@ class Changes:
         return frames
 
     def _as_staged(self, history: PinnedTable) -> AsStaged:
-        """A multiset's updates are two rows, and a table with column mapping has other names in its files."""
-        if self.multiset or history.is_mapped:
+        """A multiset's updates are two rows, a table with column mapping has other names in its files, and no file can
+        be added on `public_path`."""
+        if self.multiset or history.is_mapped or history.logged is not None:
             return AsStaged()
         versions = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
         return as_staged(self.session, self.lake, self.batches, versions, self.on_failure)
@@ -237,7 +238,7 @@ class Changes:
         removes = F.col("_op").isin("delete", "sweep")
         if self.load is not None:
             counted = self._exchange(self.load, newest, application)
-        elif self.truncated or self.current.files == 0:
+        elif self.truncated or self._is_loaded:
             counted = self._load(newest.where(~removes), application)
         else:
             columns = [*self.names, *ROW_COLUMNS, ROW_HOLES]
@@ -283,6 +284,11 @@ class Changes:
         return {"inserted": int(stays.sum()) - updated + load.rows, "updated": updated, "deleted": gone}
 
     @property
+    def _is_loaded(self) -> bool:
+        """Whether current is empty, and stays so until the commit: on `public_path` rows may come to it meanwhile."""
+        return self.current is not None and self.current.logged is None and self.current.files == 0
+
+    @property
     def narrowed(self) -> Column | None:
         """A condition on the target alone (alias t) that holds for every row whose key the changes have, None if there
         is no such: by it Delta leaves out files of the target."""
@@ -313,7 +319,7 @@ class Changes:
         assert self.current is not None
         columns = [*self.source_names, *ROW_COLUMNS]
         net = self._net()
-        if self.truncated or self.current.files == 0:
+        if self.truncated or self._is_loaded:
             copies = net.transform(fold.copies_after(self.source_names, None))
             return self._load(copies.where(F.col(fold.COPY) > 0), application)
         current = delta_tables.rows(self.session, self.current)

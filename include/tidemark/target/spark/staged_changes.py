@@ -27,13 +27,11 @@ from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, OLD_KEY_PREFIX, OLD_PRE
 from tidemark.schema.delta_types import widens
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
-from tidemark.target.delta.jvm import array, array_list, java_class, option, sequence
+from tidemark.target.delta import internals
 from tidemark.target.spark.fold import BEFORE
 
 # What stands before a column's name in `_text`, and in `_unchanged` nothing.
 PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
-
-_SOURCES: Final = "org.apache.spark.sql.execution.datasources"
 
 # Which chunk a row was read from.
 FOLDER = "__tidemark_folder"
@@ -105,34 +103,11 @@ def read_chunk_rows(
 
 
 def _read(session: SparkSession, of: StructType, lake: str, files: Sequence[StagedFile]) -> DataFrame:
-    """The rows of Parquet files, as `read.parquet` would have them, which asks of each whether it is there, whether it
-    is a folder, and how long it is: on S3 a listing and two requests more. Here Spark finds what it would be told where
-    it keeps such answers (`FileStatusCache`); where it is set to keep none, it asks."""
-    jvm_session = session._jsparkSession
-    status_class = java_class(session, "org.apache.hadoop.fs.FileStatus")
-    path_class = java_class(session, "org.apache.hadoop.fs.Path")
-    answers = java_class(session, f"{_SOURCES}.FileStatusCache").getOrCreate(jvm_session)
-    configuration = jvm_session.sessionState().newHadoopConf()
-    paths = array_list(session)
-    for file in files:
-        path = path_class(f"{lake}/{file.path}")
-        path = path.getFileSystem(configuration).makeQualified(path)
-        answer = status_class(file.bytes, False, 1, file.bytes, 0, path)
-        answers.putLeafFiles(path, array(session, status_class, answer))
-        paths.add(path)
-    nothing = option(session)
-    no_options = java_class(session, "org.apache.spark.api.python.PythonUtils").toScalaMap(
-        java_class(session, "java.util.HashMap")()
-    )
-    columns = jvm_session.parseDataType(of.json())
-    index = java_class(session, f"{_SOURCES}.InMemoryFileIndex")(
-        jvm_session, sequence(session, paths), no_options, option(session, columns), answers, nothing, nothing
-    )
-    file_format = java_class(session, f"{_SOURCES}.parquet.ParquetFileFormat")()
-    relation = java_class(session, f"{_SOURCES}.HadoopFsRelation")(
-        index, index.partitionSchema(), columns, nothing, file_format, no_options, jvm_session
-    )
-    return DataFrame(jvm_session.baseRelationToDataFrame(relation), session)
+    """The rows of staged files."""
+    located = [(f"{lake}/{file.path}", file.bytes) for file in files]
+    if internals.reads_files(session):
+        return internals.parquet_rows(session, of, located)
+    return session.read.schema(of).parquet(*(uri for uri, _ in located))
 
 
 def _no_rows(session: SparkSession, of: StructType) -> DataFrame:

@@ -9,6 +9,7 @@ Facts about a column's source are kept in its metadata in Delta's schema:
 
     SOURCE    the column at the source: the OID of its table, and its number
     OLDER     history only: which rows were written before the column was added; they hold NULL and mean the default
+    FILL      current only, and only where `public_path` added the column: the default that older rows get, see `fill`
     ADDED     history only: the table's position when it got a column later; current, which gets it after history, has
               it once current is beyond that position
     SAID      the source's comment when it was last copied; also in the table's properties
@@ -31,14 +32,15 @@ from tidemark.names import ROW_HOLES, spark_identifier
 from tidemark.schema.renamed_columns import Naming, naming, numbers_of
 from tidemark.schema.table import Column as TableColumn
 from tidemark.schema.table import TableSchema
-from tidemark.target.delta import delta_tables
+from tidemark.target.delta import delta_tables, public_path
 from tidemark.target.delta.delta_tables import PinnedTable
-from tidemark.target.delta.jvm import array_list, java_class, option, sequence
+from tidemark.target.delta.internals import Transaction
 from tidemark.target.spark.staged_changes import missing_value
 
 OLDER: Final = "tidemark.older"
 SOURCE: Final = "tidemark.column"
 ADDED: Final = "tidemark.added"
+FILL: Final = "tidemark.fill"
 SAID: Final = "tidemark.comment"
 HAD: Final = "tidemark.columns"
 
@@ -72,31 +74,53 @@ def added_when(field: StructField) -> tuple[int, Lsn] | None:
 
 
 def add(
-    spark: SparkSession,
     table: PinnedTable,
     fields: Sequence[StructField],
     values: Mapping[str, Column],
     rows: DataFrame | None = None,
 ) -> None:
     """One commit that adds the columns behind the others. With `rows`, those of the pinned version, it puts them in
-    place of all that is there, with these values in the new columns. See `delta_tables.make_room`."""
+    place of all that is there, with these values in the new columns. On `public_path` it has no such rows: see `fill`.
+    See `delta_tables.make_room`."""
     shape = StructType([*table.schema().fields, *fields])
-    transaction = _changing(spark, table, shape)
-    actions = array_list(spark)
+    if table.logged is not None:
+        public_path.add_columns(table.logged, fields, had(shape, table.properties))
+        return
+    transaction = _changing(table, shape)
     if rows is not None:
         frame = rows.select(
             *[F.col(spark_identifier(f.name)) for f in table.schema().fields],
             *[values[f.name].cast(f.dataType).alias(f.name) for f in fields],
         )
-        now = java_class(spark, "java.lang.System").currentTimeMillis()
-        for file in table.snapshot.allFiles().collectAsList():
-            actions.add(file.removeWithTimestamp(now, True))
-        transaction.commit(
-            sequence(spark, actions).appendedAll(transaction.writeFiles(frame._jdf)),
-            delta_tables.write_operation(spark),
-        )
-        return
-    transaction.commit(sequence(spark, actions), delta_tables.write_operation(spark))
+        transaction.remove_all()
+        transaction.write(frame)
+    transaction.commit()
+
+
+def to_fill(field: StructField, default: str) -> StructField:
+    """The field of a `current` whose rows get the default of PostgreSQL's text in a commit of its own, see `fill`."""
+    return StructField(field.name, field.dataType, field.nullable, {**field.metadata, FILL: default})
+
+
+def fill(spark: SparkSession, table: PinnedTable) -> bool:
+    """Give all rows the defaults that their columns' metadata name, where nobody has done so. That is a commit with a
+    position of its own: it is made once, though a driver dies or another one does the same. True if there was one."""
+    due = [f for f in table.schema().fields if FILL in f.metadata and table.position(_fill_id(f)) is None]
+    for field in due:
+        values = {field.name: _default(field, field.metadata[FILL])}
+        public_path.update_once(spark, table.path, _fill_id(field), values)
+    return bool(due)
+
+
+def _fill_id(field: StructField) -> str:
+    """A column of the source is added once in the life of a Delta table."""
+    source = field.metadata.get(SOURCE, {"attnum": field.name})
+    return f"tidemark:fill:{source.get('relation', '')}:{source['attnum']}"
+
+
+def _default(field: StructField, text: str) -> Column:
+    target = field.dataType.simpleString()
+    return missing_value(TableColumn(field.name, target, 0, -1, target, missing=text))
 
 
 def widen(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
@@ -111,7 +135,7 @@ def widen(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]
         )
 
 
-def comment(spark: SparkSession, table: PinnedTable, relation: int, comments: Mapping[int, str], first: str) -> bool:
+def comment(table: PinnedTable, relation: int, comments: Mapping[int, str], first: str) -> bool:
     """Give table and columns the source's comments, in one commit; False where they have them. What else a comment
     says stays: `first` before the source's, all else behind it. A comment of the table that somebody else wrote there
     is left alone, unless the source has one."""
@@ -130,26 +154,26 @@ def comment(spark: SparkSession, table: PinnedTable, relation: int, comments: Ma
             metadata[SAID] = now
         fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
     shape = StructType(fields)
-    raw = json.loads(table.snapshot.metadata().json())["metaData"]
-    was, now = raw.get("configuration", {}).get(SAID, ""), comments.get(0, "")
+    was, now = table.properties.get(SAID, ""), comments.get(0, "")
     if was == now and shape.json() == table.schema().json():
         return False
-    transaction = _changing(spark, table, shape, table_comment=None if was == now else now)
-    transaction.commit(sequence(spark, array_list(spark)), delta_tables.write_operation(spark))
+    _changing(table, shape, table_comment=None if was == now else now).commit()
     return True
 
 
-def annotate(spark: SparkSession, table: PinnedTable, comments: Mapping[str, str]) -> None:
+def annotate(table: PinnedTable, comments: Mapping[str, str]) -> None:
     """Give columns these comments, by the columns' names, in one commit; "" takes one away. Without SQL, in whose texts
     a source's backslash would be half of something else."""
+    if table.logged is not None:
+        public_path.comment_columns(table.logged, comments)
+        return
     fields = []
     for field in table.schema().fields:
         text = comments.get(field.name, field.metadata.get("comment", ""))
         metadata = {name: value for name, value in field.metadata.items() if name != "comment"}
         said = {**metadata, "comment": text} if text else metadata
         fields.append(StructField(field.name, field.dataType, field.nullable, said))
-    transaction = _changing(spark, table, StructType(fields))
-    transaction.commit(sequence(spark, array_list(spark)), delta_tables.write_operation(spark))
+    _changing(table, StructType(fields)).commit()
 
 
 def with_numbers(shape: StructType, schema: TableSchema) -> StructType:
@@ -179,8 +203,7 @@ def had(shape: StructType, properties: Mapping[str, str] | None = None) -> dict[
 
 def had_before(table: PinnedTable, schema: TableSchema) -> set[str]:
     """The columns of this shape that the table got once, whether or not it has them now."""
-    properties = json.loads(table.snapshot.metadata().json())["metaData"].get("configuration", {})
-    before = json.loads(properties.get(HAD, "{}"))
+    before = json.loads(table.properties.get(HAD, "{}"))
     if before.get("relation") != schema.relation_oid:
         return set()
     return {column.name for column in schema.columns if column.attnum in before["attnums"]}
@@ -208,14 +231,16 @@ def rename(spark: SparkSession, table: PinnedTable, to: Naming, relation: int, *
     """One commit that gives columns other names ("Column Mapping"): no file is written anew, unless names stand
     `in_rows` too. It also says which column of the source each is."""
     names = to.names
+    if table.logged is not None and not in_rows:
+        public_path.rename_columns(table.logged, names)
+        return
     if names and not table.is_mapped:
         quoted = f"delta.{spark_identifier(table.path)}"
         spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
         table = delta_tables.pin(spark, table.path)
     fields = [StructField(names.get(f.name, f.name), f.dataType, f.nullable, f.metadata) for f in table.schema().fields]
     shape = StructType([_numbered(f, relation, to.numbers.get(f.name)) for f in fields])
-    transaction = _changing(spark, table, shape, names)
-    actions, added = array_list(spark), sequence(spark, array_list(spark))
+    transaction = _changing(table, shape, names)
     if in_rows and names:
         newest = F.create_map(*[F.lit(name) for pair in names.items() for name in pair])
         holes = F.transform(ROW_HOLES, lambda name: F.coalesce(F.try_element_at(newest, name), name))
@@ -223,38 +248,30 @@ def rename(spark: SparkSession, table: PinnedTable, to: Naming, relation: int, *
         frame = rows.select(
             *[F.col(spark_identifier(f.name)).alias(names.get(f.name, f.name)) for f in table.schema().fields]
         )
-        now = java_class(spark, "java.lang.System").currentTimeMillis()
-        for file in table.snapshot.allFiles().collectAsList():
-            actions.add(file.removeWithTimestamp(now, True))
-        added = transaction.writeFiles(frame._jdf)
-    transaction.commit(sequence(spark, actions).appendedAll(added), delta_tables.write_operation(spark))
+        transaction.remove_all()
+        transaction.write(frame)
+    transaction.commit()
 
 
 def _changing(
-    spark: SparkSession,
-    table: PinnedTable,
-    shape: StructType,
-    names: Mapping[str, str] | None = None,
-    *,
-    table_comment: str | None = None,
-) -> Any:
+    table: PinnedTable, shape: StructType, names: Mapping[str, str] | None = None, *, table_comment: str | None = None
+) -> Transaction:
     """A transaction on the pinned version that gives the table this schema, and which any commit in between that adds
     or removes a file, or changes the metadata, makes fail."""
-    transaction = table.log.startTransaction(option(spark), option(spark, table.snapshot))
-    transaction.readWholeTable()
-    metadata = json.loads(table.snapshot.metadata().json())
-    metadata["metaData"]["schemaString"] = shape.json()
-    properties = metadata["metaData"].setdefault("configuration", {})
+    transaction = Transaction(table.snapshot)
+    transaction.read_all()
+    metadata = table.snapshot.metadata
+    metadata["schemaString"] = shape.json()
+    properties = metadata.setdefault("configuration", {})
     if names and _STATISTICS in properties:
         others = {spark_identifier(old): spark_identifier(new) for old, new in names.items()}
         listed = _IDENTIFIER.findall(properties[_STATISTICS])
         properties[_STATISTICS] = ",".join(others.get(name, name) for name in listed)
     properties.update(had(shape, properties))
     if table_comment is not None:
-        metadata["metaData"]["description"] = table_comment or None
+        metadata["description"] = table_comment or None
         properties[SAID] = table_comment
-    action = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(metadata))
-    transaction.updateMetadata(action, False)
+    transaction.describe(metadata)
     return transaction
 
 
@@ -268,8 +285,6 @@ def with_defaults(history: DataFrame) -> DataFrame:
             before = (F.col("_generation") < older["generation"]) | (
                 (F.col("_generation") == older["generation"]) & (F.col("_commit_lsn") < older["commit_lsn"])
             )
-            target = field.dataType.simpleString()
-            value = missing_value(TableColumn(field.name, target, 0, -1, target, missing=older["default"]))
-            column = F.when(before & (F.col("_op") != "truncate"), value).otherwise(column)
+            column = F.when(before & (F.col("_op") != "truncate"), _default(field, older["default"])).otherwise(column)
         columns.append(column.alias(field.name))
     return history.select(*columns)

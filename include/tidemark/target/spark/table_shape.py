@@ -120,6 +120,8 @@ class PlannedShape:
         if missing:
             self._add_columns(step, table, missing)
             table = delta_tables.pin(self.session, table.path)
+        if table_columns.fill(self.session, table):
+            table = delta_tables.pin(self.session, table.path)
         return self._with_marks(table)
 
     def _taken_away(
@@ -187,7 +189,7 @@ class PlannedShape:
         if step == "history":
             others = [added_at(f, self.plan.generation, at) for f in others]
         if others:
-            table_columns.add(self.session, table, others, {})
+            table_columns.add(table, others, {})
             table = delta_tables.pin(self.session, table.path)
         if not filled:
             return
@@ -195,14 +197,16 @@ class PlannedShape:
         if step == "current":
             log.info("%s: every row gets what %s", self.planned.table, _was_added(filled))
             rows = None if table.files == 0 else delta_tables.rows(self.session, table)
-            table_columns.add(self.session, table, filled, values, rows)
+            if table.logged is not None and rows is not None:
+                filled = [table_columns.to_fill(f, defaults[f.name].missing or "") for f in filled]
+            table_columns.add(table, filled, values, rows)
             return
         older = {f.name: older_rows(self.plan.generation, at, defaults[f.name].missing or "") for f in filled}
         marked = [
             added_at(StructField(f.name, f.dataType, True, {**f.metadata, **older[f.name]}), self.plan.generation, at)
             for f in filled
         ]
-        table_columns.add(self.session, table, marked, values)
+        table_columns.add(table, marked, values)
 
     def _with_marks(self, table: PinnedTable) -> PinnedTable:
         """What the source dropped says so in the column's comment, and what it has again says nothing."""
@@ -212,10 +216,10 @@ class PlannedShape:
             if (DROPPED in f.metadata.get("comment", "")) != (f.name in self.schema.dropped)
         }
         if comments:
-            table_columns.annotate(self.session, table, comments)
+            table_columns.annotate(table, comments)
             table = delta_tables.pin(self.session, table.path)
         of_source, relation = self.planned.comments, self.schema.relation_oid
-        if of_source is not None and table_columns.comment(self.session, table, relation, of_source, DROPPED):
+        if of_source is not None and table_columns.comment(table, relation, of_source, DROPPED):
             table = delta_tables.pin(self.session, table.path)
         return table
 
