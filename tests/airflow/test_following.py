@@ -1,0 +1,74 @@
+"""A capture that follows its source, as Airflow runs it: drain and merge beside each other, run after run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from sandbox.services.postgres import PostgresServer, wait_for
+from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, Shop, open_shop
+
+TASKS = ("preflight", "drain", "merge", "confirm", "health")
+
+
+@pytest.fixture
+def shop(
+    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
+        opened.sound()
+        yield opened
+
+
+def drivers(shop: Shop) -> list[psutil.Process]:
+    """The JVMs that merge what a run of this shop follows."""
+    return [
+        process
+        for process in psutil.process_iter()
+        if is_driver(process) and str(shop.file.parent.parent) in " ".join(process.cmdline())
+    ]
+
+
+def is_driver(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java" and any("follow_plans" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.thorough
+def test_runs_follow_the_source_one_after_the_other_and_a_killed_driver_is_replaced(shop: Shop) -> None:
+    airflow = shop.airflow
+    shop.configure(schedule='"*/2 * * * *"', follow="{every: 1s}")
+    shop.sql(FIRST_ORDERS, MORE_ORDERS)
+
+    def states() -> list[dict[str, str]]:
+        return airflow.task_states("shop_capture")
+
+    def equal() -> bool:
+        try:
+            return shop.differences() == {}
+        except AssertionError:
+            return False
+
+    with airflow.services("api-server", "scheduler", "dag-processor", "triggerer"):
+        airflow.wait_until_healthy("scheduler", "dag_processor", "triggerer", seconds=SLOW_S)
+        wait_for("the capture is known", lambda: airflow.unpause("shop_capture"), SLOW_S)
+        wait_for("a run follows", lambda: [s for s in states() if s["drain"] == s["merge"] == "running"], SLOW_S)
+        wait_for("the tables equal the source", equal, SLOW_S)
+        assert states()[-1]["drain"] == "running", states()
+        shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
+        wait_for("they do again, in the middle of the run", equal, SLOW_S)
+        (driver,) = drivers(shop)
+        driver.kill()
+        shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
+        wait_for("they do again, by another driver", equal, SLOW_S)
+        ended = dict.fromkeys(TASKS, "success")
+        wait_for("the first run is over", lambda: states()[0] == ended, SLOW_S)
+        wait_for("the next one follows", lambda: [s for s in states()[1:] if s["merge"] == "running"], SLOW_S)
+        shop.sql("DELETE FROM shop.orders WHERE customer <= 20")
+        wait_for("the tables equal the source", equal, SLOW_S)
+        assert not [run for run in states() if {"failed", "upstream_failed"} & set(run.values())], states()
+    assert {uri for uri, _ in airflow.asset_events()} >= {"tidemark://shop/shop/orders"}
