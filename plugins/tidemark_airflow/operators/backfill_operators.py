@@ -13,7 +13,7 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
 from tidemark.run import Run
@@ -22,8 +22,8 @@ from tidemark.wording import counted
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.forms import backfill_form
 from tidemark_airflow.operators.capture_operators import run_of
+from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
-from tidemark_airflow.page.pipeline_link import LINKS
 
 # Airflow follows its SIGTERM with a SIGKILL; a reader that ends asks the ledger for no longer than this.
 TOLD_WITHIN_S: Final = 3.0
@@ -32,14 +32,8 @@ REPORT_WAIT_S: Final = 900.0
 REPORT_POLL_S: Final = 10.0
 
 
-class PlanBackfillOperator(BaseOperator):
+class PlanBackfillOperator(PipelineOperator):
     """Opens, or goes on with, the backfills that the form asks for. Returns the readers' numbers, none for none."""
-
-    operator_extra_links = LINKS
-
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
 
     @guarded
     @timed
@@ -58,14 +52,11 @@ class PlanBackfillOperator(BaseOperator):
         return backfill_form.readers(answers) if backfills else []
 
 
-class ReadChunksOperator(BaseOperator):
+class ReadChunksOperator(PipelineOperator):
     """Reads range after range of the run's backfills until none is free."""
 
-    operator_extra_links = LINKS
-
     def __init__(self, *, config: PipelineConfig, reader: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config=config, **kwargs)
         self.reader = reader
 
     @guarded
@@ -116,15 +107,12 @@ class ReadChunksOperator(BaseOperator):
         raise SystemExit("The reader was told to end; what it has read is kept, the range goes on at its cursor")
 
 
-class ReportBackfillOperator(BaseOperator):
+class ReportBackfillOperator(PipelineOperator):
     """Says what the run's backfills did, once all of it is applied. A merge that holds a table makes it wait, which is
     no failure; after `wait_s` it is one, and is retried."""
 
-    operator_extra_links = LINKS
-
     def __init__(self, *, config: PipelineConfig, wait_s: float = REPORT_WAIT_S, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config=config, **kwargs)
         self.wait_s = wait_s
 
     @guarded

@@ -46,6 +46,7 @@ from tidemark_airflow.driver.time_limit import ending_with_descendants, time_lim
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.lineage import Lineage, facets, lineage_of
 from tidemark_airflow.operators.auto_backfill import start_wanted
+from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import run_id, timed
 from tidemark_airflow.page.pipeline_link import LINKS
 from tidemark_airflow.version_compat import AirflowException, AirflowFailException, AirflowSkipException, accepted
@@ -109,14 +110,8 @@ def skip_unless_begun(run: Run) -> None:
         raise AirflowSkipException(f"{run.pipeline}_capture has not run yet: there is nothing to do")
 
 
-class PreflightOperator(BaseOperator):
+class PreflightOperator(PipelineOperator):
     """Looks at source, ledger, lake and Spark before anything is touched, and says everything that is wrong at once."""
-
-    operator_extra_links = LINKS
-
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
 
     @guarded
     @timed
@@ -138,17 +133,14 @@ class PreflightOperator(BaseOperator):
         return {"warnings": sum(finding.severity == "warning" for finding in report.findings)}
 
 
-class DrainOperator(BaseOperator):
+class DrainOperator(PipelineOperator):
     """Reads the slot into staging, batch by batch, until the run's heartbeat is in or `run_s` is over.
 
     The default of `run_s` is the pipeline's.
     """
 
-    operator_extra_links = LINKS
-
     def __init__(self, *, config: PipelineConfig, run_s: float | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config=config, **kwargs)
         self.run_s = run_s
 
     @guarded
@@ -254,18 +246,15 @@ class ApplicationOperator(SparkSubmitOperator):
             super().on_kill()
 
 
-class SpreadOperator(BaseOperator):
+class SpreadOperator(PipelineOperator):
     """Spreads the tables that are due over the Spark applications of a run; returns the tables of each, none for none.
 
     What it returns is a proposal: each application plans its own tables again, under their leases, so that this task
     may be retried or cleared.
     """
 
-    operator_extra_links = LINKS
-
     def __init__(self, *, config: PipelineConfig, all_by_hand: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config=config, **kwargs)
         self.all_by_hand = all_by_hand
 
     @guarded
@@ -390,15 +379,12 @@ def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested]
         raise AirflowFailException("\n".join(f"{table}: {error.message}" for table, error in errors.items()))
 
 
-class ConfirmOperator(BaseOperator):
+class ConfirmOperator(PipelineOperator):
     """Moves the slot up to what is applied (R3). With `starts_backfill` it ends by starting the backfill that a table
     needs."""
 
-    operator_extra_links = LINKS
-
     def __init__(self, *, config: PipelineConfig, starts_backfill: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config=config, **kwargs)
         self.starts_backfill = starts_backfill
 
     @guarded

@@ -17,7 +17,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong, is_of_no_table
@@ -33,8 +33,8 @@ from tidemark_airflow.operators.capture_operators import (
     run_of,
     slot_wait_s,
 )
+from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
-from tidemark_airflow.page.pipeline_link import LINKS
 
 if TYPE_CHECKING:
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
@@ -59,14 +59,8 @@ def window(config: PipelineConfig, context: Context) -> Window:
     return window_of(config.schedule, config.follow.every_s, began_at)
 
 
-class FollowDrainOperator(BaseOperator):
+class FollowDrainOperator(PipelineOperator):
     """Reads the slot into staging, batch by batch over one connection, until the run's window is over."""
-
-    operator_extra_links = LINKS
-
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
 
     @guarded
     @timed

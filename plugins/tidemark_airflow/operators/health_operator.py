@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
 from tidemark.findings import listed
@@ -17,23 +17,20 @@ from tidemark_airflow import metrics, offered_tables
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
 from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
-from tidemark_airflow.page.pipeline_link import LINKS
+from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.version_compat import AirflowFailException, AirflowSkipException
 
 FAILED: Final = ("failed", "upstream_failed")
 
 
-class HealthOperator(BaseOperator):
+class HealthOperator(PipelineOperator):
     """Says what is not exact, why, since when and what to do; tells the pipeline's notifier what is new, or over.
 
     With `decides` off it is skipped if it would be red: it tells, of a pipeline whose capture may not run.
     """
 
-    operator_extra_links = LINKS
-
     def __init__(self, *, config: PipelineConfig, decides: bool = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
+        super().__init__(config=config, **kwargs)
         self.decides = decides
 
     @guarded

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import Context
 
-from tidemark.config import PipelineConfig
 from tidemark.errors import SparkApplicationFailed
 from tidemark.formats.layout import maintenance_file
 from tidemark.run import Run
@@ -24,8 +23,8 @@ from tidemark_airflow.operators.capture_operators import (
     skip_unless_begun,
     slot_wait_s,
 )
+from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
-from tidemark_airflow.page.pipeline_link import LINKS
 
 if TYPE_CHECKING:
     from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult
@@ -34,14 +33,8 @@ if TYPE_CHECKING:
 CURRENT_S = MERGE_WAIT_S - 120
 
 
-class RetireOperator(BaseOperator):
+class RetireOperator(PipelineOperator):
     """Removes staging, chunks, plans and rows of the ledger that are older than `staging_days` and needed by nobody."""
-
-    operator_extra_links = LINKS
-
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
 
     @guarded
     @timed

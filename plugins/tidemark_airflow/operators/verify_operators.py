@@ -5,28 +5,19 @@ plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confir
 
 from __future__ import annotations
 
-from typing import Any
+from airflow.sdk import Context
 
-from airflow.sdk import BaseOperator, Context
-
-from tidemark.config import PipelineConfig
 from tidemark.run import Run
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.forms import verify_form
 from tidemark_airflow.operators.backfill_operators import ReportBackfillOperator
 from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
+from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
-from tidemark_airflow.page.pipeline_link import LINKS
 
 
-class PlanVerifyOperator(BaseOperator):
+class PlanVerifyOperator(PipelineOperator):
     """Opens the verifies that are due, or that the form asks for. Returns the readers' numbers, none for none."""
-
-    operator_extra_links = LINKS
-
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
 
     @guarded
     @timed

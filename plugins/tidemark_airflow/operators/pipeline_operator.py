@@ -1,0 +1,20 @@
+"""Defines what all tasks of a pipeline have: its pipeline file, and a link to its place on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperator
+
+from tidemark.config import PipelineConfig
+from tidemark_airflow.page.pipeline_link import LINKS
+
+
+class PipelineOperator(BaseOperator):
+    """`config` is the pipeline file as the DAG was made of it."""
+
+    operator_extra_links = LINKS
+
+    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
