@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sandbox.services.postgres import PostgresServer
+from tests.airflow.captured_shop import Shop, open_shop
 from tests.conftest import create_database, drop_database
 from tests.support.airflow_home import REPOSITORY, AirflowHome
 
@@ -63,6 +64,16 @@ def new_metadata(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFact
     yield make
     for database in migrated:
         drop_database(postgres, database)
+
+
+@pytest.fixture
+def shop(
+    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    """A shop of the test's own, with a sound pipeline file. Modules that share one have a fixture of this name."""
+    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
+        opened.sound()
+        yield opened
 
 
 @pytest.fixture(scope="session")

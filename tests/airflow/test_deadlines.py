@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.serialization.serialized_objects import DagSerialization
 
-from sandbox.services.postgres import PostgresServer, wait_for
-from tests.airflow.captured_shop import SLOW_S, Shop, open_shop
+from sandbox.services.postgres import wait_for
+from tests.airflow.captured_shop import SLOW_S, Shop
 from tests.support.airflow_home import AirflowHome, postgres_connection
 from tests.support.pipeline import Pipeline
 from tidemark.config.file_reader import load
@@ -53,15 +52,6 @@ def shop_file(tmp_path: Path) -> Path:
     file = tmp_path / "shop.yaml"
     file.write_text("source: {connection: shop_source}\ntables: [shop.*]\nlake: lake\n")
     return file
-
-
-@pytest.fixture
-def shop(
-    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.sound()
-        yield opened
 
 
 @pytest.mark.parametrize("program", ["/usr/bin/airflow", "/lib/airflow/__main__.py"])

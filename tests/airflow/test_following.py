@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import psutil
 import pytest
 
-from sandbox.services.postgres import PostgresServer, wait_for
-from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, Shop, open_shop
+from sandbox.services.postgres import wait_for
+from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, Shop
 
 TASKS = ("preflight", "drain", "merge", "confirm", "health")
-
-
-@pytest.fixture
-def shop(
-    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.sound()
-        yield opened
 
 
 def drivers(shop: Shop) -> list[psutil.Process]:

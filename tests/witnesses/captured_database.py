@@ -6,7 +6,7 @@ a published table without an identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,8 +44,14 @@ class TableVerdict:
     reason: str = ""
 
 
-def said(error: TidemarkError) -> str:
-    return f"{type(error).__name__}: {error}"
+def error_of(*steps: Callable[[], object]) -> str | None:
+    """Take the steps, up to the first that fails: why it failed, None where none did."""
+    try:
+        for step in steps:
+            step()
+    except TidemarkError as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 @dataclass
@@ -77,19 +83,11 @@ class CapturedDatabase:
         yield from verdicts
 
     def drain(self) -> str | None:
-        try:
-            self.environment.begin_run()
-            self.environment.drain()
-        except TidemarkError as error:
-            return said(error)
-        return None
+        self.environment.begin_run()
+        return error_of(self.environment.drain)
 
     def run(self) -> str | None:
-        try:
-            self.environment.run()
-        except TidemarkError as error:
-            return said(error)
-        return None
+        return error_of(self.environment.run)
 
     def _verdicts(self, file: str) -> Iterator[TableVerdict]:
         """The tables that the file changed, or whose state it changed."""
@@ -118,11 +116,4 @@ class CapturedDatabase:
     def repair(self) -> str | None:
         """Backfill what is marked; why that failed, None where it did not. A table that is built anew can be read from
         the next run on."""
-        return self.run() or self._backfill() or self.run()
-
-    def _backfill(self) -> str | None:
-        try:
-            self.environment.backfill()
-        except TidemarkError as error:
-            return said(error)
-        return None
+        return self.run() or error_of(self.environment.backfill) or self.run()

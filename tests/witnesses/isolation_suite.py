@@ -13,7 +13,6 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,9 +23,9 @@ from psycopg import pq, sql
 from psycopg.pq.abc import PGconn
 
 from tests.support import judge
-from tests.witnesses.captured_database import CapturedDatabase, TableVerdict, said
+from tests.witnesses.captured_database import CapturedDatabase, TableVerdict, error_of
 from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, parse
-from tidemark.errors import TidemarkError
+from tidemark.backfill.verify_report import TableProof
 from tidemark.names import TableName
 
 # Files that need what no captured database has: why they are left out.
@@ -202,23 +201,14 @@ class IsolationSuite:
             self.drains += 1
             return self.database.drain()
         tables = [table for table in judge.captured(environment) if TableName.parse(table).schema == schema]
-        try:
-            environment.begin_backfill(*tables)
-            environment.plan()
-        except TidemarkError as error:
-            return said(error)
-        with suppress(TidemarkError):
-            environment.read()
+        environment.begin_backfill(*tables)
+        error = error_of(environment.plan)
+        if error is None and error_of(environment.read) is None:
             self.chunks += len(tables)
-        return None
+        return error
 
     def _end_backfill(self) -> str | None:
-        try:
-            self.database.environment.read()
-            self.database.environment.end_backfill()
-        except TidemarkError as error:
-            return said(error)
-        return None
+        return error_of(self.database.environment.read, self.database.environment.end_backfill)
 
     def _verify(self) -> str | None:
         """What a verify of the file's first tables detects."""
@@ -227,12 +217,11 @@ class IsolationSuite:
         chosen = [table for table in tables if TableName.parse(table).schema in self.schemas[:3]]
         if not chosen:
             return None
-        try:
-            report = environment.verify(*chosen)
-        except TidemarkError as error:
-            return said(error)
-        self.verified += sum(not proof.unproven for proof in report.tables)
-        return "; ".join(str(proof) for proof in report.tables if proof.outcome.differences) or None
+        proofs: list[TableProof] = []
+        if error := error_of(lambda: proofs.extend(environment.verify(*chosen).tables)):
+            return error
+        self.verified += sum(not proof.unproven for proof in proofs)
+        return "; ".join(str(proof) for proof in proofs if proof.outcome.differences) or None
 
     def _end_prepared(self) -> None:
         """Roll back what the steps prepared and left."""
