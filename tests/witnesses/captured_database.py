@@ -13,6 +13,7 @@ from typing import Final
 from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.errors import TidemarkError
+from tidemark.source import definition_trigger
 
 _FULL_IDENTITY: Final = """
 CREATE FUNCTION public.give_identity() RETURNS event_trigger LANGUAGE plpgsql
@@ -61,10 +62,13 @@ class CapturedDatabase:
     environment: Environment
     judged: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        """Open the capture of an empty database."""
+    def begin(self, *, has_trigger: bool) -> None:
+        """Open the capture of an empty database, with the event trigger that tells definitions, or without it."""
         self.environment.execute(_FULL_IDENTITY, "CREATE TABLE public.witness_start (id int PRIMARY KEY)")
         self.environment.begin()
+        if has_trigger:
+            role = self.environment.one("SELECT current_user")
+            self.environment.execute(definition_trigger.create_sql(self.environment.config, role))
         self.run()
 
     def judge(self, file: str, error: str | None) -> Iterator[TableVerdict]:

@@ -70,7 +70,7 @@ class RegressionSuite:
 
     def set_up(self) -> None:
         """Open the capture of an empty database, then play what all files build on."""
-        self.database.begin()
+        self.database.begin(has_trigger=False)
         self._play("test_setup", pauses=0)
         self.database.run()
 
