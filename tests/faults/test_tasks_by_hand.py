@@ -11,7 +11,7 @@ from tests.support.thorough import thorough
 
 
 @pytest.mark.parametrize(
-    "skipped", [("merge",), ("drain", "merge"), *thorough(("drain",), ("confirm",), ("merge", "confirm"))]
+    "skipped", [("merge",), *thorough(("drain", "merge"), ("drain",), ("confirm",), ("merge", "confirm"))]
 )
 def test_a_stage_marked_successful_by_hand_confirms_nothing_and_loses_nothing(
     skipped: tuple[str, ...], shop: Environment
