@@ -197,6 +197,44 @@ def test_tables_with_rows_that_the_stream_lacks_need_one(make_pipeline: MakePipe
         assert others(capture, schemas, "equal") == {}
 
 
+def test_a_table_that_left_the_published_schema_for_a_while_needs_one(make_pipeline: MakePipeline) -> None:
+    """The trigger says nothing of a table that the publication does not have."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        options = "publish_via_partition_root"
+        pipeline.execute("CREATE SCHEMA s1", "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+        pipeline.execute(f"CREATE PUBLICATION {pipeline.config.publication} FOR TABLES IN SCHEMA s1 WITH ({options})")
+        pipeline.create_slot()
+        capture.begin(all_tables=False, has_trigger=True)
+        capture.run()
+        capture.backfills()
+        capture.run()
+        pipeline.execute(
+            "CREATE SCHEMA beside",
+            "CREATE TABLE s1.u (id int PRIMARY KEY, v text)",
+            "ALTER TABLE s1.u SET SCHEMA beside",
+            "INSERT INTO beside.u VALUES (1, 'a')",
+            "ALTER TABLE beside.u SET SCHEMA s1",
+            "INSERT INTO s1.u VALUES (2, 'b')",
+        )
+        found = capture.verdict("s1.u", capture.known(capture.run()))
+        assert found.word == "marked", found
+
+
+def test_a_right_on_a_systems_column_makes_no_table_new(make_pipeline: MakePipeline) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        pipeline.execute("CREATE SCHEMA s1", "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+        capture.begin(all_tables=True, has_trigger=True)
+        pipeline.execute("CREATE TABLE s1.other (id int PRIMARY KEY)")
+        capture.run()
+        capture.run()
+        rights = "GRANT SELECT (tableoid) ON s1.t TO PUBLIC"
+        pipeline.execute("BEGIN", rights, "ALTER TABLE s1.t ADD c int", "COMMIT")
+        found = capture.verdict("s1.t", capture.known(capture.run()))
+        assert found.word == "marked", found
+
+
 @TRIGGER
 def test_an_identity_behind_the_first_rows_is_seen_by_the_run_that_meets_them(
     has_trigger: bool, make_pipeline: MakePipeline

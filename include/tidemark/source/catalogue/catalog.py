@@ -214,13 +214,16 @@ def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int
 
 
 def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
-    """Of each relation the 64-bit id of the transaction, or of its part, that created it."""
+    """Of each relation the 64-bit id of the transaction, or of its part, that created it, or brought it into its
+    schema since: its dependency on the schema is written then, and never again."""
     return dict(
         conn.execute(
             """
-            SELECT a.attrelid, now.xid - ((now.xid - a.xmin::text::bigint) & 4294967295)
-              FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_attribute a
-             WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum = -6
+            SELECT d.objid, max(now.xid - ((now.xid - d.xmin::text::bigint) & 4294967295))
+              FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_depend d
+             WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY(%s::oid[]) AND d.objsubid = 0
+               AND d.refclassid = 'pg_namespace'::regclass
+             GROUP BY 1
             """,
             (list(oids),),
         ).fetchall()
