@@ -73,11 +73,16 @@ def test_files_are_proven_by_their_row_groups(lake: Lake, proven: Proven) -> Non
     """Masked rows are numbered through a file, those that are compared within their row group."""
     rows = [row(key) for key in range(1, 41)]
     table = filled(lake, table_schema("t", TEXTS), rows)
-    lake.spark.conf.set("parquet.block.row.count.limit", "7")
+    every_seven_rows = {"parquet.block.size": "1"} | {
+        f"parquet.page.size.row.check.{bound}": "7" for bound in ("min", "max")
+    }
+    for name, value in every_seven_rows.items():
+        lake.spark.conf.set(name, value)
     try:
         by_hand(lake, table, "UPDATE {} SET note = NULL", "DELETE FROM {} WHERE id IN (5, 23, 24, 40)")
     finally:
-        lake.spark.conf.unset("parquet.block.row.count.limit")
+        for name in every_seven_rows:
+            lake.spark.conf.unset(name)
     by_hand(
         lake,
         table,
