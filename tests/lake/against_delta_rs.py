@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
@@ -80,7 +81,21 @@ def _ranges(seed: int, table: TableInLake, told: Told) -> int:
         rows = Counter(tuple(row[name] for name in NAMES) for row in valid)
         assert rows == state_at(told.history, told.key, generation, lsn), (seed, generation, lsn)
     assert all((row["valid_to"] is None) == row["is_current"] for row in ranges)
+    _deleted(seed, table, told)
     return len(places)
+
+
+def _deleted(seed: int, table: TableInLake, told: Told) -> None:
+    """Each key that any transaction left a row of has its last one, and the time of the transaction that left none."""
+    times = {(change["_generation"], change["_commit_lsn"]): change["_committed_at"] for change in told.history}
+    key = [NAMES.index(name) for name in told.key]
+    last: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for generation, lsn in sorted(times):
+        left = {tuple(row[at] for at in key): row for row in state_at(told.history, told.key, generation, lsn + 1)}
+        gone = {of: (*row[:-1], times[generation, lsn]) for of, row in last.items() if of not in left and not row[-1]}
+        last |= gone | {of: (*row, None) for of, row in left.items()}
+    rows = [tuple(row[name] for name in (*NAMES, "_deleted_at")) for row in table.with_deleted().to_pylist()]
+    assert Counter(rows) == Counter(last.values()), seed
 
 
 def as_others_take_it(past: Past) -> list[int]:

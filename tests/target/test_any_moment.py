@@ -120,12 +120,21 @@ def test_validity_ranges_have_at_each_moment_the_rows_of_that_moment(lake: Lake)
         assert (row["valid_to"] is None) == row["is_current"]
         assert row["is_current"] or row["_commit_lsn"] < row["_until_lsn"]
     view = table.create_validity_view("scd2.orders")
+    with_deleted = table.create_view_with_deleted("scd2.every_order")
     kept.stage(3)
     lake.applied(kept.table.planned())
     shown = lake.spark.sql(f"SELECT * FROM {view} WHERE is_current").collect()
     assert in_order([{name: row[name] for name in TEXTS} for row in shown]) == in_order(kept.after[-1][1])
+    kept_rows = lake.spark.sql(f"SELECT * FROM {with_deleted}").collect()
+    there = [row for row in kept_rows if row["_deleted_at"] is None]
+    assert in_order([{name: row[name] for name in TEXTS} for row in there]) == in_order(kept.after[-1][1])
+    ever = {row["id"] for _, state in kept.after for row in state}
+    assert len(kept_rows) > len(there)
+    assert sorted(row["id"] for row in kept_rows) == sorted(ever)
     with pytest.raises(ValueError, match="has a column id"):
         table.validity(("ID", "to", "now"))
+    with pytest.raises(ValueError, match="has a column note"):
+        table.with_deleted("note")
     lake.spark.sql("DROP SCHEMA scd2 CASCADE")
 
 

@@ -3,7 +3,7 @@
     below the position ─► above the last truncate ─► the last row of each key ─► less deletes and sweeps
 
 `validity` gives every state of each key with the range in which it was valid: up to the key's next change, or to the
-next truncate.
+next truncate. `with_deleted` gives the last state of each key, and when it was deleted.
 
 Without a key: inserts and reads less deletes and sweeps, as multisets. Every scenario is judged by this statement
 (docs/formats.md, Target tables). So it holds for every state, whatever became of the versions of `current`:
@@ -163,6 +163,23 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
         "WHERE _op <> 'truncate') AS followed) AS states "
         f"WHERE NOT ({_REMOVED}) AND (end_generation IS NULL OR end_generation <> _generation "
         "OR end_commit_lsn <> _commit_lsn)"
+    )
+
+
+def with_deleted(dialect: Dialect, shape: TableShape, history: str, deleted_at: str) -> str:
+    """The last state that a transaction left of each key: the source's columns, `_holes`, and when it ended by a
+    delete, a truncate or a change of the key, in the column of that name; NULL while the row is there.
+
+    It may be a view, as `validity`. Only for tables with a key.
+    """
+    since, until, is_current, age = (f"__tidemark_{name}" for name in ("since", "until", "is_current", "age"))
+    columns = ", ".join(dialect.name(column.name) for column in shape.columns)
+    by_name = {column.name: column for column in shape.columns}
+    key = ", ".join(_compared(dialect, by_name[name]) for name in shape.key)
+    return (
+        f"SELECT {columns}, {ROW_HOLES}, {until} AS {dialect.name(deleted_at)} FROM ("
+        f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY _generation DESC, _commit_lsn DESC) AS {age} "
+        f"FROM ({validity(dialect, shape, history, (since, until, is_current))}) AS ranges) AS aged WHERE {age} = 1"
     )
 
 

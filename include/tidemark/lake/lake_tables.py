@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # Columns of `TableInLake.validity`: from when, to when, and whether the state is valid still.
 VALIDITY: Final = ("valid_from", "valid_to", "is_current")
+# The column of `TableInLake.with_deleted`.
+DELETED_AT: Final = "_deleted_at"
 # A generation without a commit on the table leaves no transaction in it; so many are passed over.
 _GENERATIONS_AHEAD: Final = 3
 
@@ -154,6 +156,16 @@ def _spark(engine: Engine) -> SparkEngine:
     return engine
 
 
+def _newest(reading: TableReading) -> str:
+    """The history in a statement of Spark, whatever its newest version is then."""
+    return f"delta.{spark_identifier(reading.history.path)}"
+
+
+def _create_view(reading: TableReading, view: str, statement: str) -> str:
+    schema, _, name = view.rpartition(".")
+    return _spark(reading.engine).create_view(schema, name, statement)
+
+
 @dataclass(frozen=True, slots=True)
 class TableInLake:
     """One table of the lake; each call reads it again."""
@@ -183,12 +195,26 @@ class TableInLake:
         """A view `<schema>.<name>` of the SparkSession's catalogue that always shows the `validity` of the newest
         version. After a column came or went it has to be created again. Returns its name."""
         reading = self._keyed(names)
-        history = f"delta.{spark_identifier(reading.history.path)}"
-        statement = as_of_query.validity(reading.engine.dialect, reading.shape, history, names)
-        schema, _, name = view.rpartition(".")
-        return _spark(reading.engine).create_view(schema, name, statement)
+        statement = as_of_query.validity(reading.engine.dialect, reading.shape, _newest(reading), names)
+        return _create_view(reading, view, statement)
 
-    def _keyed(self, names: tuple[str, str, str]) -> TableReading:
+    def with_deleted(self, deleted_at: str = DELETED_AT) -> Any:
+        """The rows of the table and those that were deleted, with the time of that in a column of this name, NULL of a
+        row that is there. A key has one row: its last state. A table with a key alone.
+
+        Raises TableNotInLake, and ValueError without a key or for a name that a column has.
+        """
+        reading, history = self._keyed([deleted_at]), _made_up()
+        statement = as_of_query.with_deleted(reading.engine.dialect, reading.shape, history, deleted_at)
+        return reading.engine.frame(statement, {history: reading.history})
+
+    def create_view_with_deleted(self, view: str, deleted_at: str = DELETED_AT) -> str:
+        """As `create_validity_view`, of `with_deleted`."""
+        reading = self._keyed([deleted_at])
+        statement = as_of_query.with_deleted(reading.engine.dialect, reading.shape, _newest(reading), deleted_at)
+        return _create_view(reading, view, statement)
+
+    def _keyed(self, names: Sequence[str]) -> TableReading:
         (reading,) = self.lake._read_tables([self.name]).values()
         if not reading.shape.key:
             raise ValueError(f"{self.name} has no key: nothing says which of its rows a change was of")
