@@ -1,79 +1,35 @@
 """The wheel in an environment of its own, in an Airflow that has a DAG of somebody else's: no file of the checkout.
 
-What the wheel needs comes from the environment of these tests by a `.pth` file, so that nothing is downloaded; the
-project itself is not installed there. `make versions` installs it as a newcomer does, in every supported Airflow.
+`make versions` installs it as a newcomer does, in every supported Airflow.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sandbox.checkout import this_checkout
-from sandbox.release.distributions import build
 from sandbox.services.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, open_shop
-from tests.support.airflow_home import FOREIGN_DAG, REPOSITORY, THREE_LINES
-
-
-@dataclass(frozen=True)
-class Installed:
-    """A virtual environment with the wheel in it, and a folder of DAGs."""
-
-    wheel: Path
-    python: Path
-    dags: Path
-
-    def settings(self) -> dict[str, str]:
-        """What an Airflow with this environment is told, beside what every test's Airflow is."""
-        nothing = self.dags.parent / "no-plugins"
-        return {
-            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(nothing),
-            "PYTHONPATH": "",
-            # As pyspark comes from the environment of these tests, so does its spark-submit.
-            "PATH": os.pathsep.join([str(self.python.parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
-        }
-
-    def says(self, program: str) -> object:
-        """What a program of this environment prints as its last line, in JSON."""
-        process = subprocess.run(
-            [self.python, "-c", program], env={**os.environ, **self.settings()}, capture_output=True, text=True
-        )
-        assert process.returncode == 0, process.stderr[-4000:]
-        return json.loads(process.stdout.splitlines()[-1])
+from tests.airflow.installed_wheels import Installed, new_environment, wheels
+from tests.support.airflow_home import REPOSITORY
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
-    wheel, provider = (file for file in reversed(build(this_checkout(), folder / "dist")) if file.suffix == ".whl")
-    uv = Path(sys.executable).with_name("uv")
-    run = {"check": True, "capture_output": True, "text": True, "env": {**os.environ, "UV_OFFLINE": "1"}}
-    environment = folder / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], **run)  # type: ignore[call-overload]
-    python = environment / "bin" / "python"
-    subprocess.run([uv, "pip", "install", "--no-deps", "--python", python, wheel, provider], **run)  # type: ignore[call-overload]
-    (site,) = environment.glob("lib/python*/site-packages")
-    (site / "packages.pth").write_text(str(Path(pytest.__file__).parents[1]) + "\n")
-    dags = folder / "dags"
-    dags.mkdir()
-    (dags / "tidemark.py").write_text(THREE_LINES)
-    (dags / "foreign.py").write_text(FOREIGN_DAG)
-    (folder / "no-plugins").mkdir()
-    return Installed(wheel, python, dags)
+    environment = new_environment(folder)
+    environment.install(wheels(this_checkout(), folder / "dist"))
+    return environment
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(installed: Installed) -> None:
-    with zipfile.ZipFile(installed.wheel) as wheel:
+    with zipfile.ZipFile(installed.installed[0]) as wheel:
         names = wheel.namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {"tidemark", "tidemark_airflow"}
     for place, package in (("include/tidemark", "tidemark"), ("plugins/tidemark_airflow", "tidemark_airflow")):

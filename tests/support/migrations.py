@@ -12,7 +12,7 @@ from tidemark.ledger import migrations
 # The number of the made-up migration: one more than the last one of this version.
 NEWER: Final = migrations._scripts()[-1][0] + 1
 
-_SCRIPT: Final = """
+SCRIPT: Final = """
 ALTER TABLE tidemark.tables ADD COLUMN made_up text NOT NULL DEFAULT 'from before';
 CREATE TABLE tidemark.made_up (pipeline text PRIMARY KEY REFERENCES tidemark.pipelines);
 INSERT INTO tidemark.made_up SELECT pipeline FROM tidemark.pipelines;
@@ -20,7 +20,7 @@ INSERT INTO tidemark.made_up SELECT pipeline FROM tidemark.pipelines;
 
 
 @contextmanager
-def newer_version(script: str = _SCRIPT) -> Iterator[None]:
+def newer_version(script: str = SCRIPT) -> Iterator[None]:
     """The block runs as a version of Tidemark that has one migration more."""
     scripts = [*migrations._scripts(), (NEWER, script)]
     with patch.object(migrations, "_scripts", lambda: scripts):

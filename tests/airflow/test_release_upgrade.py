@@ -1,0 +1,102 @@
+"""An upgrade from this release to a made-up next one and back, as docs/operations.md has it: nothing is lost.
+
+The next release has another version and one migration more. It finds what the older one left in the middle of a run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox.checkout import Checkout, this_checkout
+from sandbox.release.distributions import PARTS
+from sandbox.services.postgres import PostgresServer
+from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, Shop, open_shop
+from tests.airflow.installed_wheels import Installed, new_environment, wheels
+from tests.support.airflow_home import REPOSITORY
+from tests.support.migrations import NEWER, SCRIPT
+
+pytestmark = pytest.mark.thorough
+
+NEXT = "99.0.0"
+MIGRATIONS = Path("include/tidemark/ledger/migrations")
+
+
+def next_release(folder: Path) -> Checkout:
+    """The sources of a later release. Its programs are those of this checkout."""
+    for part in (*PARTS, "dags", "docs/versions.md"):
+        copy = shutil.copytree if (REPOSITORY / part).is_dir() else shutil.copy
+        (folder / part).parent.mkdir(parents=True, exist_ok=True)
+        copy(REPOSITORY / part, folder / part)
+    (folder / "VERSION").write_text(f"{NEXT}\n")
+    (folder / MIGRATIONS / f"{NEWER:04}_made_up.sql").write_text(SCRIPT)
+    (folder / ".venv").symlink_to(this_checkout().venv)
+    for made in ("logs", "tmp"):
+        (folder / ".tidemark" / made).mkdir(parents=True)
+    return Checkout(folder)
+
+
+def capture(shop: Shop) -> tuple[int, str]:
+    process = shop.airflow.run("dags", "test", "shop_capture")
+    return process.returncode, process.stdout
+
+
+def migrate(shop: Shop, environment: Installed, *options: str) -> tuple[int, str]:
+    command = [environment.python.with_name("tidemark"), "migrate", "shop", *options]
+    process = subprocess.run(command, env=shop.airflow.environment(), capture_output=True, text=True)
+    return process.returncode, process.stdout + process.stderr
+
+
+def has_version(environment: Installed) -> object:
+    return environment.says(
+        "import json\nfrom importlib.metadata import version\nprint(json.dumps(version('tidemark-cdc')))"
+    )
+
+
+def test_an_upgrade_in_mid_run_and_the_way_back_lose_nothing(
+    postgres: PostgresServer,
+    new_metadata: Callable[[], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("releases")
+    this, later = wheels(this_checkout(), folder / "this"), wheels(next_release(folder / "sources"), folder / "next")
+    environment = new_environment(folder)
+    environment.install(this)
+    with open_shop(postgres, new_metadata, tmp_path_factory) as shop:
+        shop.airflow.program = (str(environment.python), "-m", "airflow")
+        shop.airflow.settings = environment.settings()
+        shop.sound()
+        shop.sql(FIRST_ORDERS)
+        assert capture(shop)[0] == 0
+        shop.sql(MORE_ORDERS)
+        spark = shop.airflow.connections["spark_default"]
+        shop.airflow.connections = {**shop.airflow.connections, "spark_default": spark.replace("local[2]", "nowhere")}
+        code, said = capture(shop)
+        assert code != 0
+        assert "merge" in said
+        assert shop.differences() != {}, "the older release staged what it did not merge"
+
+        environment.install(later)
+        assert has_version(environment) == NEXT
+        assert migrate(shop, environment, "--look")[0] == 3
+        code, said = migrate(shop, environment)
+        assert code == 0, said
+        shop.airflow.connections = {**shop.airflow.connections, "spark_default": spark}
+        shop.sql("UPDATE shop.orders SET note = 'by the next release' WHERE customer < 20")
+        code, said = capture(shop)
+        assert code == 0, said[-6000:]
+        assert shop.differences() == {}
+        assert shop.ledger_query("SELECT max(number) FROM tidemark.migrations") == [(NEWER,)]
+
+        environment.install(this)
+        shop.sql("UPDATE shop.orders SET note = 'seen by the older release' WHERE customer < 10")
+        code, said = capture(shop)
+        assert code != 0
+        assert "LedgerIsNewer" in said
+        environment.install(later)
+        assert capture(shop)[0] == 0
+        assert shop.differences() == {}
