@@ -7,11 +7,12 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 
-from sandbox.services.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.support import local_spark
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
@@ -35,7 +36,7 @@ def main() -> int:
     )
     parser.add_argument("--suite", choices=SUITES, action="append", help="which; both without any")
     parser.add_argument("--version", type=int, default=18, help="the PostgreSQL server's: 16 or 18")
-    parser.add_argument("--permutations", type=int, default=60, help="of an isolation test, at most")
+    parser.add_argument("--permutations", type=int, default=0, help="of an isolation test, at most; 0: all")
     parser.add_argument("--seed", type=int, default=0, help="where the drains between statements stand")
     arguments = parser.parse_args()
     tree = os.environ.get("POSTGRES_SOURCE", "")
@@ -46,17 +47,19 @@ def main() -> int:
     faults = 0
     for suite in arguments.suite or SUITES:
         with tempfile.TemporaryDirectory() as folder:
-            result = _play(suite, Path(folder), Path(tree).resolve(), arguments)
+            for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
+                if not arguments.files:
+                    result.keep(kept)
         print(page([result]))
         faults += result.outcomes["differs"] + result.outcomes["error"]
         if not arguments.files:
-            result.keep(kept)
             results = [SuiteResult.kept(file) for file in sorted(kept.glob("*.json"))]
             (REPOSITORY / "docs" / "witnesses.md").write_text(page(results))
     return 1 if faults else 0
 
 
-def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> SuiteResult:
+def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> Iterator[SuiteResult]:
+    """What is known behind each group of files."""
     with (
         running(folder / "source", arguments.version, **SERVER) as server,
         running(folder / "ledger", 18, **SERVER) as ledger_server,
@@ -76,22 +79,35 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
         else:
             suite = IsolationSuite(tree, database, arguments.seed, arguments.permutations)
         verdicts: list[TableVerdict] = []
+        played: list[str] = []
         try:
             suite.set_up()
-            for file in suite.files(arguments.files):
-                verdicts += _shown(file, list(suite.play(file)))
+            for files in suite.groups(arguments.files):
+                played += files
+                verdicts += _shown(files, list(_played(suite, files)))
+                yield SuiteResult(name, arguments.version, played, verdicts, suite.covered(), SUITES[name])
         finally:
             environment.close()
             spark.stop()
-        return SuiteResult(name, arguments.version, verdicts, suite.covered(), SUITES[name])
 
 
-def _shown(file: str, verdicts: list[TableVerdict]) -> list[TableVerdict]:
-    counts = Counter(verdict.outcome for verdict in verdicts)
-    print(f"{file}: {', '.join(f'{n} {outcome}' for outcome, n in sorted(counts.items()))}", flush=True)
-    for verdict in verdicts:
-        if verdict.outcome not in ("equal", "repaired"):
-            print(f"    {verdict.table}: {verdict.outcome}: {verdict.reason[:300]}", flush=True)
+def _played(suite: RegressionSuite | IsolationSuite, files: list[str]) -> Iterator[TableVerdict]:
+    """A file that loses the server costs no other one."""
+    try:
+        yield from suite.play(files)
+    except psycopg.OperationalError as error:
+        yield TableVerdict(files[-1], "(the server)", "error", str(error))
+        wait_for("the server is back", lambda: suite.database.run() is None, 60)
+
+
+def _shown(files: list[str], verdicts: list[TableVerdict]) -> list[TableVerdict]:
+    for file in files:
+        of_file = [verdict for verdict in verdicts if verdict.file == file]
+        counts = Counter(verdict.outcome for verdict in of_file)
+        print(f"{file}: {', '.join(f'{n} {outcome}' for outcome, n in sorted(counts.items()))}", flush=True)
+        for verdict in of_file:
+            if verdict.outcome not in ("equal", "repaired", "dropped"):
+                print(f"    {verdict.table}: {verdict.outcome}: {verdict.reason[:300]}", flush=True)
     return verdicts
 
 

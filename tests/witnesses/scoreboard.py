@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.witnesses.captured_database import TableVerdict
 
-OUTCOMES: Final = ("equal", "repaired", "marked", "parked", "differs", "error")
+OUTCOMES: Final = ("equal", "repaired", "dropped", "marked", "parked", "differs", "error")
 _HEAD: Final = """\
 # PostgreSQL's own tests as witnesses
 
@@ -28,6 +28,7 @@ This page is written by that command.
 |---|---|
 | equal | `current` equals the source, and `history` leads to it |
 | repaired | Tidemark marked the table by itself, with the reason below; it was equal behind the backfill |
+| dropped | not at the source any more, or in another shape; `history` leads to what `current` last had |
 | marked | still marked behind the backfill |
 | parked | the table waits for a person; the reason says for what |
 | differs | not equal and not marked: a fault |
@@ -37,10 +38,12 @@ This page is written by that command.
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """`covered` counts what was played; `excluded` maps a file that is not played to why."""
+    """`files` are those that were played, `covered` counts what was; `excluded` maps a file that is not played to
+    why."""
 
     suite: str
     version: int
+    files: Sequence[str]
     verdicts: Sequence[TableVerdict]
     covered: Mapping[str, int]
     excluded: Mapping[str, str]
@@ -66,7 +69,6 @@ def page(results: Iterable[SuiteResult]) -> str:
 
 def _section(result: SuiteResult) -> str:
     by_file = Counter((verdict.file, verdict.outcome) for verdict in result.verdicts)
-    files = dict.fromkeys(verdict.file for verdict in result.verdicts)
     covered = ", ".join(f"{count:,} {what}" for what, count in result.covered.items())
     lines = [
         f"## The {result.suite} tests, on PostgreSQL {result.version}",
@@ -78,14 +80,21 @@ def _section(result: SuiteResult) -> str:
         "| **all** | " + " | ".join(str(result.outcomes[outcome]) for outcome in OUTCOMES) + " |",
         *(
             f"| {file} | " + " | ".join(str(by_file[file, outcome] or "") for outcome in OUTCOMES) + " |"
-            for file in files
+            for file in result.files
+            if any(by_file[file, outcome] for outcome in OUTCOMES)
         ),
         "",
         *_reasons(result.verdicts),
+        *_without_tables(result),
         *(["Not played:", ""] if result.excluded else []),
         *(f"- {name}: {reason}" for name, reason in result.excluded.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _without_tables(result: SuiteResult) -> list[str]:
+    without = [file for file in result.files if file not in {verdict.file for verdict in result.verdicts}]
+    return [f"Played, and left no table with a column and a change: {', '.join(without)}.", ""] if without else []
 
 
 def _reasons(verdicts: Sequence[TableVerdict]) -> list[str]:
