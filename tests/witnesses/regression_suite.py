@@ -52,6 +52,7 @@ class RegressionSuite:
     database: CapturedDatabase
     psql: Path
     seed: int = 0
+    has_trigger: bool = True
     pauses: int = 3
     played: int = 0  # files
     pieces: int = 0  # of SQL that psql takes at once
@@ -70,7 +71,7 @@ class RegressionSuite:
 
     def set_up(self) -> None:
         """Open the capture of an empty database, then play what all files build on."""
-        self.database.begin("FOR ALL TABLES", has_trigger=False)
+        self.database.begin("FOR ALL TABLES", has_trigger=self.has_trigger)
         self._play("test_setup", pauses=0)
         self.database.run()
 

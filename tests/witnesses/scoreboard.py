@@ -6,10 +6,13 @@ verdicts of a suite and a server ──keep()──► regression-18.json, … �
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +41,13 @@ This page is written by that command.
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """`files` are those that were played, `covered` counts what was; `excluded` maps a file that is not played to
-    why."""
+    """`lake` is what was merged into, "delta" or "rows"; `part` says of what this is the result, as "1/10". `files`
+    are those that were played, `covered` counts what was; `excluded` maps a file that is not played to why."""
 
     suite: str
     version: int
+    lake: str
+    part: str
     files: Sequence[str]
     verdicts: Sequence[TableVerdict]
     covered: Mapping[str, int]
@@ -54,12 +59,27 @@ class SuiteResult:
 
     def keep(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.suite}-{self.version}.json").write_text(json.dumps(asdict(self), indent=1))
+        name = f"{self.suite}-{self.version}-{self.lake}-{self.part}".replace("/", " of ")
+        (folder / f"{name}.json").write_text(json.dumps(asdict(self), indent=1))
 
     @classmethod
     def kept(cls, file: Path) -> SuiteResult:
         kept = json.loads(file.read_text())
         return cls(**{**kept, "verdicts": [TableVerdict(**verdict) for verdict in kept["verdicts"]]})
+
+    def __add__(self, other: SuiteResult) -> SuiteResult:
+        """Of two parts."""
+        covered = Counter(self.covered) + Counter(other.covered)
+        verdicts = [*self.verdicts, *other.verdicts]
+        return replace(self, files=[*self.files, *other.files], verdicts=verdicts, covered=covered)
+
+
+def kept_in(folder: Path) -> list[SuiteResult]:
+    """What runs left there, the parts of each put together."""
+    parts = [SuiteResult.kept(file) for file in folder.glob("*.json")]
+    parts.sort(key=lambda one: (one.suite, one.version, one.lake, int(one.part.split("/")[0])))
+    together = groupby(parts, key=lambda one: (one.suite, one.version, one.lake))
+    return [reduce(operator.add, of_one) for _, of_one in together]
 
 
 def page(results: Iterable[SuiteResult]) -> str:
