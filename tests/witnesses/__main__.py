@@ -7,20 +7,23 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 
-from sandbox.services.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.support import local_spark
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
 from tests.witnesses import isolation_suite, regression_suite
-from tests.witnesses.captured_database import CapturedDatabase, TableVerdict
+from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict
 from tests.witnesses.isolation_suite import IsolationSuite
 from tests.witnesses.regression_suite import RegressionSuite
-from tests.witnesses.scoreboard import SuiteResult, page
-from tidemark.config import TableRule
+from tests.witnesses.scoreboard import SuiteResult, kept_in, page
+from tests.witnesses.tables_of_rows import EnvironmentOfRows, TablesOfRows
+from tidemark.config import PipelineConfig, TableRule
 from tidemark.ledger import migrations
 
 SERVER = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_prepared_transactions": "5"}
@@ -35,7 +38,13 @@ def main() -> int:
     )
     parser.add_argument("--suite", choices=SUITES, action="append", help="which; both without any")
     parser.add_argument("--version", type=int, default=18, help="the PostgreSQL server's: 16 or 18")
-    parser.add_argument("--permutations", type=int, default=60, help="of an isolation test, at most")
+    parser.add_argument("--permutations", type=int, default=0, help="of an isolation test, at most; 0: all")
+    parser.add_argument("--lake", choices=["delta", "rows"], default="delta", help="rows: lists, without Spark")
+    parser.add_argument("--without-trigger", action="store_true", help="definitions are seen in the catalogue alone")
+    parser.add_argument(
+        "--part", default="1/1", help="such as 3/10: a tenth of the files, for several machines or turns"
+    )
+    parser.add_argument("--pauses", type=int, default=3, help="drains between the statements of a regression test")
     parser.add_argument("--seed", type=int, default=0, help="where the drains between statements stand")
     arguments = parser.parse_args()
     tree = os.environ.get("POSTGRES_SOURCE", "")
@@ -46,52 +55,89 @@ def main() -> int:
     faults = 0
     for suite in arguments.suite or SUITES:
         with tempfile.TemporaryDirectory() as folder:
-            result = _play(suite, Path(folder), Path(tree).resolve(), arguments)
+            for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
+                if not arguments.files:
+                    result.keep(kept)
         print(page([result]))
         faults += result.outcomes["differs"] + result.outcomes["error"]
         if not arguments.files:
-            result.keep(kept)
-            results = [SuiteResult.kept(file) for file in sorted(kept.glob("*.json"))]
-            (REPOSITORY / "docs" / "witnesses.md").write_text(page(results))
+            (REPOSITORY / "docs" / "witnesses.md").write_text(page(kept_in(kept)))
     return 1 if faults else 0
 
 
-def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> SuiteResult:
+def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> Iterator[SuiteResult]:
+    """What is known behind each group of files."""
     with (
         running(folder / "source", arguments.version, **SERVER) as server,
         running(folder / "ledger", 18, **SERVER) as ledger_server,
     ):
         source, ledger = _database(server, "regression"), _database(ledger_server, "ledger")
         migrations.migrate(ledger)
-        lake = folder / "lake"
         # A test's own sessions may hold a lock, or a transaction open, for as long as a chunk waits.
         bounds = {"drain_stall_s": 120, "lock_timeout_s": 2, "join_wait_s": 2}
-        config = pipeline_config("witness", lake, (TableRule("*.*"),), bounds)
-        spark = local_spark.start(folder / "spark")
-        environment = Environment(config, source, ledger, folder, lambda: spark)
-        database = CapturedDatabase(environment)
-        suite: RegressionSuite | IsolationSuite
-        if name == "regression":
-            suite = RegressionSuite(tree, database, server.binary("psql"), arguments.seed)
-        else:
-            suite = IsolationSuite(tree, database, arguments.seed, arguments.permutations)
-        verdicts: list[TableVerdict] = []
-        try:
+        config = pipeline_config("witness", folder / "lake", (TableRule("*.*"),), bounds)
+        has_trigger = not arguments.without_trigger
+        place = (config, source, ledger)
+        with _captured(place, folder, arguments.lake) as database:
+            suite: RegressionSuite | IsolationSuite
+            if name == "regression":
+                suite = RegressionSuite(
+                    tree, database, server.binary("psql"), arguments.seed, has_trigger, arguments.pauses
+                )
+            else:
+                suite = IsolationSuite(tree, database, arguments.seed, arguments.permutations, has_trigger)
+            verdicts: list[TableVerdict] = []
+            played: list[str] = []
             suite.set_up()
-            for file in suite.files(arguments.files):
-                verdicts += _shown(file, list(suite.play(file)))
+            for files in _part(list(suite.groups(arguments.files)), arguments.part):
+                played += files
+                verdicts += _shown(files, list(_played(suite, files)))
+                how = f"{arguments.lake}{'' if has_trigger else ', without the event trigger'}"
+                about = (name, arguments.version, how, arguments.part)
+                yield SuiteResult(*about, played, verdicts, suite.covered(), SUITES[name])
+
+
+@contextmanager
+def _captured(place: tuple[PipelineConfig, str, str], folder: Path, lake: str) -> Iterator[CapturedDatabase]:
+    """A database whose lake is of Delta tables, or of lists of rows."""
+    if lake == "rows":
+        without_spark = EnvironmentOfRows(*place, folder, lambda: None)  # type: ignore[arg-type, return-value]
+        try:
+            yield CapturedDatabase(without_spark, TablesOfRows(without_spark))
         finally:
-            environment.close()
-            spark.stop()
-        return SuiteResult(name, arguments.version, verdicts, suite.covered(), SUITES[name])
+            without_spark.close()
+        return
+    spark = local_spark.start(folder / "spark")
+    environment = Environment(*place, folder, lambda: spark)
+    try:
+        yield CapturedDatabase(environment, DeltaTables(environment))
+    finally:
+        environment.close()
+        spark.stop()
 
 
-def _shown(file: str, verdicts: list[TableVerdict]) -> list[TableVerdict]:
-    counts = Counter(verdict.outcome for verdict in verdicts)
-    print(f"{file}: {', '.join(f'{n} {outcome}' for outcome, n in sorted(counts.items()))}", flush=True)
-    for verdict in verdicts:
-        if verdict.outcome not in ("equal", "repaired"):
-            print(f"    {verdict.table}: {verdict.outcome}: {verdict.reason[:300]}", flush=True)
+def _part(groups: list[list[str]], part: str) -> list[list[str]]:
+    number, of = map(int, part.split("/"))
+    return groups[len(groups) * (number - 1) // of : len(groups) * number // of]
+
+
+def _played(suite: RegressionSuite | IsolationSuite, files: list[str]) -> Iterator[TableVerdict]:
+    """A file that loses the server costs no other one."""
+    try:
+        yield from suite.play(files)
+    except psycopg.OperationalError as error:
+        yield TableVerdict(files[-1], "(the server)", "error", str(error))
+        wait_for("the server is back", lambda: suite.database.run() is None, 60)
+
+
+def _shown(files: list[str], verdicts: list[TableVerdict]) -> list[TableVerdict]:
+    for file in files:
+        of_file = [verdict for verdict in verdicts if verdict.file == file]
+        counts = Counter(verdict.outcome for verdict in of_file)
+        print(f"{file}: {', '.join(f'{n} {outcome}' for outcome, n in sorted(counts.items()))}", flush=True)
+        for verdict in of_file:
+            if verdict.outcome not in ("equal", "repaired", "dropped"):
+                print(f"    {verdict.table}: {verdict.outcome}: {verdict.reason[:300]}", flush=True)
     return verdicts
 
 

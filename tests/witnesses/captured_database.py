@@ -6,13 +6,19 @@ a published table without an identity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
+
+import psycopg
 
 from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.errors import TidemarkError
+from tidemark.ledger.captured import relation_ids
+from tidemark.ledger.captured.tables import TableRow
+from tidemark.names import TableName
 from tidemark.source import definition_trigger
 
 _FULL_IDENTITY: Final = """
@@ -36,8 +42,8 @@ CREATE EVENT TRIGGER give_identity ON ddl_command_end
 
 @dataclass(frozen=True, slots=True)
 class TableVerdict:
-    """What became of one table by the end of a file: "equal"; "repaired" by a backfill after a mark; still
-    "marked"; "parked"; "differs"; "error"."""
+    """What became of one table by the end of a file: "equal"; "repaired" by a backfill after a mark; "dropped", with
+    the history that leads to what it last had; still "marked"; "parked"; "differs"; "error"."""
 
     file: str
     table: str
@@ -46,78 +52,148 @@ class TableVerdict:
 
 
 def error_of(*steps: Callable[[], object]) -> str | None:
-    """Take the steps, up to the first that fails: why it failed, None where none did."""
+    """Take the steps, up to the first that fails: why it failed, None where none did. An error that is none of
+    Tidemark's is a fault by itself."""
     try:
         for step in steps:
             step()
     except TidemarkError as error:
         return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        logging.getLogger(__name__).exception("not an error of Tidemark's own")
+        return f"{type(error).__name__}, which is none of Tidemark's errors: {error}"
     return None
+
+
+class JudgedTables(Protocol):
+    """The lake as its judge reads it, by the tables' ids."""
+
+    def version(self, table: str) -> str:
+        """Another one after each merge of the table."""
+
+    def wrongs(self, table: str) -> list[str]:
+        """What differs from the source, or contradicts itself."""
+
+    def wrongs_of_dropped(self, table: str) -> list[str]:
+        """What contradicts itself in a table that the source has no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTables:
+    """Delta tables as Spark wrote them."""
+
+    environment: Environment
+
+    def version(self, table: str) -> str:
+        history = judge.read(self.environment, "history", table)
+        return "" if history is None else str(history.version)
+
+    def wrongs(self, table: str) -> list[str]:
+        return [*judge.current_equals_source(self.environment, table), *self.wrongs_of_dropped(table)]
+
+    def wrongs_of_dropped(self, table: str) -> list[str]:
+        if judge.schema_of(self.environment, table) is None:
+            return []
+        return judge.history_leads_to_current(self.environment, table)
 
 
 @dataclass
 class CapturedDatabase:
-    """`judged` has, by table, the state and the version of its history that the last verdict was on."""
+    """`judged` has, by table, the state and the version of its history that the last verdict was on; `let_go` are the
+    tables that the harness itself dropped."""
 
     environment: Environment
+    tables: JudgedTables
     judged: dict[str, tuple[str, str]] = field(default_factory=dict)
+    let_go: set[str] = field(default_factory=set)
 
-    def begin(self, *, has_trigger: bool) -> None:
-        """Open the capture of an empty database, with the event trigger that tells definitions, or without it."""
-        self.environment.execute(_FULL_IDENTITY, "CREATE TABLE public.witness_start (id int PRIMARY KEY)")
-        self.environment.begin()
+    def begin(self, published: str, *, has_trigger: bool) -> None:
+        """Open the capture of an empty database with a publication of what is named there, such as FOR ALL TABLES, and
+        with the event trigger that tells definitions, or without it."""
+        self.environment.execute(
+            _FULL_IDENTITY,
+            "CREATE TABLE public.witness_start (id int PRIMARY KEY)",
+            f"CREATE PUBLICATION {self.environment.config.publication} {published} WITH (publish_via_partition_root)",
+        )
+        self.environment.create_slot()
         if has_trigger:
             role = self.environment.one("SELECT current_user")
             self.environment.execute(definition_trigger.create_sql(self.environment.config, role))
         self.run()
 
-    def judge(self, file: str, error: str | None) -> Iterator[TableVerdict]:
-        """Run, backfill what is marked, and judge what the file changed; `error` is of a run while it was played."""
-        if error := error or self.run():
-            yield TableVerdict(file, "(the run)", "error", error)
-            return
-        verdicts = list(self._verdicts(file))
+    def judge(self, file_of: Callable[[TableName], str | None]) -> Iterator[TableVerdict]:
+        """Backfill what is marked, and judge what changed since the last time, of tables that belong to a file."""
+        verdicts = list(self._verdicts(file_of))
         marks = {verdict.table: verdict.reason for verdict in verdicts if verdict.outcome == "marked"}
         if marks and (error := self.repair()):
-            yield TableVerdict(file, "(the backfill)", "error", error)
-        for verdict in self._verdicts(file) if marks else ():
+            yield TableVerdict(verdicts[0].file, "(the backfill)", "error", error)
+        for verdict in self._verdicts(file_of) if marks else ():
             if verdict.outcome == "equal" and verdict.table in marks:
-                verdict = TableVerdict(file, verdict.table, "repaired", marks[verdict.table])
+                verdict = TableVerdict(verdict.file, verdict.table, "repaired", marks[verdict.table])
             verdicts = [*(v for v in verdicts if v.table != verdict.table), verdict]
         yield from verdicts
 
     def drain(self) -> str | None:
+        """A run up to its drain; why it failed, None where it did not."""
         self.environment.begin_run()
-        return error_of(self.environment.drain)
+        return error_of(self.environment.preflight, self.environment.drain)
 
     def run(self) -> str | None:
         return error_of(self.environment.run)
-
-    def _verdicts(self, file: str) -> Iterator[TableVerdict]:
-        """The tables that the file changed, or whose state it changed."""
-        at_source = self._at_source()
-        for table, row in judge.captured(self.environment).items():
-            if (called := str(judge.called(self.environment, table))) not in at_source:
-                continue
-            state = judge.marked(row) or ""
-            history = judge.read(self.environment, "history", table)
-            version = "" if history is None else str(history.version)
-            if self.judged.get(table) == (state, version):
-                continue
-            self.judged[table] = state, version
-            if state:
-                yield TableVerdict(file, called, "parked" if row.life.is_parked else "marked", state)
-                continue
-            wrongs = judge.current_equals_source(self.environment, table)
-            wrongs += judge.history_leads_to_current(self.environment, table)
-            yield TableVerdict(file, called, "differs" if wrongs else "equal", "; ".join(wrongs)[:1000])
-
-    def _at_source(self) -> set[str]:
-        """Those with a column at least: of the others there is nothing to compare."""
-        rows = self.environment.sql("SELECT schemaname, tablename FROM pg_publication_tables WHERE attnames <> '{}'")
-        return {f"{schema}.{name}" for schema, name in rows}
 
     def repair(self) -> str | None:
         """Backfill what is marked; why that failed, None where it did not. A table that is built anew can be read from
         the next run on."""
         return self.run() or error_of(self.environment.backfill) or self.run()
+
+    def drop_schemas(self, schemas: Iterable[str]) -> None:
+        """Drop what was judged, so that the next runs have less to look at."""
+        named = set(schemas)
+        self.let_go.update(t for t in self.environment.table_rows() if TableName.parse(t).schema in named)
+        self.environment.execute(*(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in sorted(named)))
+
+    def _verdicts(self, file_of: Callable[[TableName], str | None]) -> Iterator[TableVerdict]:
+        """The tables that changed since the last verdict, or whose state did."""
+        at_source = self._at_source()
+        rows = self.environment.table_rows()
+        with self.environment.ledger_connection() as ledger:
+            names = relation_ids.names(ledger)
+        for table, row in rows.items():
+            called = relation_ids.name_in(names, table)
+            file = file_of(called)
+            if table in self.let_go or file is None:
+                continue
+            is_there = row.life.is_captured and str(called) in at_source
+            state = (judge.marked(row) or "") if is_there else "dropped"
+            seen = state, self.tables.version(table)
+            if self.judged.get(table) == seen:
+                continue
+            self.judged[table] = seen
+            if not is_there:
+                yield from self._dropped(file, table, row)
+            elif state:
+                yield TableVerdict(file, str(called), "parked" if row.life.is_parked else "marked", state)
+            else:
+                wrongs = self._wrongs(self.tables.wrongs, table)
+                yield TableVerdict(file, str(called), "differs" if wrongs else "equal", "; ".join(wrongs)[:1000])
+
+    def _dropped(self, file: str, table: str, row: TableRow) -> Iterator[TableVerdict]:
+        """What `history` of a table says that is not at the source any more, or has another shape by now."""
+        if row.life.is_parked:
+            yield TableVerdict(file, table, "parked", judge.marked(row) or "")
+        elif self.tables.version(table):
+            wrongs = self._wrongs(self.tables.wrongs_of_dropped, table)
+            yield TableVerdict(file, table, "differs" if wrongs else "dropped", "; ".join(wrongs)[:1000])
+
+    @staticmethod
+    def _wrongs(judged: Callable[[str], list[str]], table: str) -> list[str]:
+        """A judge that cannot compare says so of this table alone."""
+        try:
+            return judged(table)
+        except (AssertionError, ValueError, psycopg.Error) as error:
+            return [f"{type(error).__name__}: {error}"]
+
+    def _at_source(self) -> set[str]:
+        """Those with a column at least: of the others there is nothing to compare."""
+        rows = self.environment.sql("SELECT schemaname, tablename FROM pg_publication_tables WHERE attnames <> '{}'")
+        return {f"{schema}.{name}" for schema, name in rows}

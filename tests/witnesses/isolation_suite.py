@@ -6,15 +6,16 @@
             ──► a run, and each table judged; a verify of some
 
 The tear-down of the specification is not played: it drops the tables that are judged. The event trigger is there, so
-that the thousands of tables need no backfill.
+that the thousands of tables need no backfill. The publication is FOR TABLES IN SCHEMA: with one FOR ALL TABLES,
+PostgreSQL's own decoding ends the server where a partition changes while DETACH … CONCURRENTLY is under way.
 """
 
 from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -24,9 +25,10 @@ from psycopg import pq, sql
 from psycopg.pq.abc import PGconn
 
 from tests.support import judge
-from tests.witnesses.captured_database import CapturedDatabase, TableVerdict, error_of
+from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict, error_of
 from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, parse
 from tidemark.backfill.verify_report import TableProof
+from tidemark.errors import SourceLocked, TidemarkError
 from tidemark.names import TableName
 
 # Files that need what no captured database has: why they are left out.
@@ -35,6 +37,7 @@ EXCLUDED_SPECS: Final = {
 }
 # A step that takes longer is cancelled, as isolationtester does.
 _STEP_S: Final = 30.0
+TOGETHER: Final = 60
 
 
 @dataclass
@@ -89,21 +92,35 @@ class SpecConnection:
         self.connection.finish()
 
 
+@dataclass(slots=True)
+class _Permutation:
+    """One order of the steps of a file, in a schema of its own."""
+
+    file: str
+    spec: IsolationSpec
+    steps: list[PlayedStep]
+    schema: str
+    has_chunk: bool
+    error: str | None = None  # of a drain, or of a backfill, beside its steps
+
+
 @dataclass
 class IsolationSuite:
-    """`source_tree` is PostgreSQL's; of a file with more than `most` permutations, `most` are drawn."""
+    """`source_tree` is PostgreSQL's; of a file with more than `most` permutations, `most` are drawn; 0: all are played.
+    Files that follow each other share runs, up to `TOGETHER` permutations."""
 
     source_tree: Path
     database: CapturedDatabase
     seed: int = 0
-    most: int = 60
+    most: int = 0
+    has_trigger: bool = True
     played: int = 0  # permutations, of all files
+    listed: int = 0  # permutations that these files have
     steps: int = 0
     waited: int = 0  # steps
     drains: int = 0  # between two steps
     chunks: int = 0  # read between two steps
     verified: int = 0  # tables
-    schemas: list[str] = field(default_factory=list)  # of the file that is played
 
     def files(self, chosen: Iterable[str] = ()) -> list[str]:
         names = sorted(file.stem for file in self._folder.glob("*.spec"))
@@ -114,12 +131,13 @@ class IsolationSuite:
         return self.source_tree / "src" / "test" / "isolation" / "specs"
 
     def set_up(self) -> None:
-        self.database.begin(has_trigger=True)
+        self.database.begin("FOR TABLES IN SCHEMA public", has_trigger=self.has_trigger)
 
     def covered(self) -> dict[str, int]:
         """What was played, for the page."""
         return {
             "permutations": self.played,
+            "permutations in these files": self.listed,
             "steps": self.steps,
             "steps that waited for another session": self.waited,
             "drains between two steps": self.drains,
@@ -127,46 +145,83 @@ class IsolationSuite:
             "tables verified": self.verified,
         }
 
-    def play(self, name: str) -> Iterator[TableVerdict]:
-        """Play all permutations of a file, and judge their tables."""
-        spec = parse((self._folder / f"{name}.spec").read_text())
-        random = Random(f"{self.seed} {name}")
-        permutations = list(spec.permutations())
-        if len(permutations) > self.most:
-            permutations = random.sample(permutations, self.most)
-        read_in = random.randrange(len(permutations))
-        self.schemas = [f"permutation_{self.played + number}" for number in range(1, len(permutations) + 1)]
-        self.played += len(permutations)
-        self._set_up(spec)
-        error = self.database.run()
-        for number, (schema, steps) in enumerate(zip(self.schemas, permutations, strict=True)):
-            error = error or self._play(spec, schema, steps, random, has_chunk=number == read_in)
-        yield from self.database.judge(name, error)
-        if error := self._verify():
-            yield TableVerdict(name, "(the verify)", "error", error)
-        self.database.environment.execute(*(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in self.schemas))
+    def groups(self, chosen: Iterable[str] = ()) -> Iterator[list[str]]:
+        """Files that are played together."""
+        together: list[str] = []
+        count = 0
+        for file in self.files(chosen):
+            number = len(list(self._spec(file).permutations()))
+            number = min(number, self.most or number)
+            if together and count + number > TOGETHER:
+                yield together
+                together, count = [], 0
+            together.append(file)
+            count += number
+        if together:
+            yield together
 
-    def _set_up(self, spec: IsolationSpec) -> None:
-        for schema in self.schemas:
-            self.database.environment.execute(f"CREATE SCHEMA {schema}")
-            control = SpecConnection.open(self.database.environment.source, schema)
-            control.play(spec.setup)
+    def play(self, files: Iterable[str]) -> Iterator[TableVerdict]:
+        """Play permutations of the files, and judge their tables."""
+        permutations = [permutation for file in files for permutation in self._permutations(file)]
+        self._set_up(permutations)
+        if error := self.database.run():
+            yield TableVerdict(permutations[0].file, "(the run)", "error", error)
+        for permutation in permutations:
+            self._play(permutation)
+            if permutation.error is not None:
+                yield TableVerdict(permutation.file, f"({permutation.schema})", "error", permutation.error)
+        if error := self.database.run():
+            yield TableVerdict(permutations[-1].file, "(the run)", "error", error)
+        file_of = {permutation.schema: permutation.file for permutation in permutations}
+        yield from self.database.judge(lambda table: file_of.get(table.schema))
+        firsts = {permutation.file: permutation.schema for permutation in reversed(permutations)}
+        if isinstance(self.database.tables, DeltaTables) and (error := self._verify(set(firsts.values()))):
+            yield TableVerdict(permutations[-1].file, "(the verify)", "error", error)
+        self.database.drop_schemas(file_of)
+
+    def _spec(self, file: str) -> IsolationSpec:
+        return parse((self._folder / f"{file}.spec").read_text())
+
+    def _permutations(self, file: str) -> list[_Permutation]:
+        spec = self._spec(file)
+        orders = list(spec.permutations())
+        self.listed += len(orders)
+        random = Random(f"{self.seed} {file}")
+        if self.most and len(orders) > self.most:
+            orders = random.sample(orders, self.most)
+        read_in = random.randrange(len(orders))
+        before, self.played = self.played, self.played + len(orders)
+        return [
+            _Permutation(file, spec, steps, f"permutation_{before + number}", has_chunk=number == read_in + 1)
+            for number, steps in enumerate(orders, 1)
+        ]
+
+    def _set_up(self, permutations: list[_Permutation]) -> None:
+        environment = self.database.environment
+        for permutation in permutations:
+            environment.execute(
+                f"CREATE SCHEMA {permutation.schema}",
+                f"ALTER PUBLICATION {environment.config.publication} ADD TABLES IN SCHEMA {permutation.schema}",
+            )
+            control = SpecConnection.open(environment.source, permutation.schema)
+            control.play(permutation.spec.setup)
             control.close()
 
-    def _play(
-        self, spec: IsolationSpec, schema: str, steps: list[PlayedStep], random: Random, *, has_chunk: bool
-    ) -> str | None:
-        """Why a drain or a chunk between two steps failed; None where none did."""
-        source = self.database.environment.source
-        sessions = {session.name: SpecConnection.open(source, schema) for session in spec.sessions}
-        error = None
+    def _play(self, permutation: _Permutation) -> None:
+        source, spec, steps = self.database.environment.source, permutation.spec, permutation.steps
+        random = Random(f"{self.seed} {permutation.schema}")
+        sessions = {session.name: SpecConnection.open(source, permutation.schema) for session in spec.sessions}
+        end_backfill: Callable[[], None] | None = None
         try:
             for session in spec.sessions:
                 sessions[session.name].play(session.setup)
-            stop = random.randrange(len(steps)) if has_chunk or random.random() < 0.2 else None
+            stop = random.randrange(len(steps)) if permutation.has_chunk or random.random() < 0.2 else None
             for number, step in enumerate(steps):
-                if number == stop:
-                    error = error or self._between(schema, has_chunk=has_chunk)
+                if number == stop and permutation.has_chunk:
+                    end_backfill = self._begin_backfill(permutation)
+                elif number == stop:
+                    self.drains += 1
+                    permutation.error = self.database.drain()
                 self._step(spec.session_of(step.name), step, sessions)
             for session in spec.sessions:
                 sessions[session.name].wait()
@@ -175,7 +230,8 @@ class IsolationSuite:
             for connection in sessions.values():
                 connection.close()
         self._end_prepared()
-        return error or (self._end_backfill() if has_chunk else None)
+        if end_backfill is not None:
+            permutation.error = error_of(end_backfill)
 
     def _step(self, session: SpecSession, step: PlayedStep, sessions: dict[str, SpecConnection]) -> None:
         """Play a step until it has ended, or waits for another session."""
@@ -194,28 +250,42 @@ class IsolationSuite:
         row = self.database.environment.session("watching").execute(blocked, (pid, pids)).fetchone()
         return bool(row and row[0])
 
-    def _between(self, schema: str, *, has_chunk: bool) -> str | None:
-        """A drain, or chunks of the schema's tables. Chunks that a lock keeps from being read are read when the
-        sessions are gone, as by a task's retry."""
+    def _begin_backfill(self, permutation: _Permutation) -> Callable[[], None] | None:
+        """Plan a backfill of the tables and read chunks of it; what ends it when the sessions are gone. Where a lock
+        keeps it from being planned, or chunks from being read, that is done then, as by a task's retry."""
         environment = self.database.environment
-        if not has_chunk:
-            self.drains += 1
-            return self.database.drain()
-        tables = [table for table in judge.captured(environment) if TableName.parse(table).schema == schema]
+        rows = environment.table_rows()
+        tables = [
+            table
+            for table, row in rows.items()
+            if row.life.can_be_read and TableName.parse(table).schema == permutation.schema
+        ]
+        if not tables:
+            return None
         environment.begin_backfill(*tables)
-        error = error_of(environment.plan)
-        if error is None and error_of(environment.read) is None:
+        try:
+            environment.plan()
+            environment.read()
+        except SourceLocked:
+            pass
+        except TidemarkError as error:
+            permutation.error = f"{type(error).__name__}: {error}"
+            return None
+        else:
             self.chunks += len(tables)
-        return error
 
-    def _end_backfill(self) -> str | None:
-        return error_of(self.database.environment.read, self.database.environment.end_backfill)
+        def end() -> None:
+            environment.plan()
+            environment.read()
+            environment.end_backfill()
 
-    def _verify(self) -> str | None:
-        """What a verify of the file's first tables detects."""
+        return end
+
+    def _verify(self, schemas: Collection[str]) -> str | None:
+        """What a verify of these schemas' tables detects."""
         environment = self.database.environment
         tables = [table for table, row in judge.captured(environment).items() if judge.marked(row) is None]
-        chosen = [table for table in tables if TableName.parse(table).schema in self.schemas[:3]]
+        chosen = [table for table in tables if TableName.parse(table).schema in schemas]
         if not chosen:
             return None
         proofs: list[TableProof] = []

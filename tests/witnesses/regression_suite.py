@@ -52,6 +52,7 @@ class RegressionSuite:
     database: CapturedDatabase
     psql: Path
     seed: int = 0
+    has_trigger: bool = True
     pauses: int = 3
     played: int = 0  # files
     pieces: int = 0  # of SQL that psql takes at once
@@ -70,7 +71,7 @@ class RegressionSuite:
 
     def set_up(self) -> None:
         """Open the capture of an empty database, then play what all files build on."""
-        self.database.begin(has_trigger=False)
+        self.database.begin("FOR ALL TABLES", has_trigger=self.has_trigger)
         self._play("test_setup", pauses=0)
         self.database.run()
 
@@ -78,9 +79,17 @@ class RegressionSuite:
         """What was played, for the page."""
         return {"files": self.played, "pieces of SQL": self.pieces, "drains between two pieces": self.drains}
 
-    def play(self, name: str) -> Iterator[TableVerdict]:
-        """Play a file, with drains between its statements, and judge what it changed."""
-        yield from self.database.judge(name, self._play(name, self.pauses))
+    def groups(self, chosen: Iterable[str] = ()) -> Iterator[list[str]]:
+        """Each file alone."""
+        yield from ([name] for name in self.files(chosen))
+
+    def play(self, files: Iterable[str]) -> Iterator[TableVerdict]:
+        """Play files, each with drains between its statements, and judge what it changed."""
+        for name in files:
+            for error in (self._play(name, self.pauses), self.database.run()):
+                if error is not None:
+                    yield TableVerdict(name, "(the run)", "error", error)
+            yield from self.database.judge(lambda _, name=name: name)
 
     def _play(self, name: str, pauses: int) -> str | None:
         """Why a drain between statements failed; None where none did."""

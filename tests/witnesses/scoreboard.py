@@ -6,16 +6,19 @@ verdicts of a suite and a server ──keep()──► regression-18.json, … �
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from tests.witnesses.captured_database import TableVerdict
 
-OUTCOMES: Final = ("equal", "repaired", "marked", "parked", "differs", "error")
+OUTCOMES: Final = ("equal", "repaired", "dropped", "marked", "parked", "differs", "error")
 _HEAD: Final = """\
 # PostgreSQL's own tests as witnesses
 
@@ -28,6 +31,7 @@ This page is written by that command.
 |---|---|
 | equal | `current` equals the source, and `history` leads to it |
 | repaired | Tidemark marked the table by itself, with the reason below; it was equal behind the backfill |
+| dropped | not at the source any more, or in another shape; `history` leads to what `current` last had |
 | marked | still marked behind the backfill |
 | parked | the table waits for a person; the reason says for what |
 | differs | not equal and not marked: a fault |
@@ -37,10 +41,14 @@ This page is written by that command.
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """`covered` counts what was played; `excluded` maps a file that is not played to why."""
+    """`lake` is what was merged into, "delta" or "rows"; `part` says of what this is the result, as "1/10". `files`
+    are those that were played, `covered` counts what was; `excluded` maps a file that is not played to why."""
 
     suite: str
     version: int
+    lake: str
+    part: str
+    files: Sequence[str]
     verdicts: Sequence[TableVerdict]
     covered: Mapping[str, int]
     excluded: Mapping[str, str]
@@ -51,12 +59,27 @@ class SuiteResult:
 
     def keep(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.suite}-{self.version}.json").write_text(json.dumps(asdict(self), indent=1))
+        name = f"{self.suite}-{self.version}-{self.lake}-{self.part}".replace("/", " of ")
+        (folder / f"{name}.json").write_text(json.dumps(asdict(self), indent=1))
 
     @classmethod
     def kept(cls, file: Path) -> SuiteResult:
         kept = json.loads(file.read_text())
         return cls(**{**kept, "verdicts": [TableVerdict(**verdict) for verdict in kept["verdicts"]]})
+
+    def __add__(self, other: SuiteResult) -> SuiteResult:
+        """Of two parts."""
+        covered = Counter(self.covered) + Counter(other.covered)
+        verdicts = [*self.verdicts, *other.verdicts]
+        return replace(self, files=[*self.files, *other.files], verdicts=verdicts, covered=covered)
+
+
+def kept_in(folder: Path) -> list[SuiteResult]:
+    """What runs left there, the parts of each put together."""
+    parts = [SuiteResult.kept(file) for file in folder.glob("*.json")]
+    parts.sort(key=lambda one: (one.suite, one.version, one.lake, int(one.part.split("/")[0])))
+    together = groupby(parts, key=lambda one: (one.suite, one.version, one.lake))
+    return [reduce(operator.add, of_one) for _, of_one in together]
 
 
 def page(results: Iterable[SuiteResult]) -> str:
@@ -66,7 +89,6 @@ def page(results: Iterable[SuiteResult]) -> str:
 
 def _section(result: SuiteResult) -> str:
     by_file = Counter((verdict.file, verdict.outcome) for verdict in result.verdicts)
-    files = dict.fromkeys(verdict.file for verdict in result.verdicts)
     covered = ", ".join(f"{count:,} {what}" for what, count in result.covered.items())
     lines = [
         f"## The {result.suite} tests, on PostgreSQL {result.version}",
@@ -78,14 +100,21 @@ def _section(result: SuiteResult) -> str:
         "| **all** | " + " | ".join(str(result.outcomes[outcome]) for outcome in OUTCOMES) + " |",
         *(
             f"| {file} | " + " | ".join(str(by_file[file, outcome] or "") for outcome in OUTCOMES) + " |"
-            for file in files
+            for file in result.files
+            if any(by_file[file, outcome] for outcome in OUTCOMES)
         ),
         "",
         *_reasons(result.verdicts),
+        *_without_tables(result),
         *(["Not played:", ""] if result.excluded else []),
         *(f"- {name}: {reason}" for name, reason in result.excluded.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _without_tables(result: SuiteResult) -> list[str]:
+    without = [file for file in result.files if file not in {verdict.file for verdict in result.verdicts}]
+    return [f"Played, and left no table with a column and a change: {', '.join(without)}.", ""] if without else []
 
 
 def _reasons(verdicts: Sequence[TableVerdict]) -> list[str]:

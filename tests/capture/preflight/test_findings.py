@@ -152,6 +152,15 @@ class TestFindings:
         assert "virtual generated column 'twice'" in said(shop.sound(), "replica_identity", "table")
         assert shop.published() == {"orders"}
 
+    @pytest.mark.parametrize(("what", "endangers"), [("ALL TABLES", True), ("TABLES IN SCHEMA shop", False)])
+    def test_a_publication_under_which_a_detached_partition_ends_the_server_is_warned_of(
+        self, shop: Shop, what: str, endangers: bool
+    ) -> None:
+        publication = shop.config.publication
+        shop.sql(f"CREATE PUBLICATION {publication} FOR {what} WITH (publish_via_partition_root)")
+        text = said(shop.sound(), "publication", "warning")
+        assert ("DETACH PARTITION … CONCURRENTLY" in text) is endangers
+
     def test_partitions_need_the_identity_of_their_root(self, shop: Shop) -> None:
         shop.sql(
             "CREATE TABLE shop.sales (id int PRIMARY KEY, n int) PARTITION BY RANGE (id)",

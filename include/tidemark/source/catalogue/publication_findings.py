@@ -89,6 +89,15 @@ def publication_findings(
                 "refuses UPDATE and DELETE",
                 "Publish the tables one by one; with manage_publication: true preflight does it",
             )
+        if publication.all_tables and publication.via_root:
+            yield Finding(
+                "warning",
+                "publication",
+                f'Publication "{publication.name}" is FOR ALL TABLES and publishes partitions as their root: '
+                "PostgreSQL ends with a segmentation fault, and again at each run, when it decodes a change that came "
+                "to a partition while ALTER TABLE … DETACH PARTITION … CONCURRENTLY of it was under way",
+                "Publish the tables one by one, or FOR TABLES IN SCHEMA; until then detach without CONCURRENTLY",
+            )
     yield from _identity_findings(config, matching, publication, facts)
 
 
