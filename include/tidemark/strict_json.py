@@ -99,8 +99,10 @@ def _finite(digits: str) -> float:
 def _text_of(value: Any) -> str:
     if isinstance(value, Lsn):
         return str(value)
-    # The error that msgspec asks its hook for.
-    raise NotImplementedError(f"JSON has no {type(value).__name__}")
+    kind = type(value).__name__
+    raise TypeError(
+        f"a record cannot hold a {kind}: JSON has none; give the field a type of JSON's, or convert it here"
+    )
 
 
 def _value_of(kind: type[Any], raw: Any) -> Any:

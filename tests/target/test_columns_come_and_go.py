@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, StructField
 
 from tests.support import delta_files
 from tests.support.thorough import thorough
-from tests.target.lake import TEXTS, Lake, StagedTable, every_way, table_schema
+from tests.target.lake import TEXTS, Lake, StagedTable, by_spark, table_schema
 from tests.target.model import Change, Row, apply, random_changes
 from tests.target.test_merge_equals_the_model import _transactions
 from tests.target.test_values import insert, update
@@ -124,7 +124,7 @@ def widen_by(table: StagedTable, defaults: dict[str, str]) -> None:
     )
 
 
-@every_way
+@by_spark
 def test_a_row_from_before_a_column_was_added_has_its_default_in_every_type(lake: Lake) -> None:
     """Rows of current, of the plan that brings the column, and of an unchanged value; not what says NULL itself."""
     table = lake.table(table_schema("t", TEXTS))
@@ -201,7 +201,7 @@ def values_of(lake: Lake, table: StagedTable) -> list[Row]:
     return sorted(rows, key=lambda row: (row["id"], row["n"]))
 
 
-@every_way
+@by_spark
 @pytest.mark.parametrize("key", [("id",), *thorough(())])
 def test_what_was_written_before_a_column_was_widened_stays_where_it_is(lake: Lake, key: tuple[str, ...]) -> None:
     """Files of both shapes in the table, then in one plan: rows are found by a key that was widened, or by all their
@@ -280,7 +280,7 @@ def called(row: Row, names: dict[str, str]) -> Row:
     return {names.get(name, name): value for name, value in row.items()}
 
 
-@every_way
+@by_spark
 def test_columns_keep_their_values_whatever_they_are_called(lake: Lake) -> None:
     """A swap of two names, a key that is renamed and a new column of its old name, with unchanged values and keys that
     move on both sides, in one plan and in the next one; history and current die apart in between."""
@@ -329,7 +329,7 @@ def without(table: StagedTable, name: str, *added: Column) -> None:
     table.schema = structs.replace(table.schema, version=version, columns=columns, published=numbers)
 
 
-@every_way
+@by_spark
 def test_columns_of_a_dropped_ones_name_are_others(lake: Lake) -> None:
     """`body` goes and comes as another type, twice, in one plan, with an unchanged value and a key that moves; a field
     stays its column's. Then a column is called by that number, and the last `body` gets a name of its own."""

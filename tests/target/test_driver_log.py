@@ -47,6 +47,7 @@ def test_a_driver_tells_of_a_refused_row_where_and_why_but_not_what_it_held(lake
     (settings / "spark-defaults.conf").write_text(
         f"spark.master local[1]\nspark.jars {local_spark.jars()},{JAR}\nspark.driver.host 127.0.0.1\n"
         f"spark.sql.warehouse.dir {tmp_path}/warehouse\n"
+        "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
     )
     process = subprocess.run(
         [sys.executable, merge_batch.__file__, "--manifest", f"file://{folder}/plan.json"],

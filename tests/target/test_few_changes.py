@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tests.support import delta_files
 from tests.support.merge_ways import leave_to_spark
+from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.target.model import Change, Key, Row, apply, random_changes
 from tests.target.test_values import delete, insert, move, update
@@ -119,7 +120,7 @@ def _cut(rng: random.Random, listed: list[Change]) -> Iterator[list[Change]]:
         listed = listed[size:]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *thorough(1)])
 def test_random_changes_come_to_what_spark_says(both: BothWays, folded: list[bool], seed: int) -> None:
     rng, state = random.Random(100 + seed), dict[Key, Row]()
     for _ in range(3):

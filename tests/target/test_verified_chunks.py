@@ -53,7 +53,7 @@ def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake, prov
     assert proven == [False, False]
 
 
-@pytest.mark.parametrize("with_evidence", [False, True])
+@pytest.mark.parametrize("with_evidence", [*thorough(False), True])
 @pytest.mark.parametrize("hand", [TAMPERED[1], *(pytest.param(h, marks=pytest.mark.thorough) for h in TAMPERED[::2])])
 def test_one_row_is_enough(lake: Lake, proven: Proven, hand: str, with_evidence: bool) -> None:
     """The driver proves the rest of it, and leaves a row that is missing, differs, or is too many, to Spark."""

@@ -22,7 +22,7 @@ from tidemark.formats.merge_result import ChunkResult
 from tidemark.lsn import Lsn
 
 # What a heap page lets PostgreSQL hold of wide rows: 1,600 columns, of which few hundred are stored out of line.
-WIDTHS = [300, *thorough(17, 60, 1600)]
+WIDTHS = [60, *thorough(17, 300, 1600)]
 
 
 def wide_table(lake: Lake, name: str, width: int, **how: object) -> WideTable:

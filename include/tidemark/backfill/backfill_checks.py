@@ -26,7 +26,7 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.postgres import postgres_session
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.catalog import CapturedTable
-from tidemark.source.catalogue.publication import lock_bounded
+from tidemark.source.catalogue.table_locks import lock_bounded
 from tidemark.source.rows import key_ranges, row_filter
 from tidemark.source.rows.key_ranges import TableToRead
 

@@ -54,7 +54,7 @@ from tidemark.schema.table import TableSchema
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.catalogue.column_names import renamed_since
-from tidemark.source.catalogue.publication import lock_bounded
+from tidemark.source.catalogue.table_locks import lock_bounded
 from tidemark.source.rows import key_ranges, row_filter
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal import wal_messages

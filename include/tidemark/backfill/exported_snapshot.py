@@ -47,7 +47,7 @@ from tidemark.lsn import Lsn
 from tidemark.postgres.postgres_session import connect_walsender
 from tidemark.postgres.redaction import SPOKEN_BY_A_WALSENDER, from_result
 from tidemark.run import Run
-from tidemark.source.catalogue.publication import transactions_in_flight
+from tidemark.source.catalogue.transaction_visibility import transactions_in_flight
 from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.unexpected_errors import hides_foreign_texts
 from tidemark.wait_log import logged_wait

@@ -49,7 +49,7 @@ from tidemark.names import TableName
 from tidemark.postgres import postgres_session
 from tidemark.run import Run
 from tidemark.source.catalogue.catalog import CapturedTable
-from tidemark.source.catalogue.publication import current_snapshot, snapshot_xmin, transactions_in_flight
+from tidemark.source.catalogue.transaction_visibility import current_snapshot, snapshot_xmin, transactions_in_flight
 from tidemark.source.rows import key_ranges
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal.wal_messages import make_durable

@@ -29,7 +29,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.names import TableName
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.catalog import CapturedTable
-from tidemark.source.catalogue.publication import SourceTable
+from tidemark.source.catalogue.source_tables import SourceTable
 from tidemark.storage.store import Store
 
 

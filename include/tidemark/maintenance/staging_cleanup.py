@@ -38,7 +38,7 @@ from tidemark.lsn import Lsn
 from tidemark.maintenance.put_aside_removal import remove_put_aside
 from tidemark.postgres import postgres_session as source_sessions
 from tidemark.run import Run
-from tidemark.source.catalogue.publication import snapshot_xmin
+from tidemark.source.catalogue.transaction_visibility import snapshot_xmin
 from tidemark.source.wal import slot as slots
 from tidemark.staging.abandoned_folders import read_name
 from tidemark.storage.store import Store

@@ -20,7 +20,7 @@ from tidemark.ledger.staged import batches
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.observe.run_verdict import examine
-from tidemark.source.catalogue import publication
+from tidemark.source.catalogue import transaction_visibility
 from tidemark.storage.store import Store
 
 FOREIGN = "CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER nowhere FOREIGN DATA WRAPPER nowhere"
@@ -369,7 +369,7 @@ def test_a_view_in_the_place_of_a_table_that_joins_is_not_read(shop: Shop) -> No
         "CREATE VIEW shop.seen AS SELECT shop.call() AS id",
     )
     with psycopg.connect(shop.source, autocommit=True) as connection:
-        looked = publication.is_empty_after_horizon(
+        looked = transaction_visibility.is_empty_after_horizon(
             connection, TableName("shop", "seen"), 0, partitioned=False, lock_timeout_s=1, statement_timeout_s=10
         )
     assert looked is None

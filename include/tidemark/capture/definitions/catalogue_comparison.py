@@ -55,7 +55,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import definition_trigger
 from tidemark.source.catalogue import catalog
-from tidemark.source.catalogue.publication import lock_bounded
+from tidemark.source.catalogue.table_locks import lock_bounded
 from tidemark.source.definition_trigger import InstalledTrigger
 from tidemark.source.wal.slot import Server
 from tidemark.staging.batch_writer import read_table

@@ -32,7 +32,7 @@ from tidemark.schema.guards import Guard, Guards, Hidden, Rows
 from tidemark.source.catalogue import column_names
 from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.catalogue.column_names import ColumnNames
-from tidemark.source.catalogue.publication import Matching
+from tidemark.source.catalogue.source_tables import Matching
 from tidemark.source.wal.slot import Server
 
 # How long a transaction that is in the stream may take until it is visible; it waits for synchronous standbys only.

@@ -13,7 +13,7 @@ from tidemark.names import TableName
 from tidemark.schema.evolution import STOPS, Difference, Verdict, columns_of, compare_fingerprints, reasons
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
-from tidemark.source.catalogue.publication import CatalogRelation
+from tidemark.source.catalogue.source_tables import CatalogRelation
 
 # The kind of `needs_backfill` that stands for a difference found in stream or catalogue.
 SOURCE_CHANGED: Final = "source_changed"

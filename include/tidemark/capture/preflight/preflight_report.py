@@ -63,8 +63,9 @@ from tidemark.postgres import postgres_session
 from tidemark.run import Run
 from tidemark.source import definition_trigger
 from tidemark.source.catalogue import column_names, inspection, publication
-from tidemark.source.catalogue.publication import Matching, Publication
+from tidemark.source.catalogue.publication import Publication
 from tidemark.source.catalogue.publication_findings import PublicationWork, publication_work
+from tidemark.source.catalogue.source_tables import Matching
 from tidemark.source.wal.slot import SlotState, read_server, read_slot, usable
 from tidemark.source.wal.slot_server import at_slot, is_beside, system_identifier
 from tidemark.source.wal.standby_findings import standby_findings

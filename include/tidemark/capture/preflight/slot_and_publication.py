@@ -25,10 +25,10 @@ from tidemark.ledger import owned_objects
 from tidemark.ledger.leases import Lease
 from tidemark.names import TableName
 from tidemark.postgres import postgres_session
-from tidemark.source.catalogue import publication
+from tidemark.source.catalogue import publication, transaction_visibility
 from tidemark.source.catalogue.identifiers import readable
-from tidemark.source.catalogue.publication import Matching
 from tidemark.source.catalogue.publication_findings import PublicationWork, publication_work
+from tidemark.source.catalogue.source_tables import Matching
 from tidemark.source.wal.slot import PLUGIN, read_slot
 from tidemark.source.wal.slot_server import at_slot, logging_snapshots
 from tidemark.wait_log import logged_wait
@@ -70,7 +70,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
 
     def blocking() -> str:
         with postgres_session.connect(conninfo, application_name=config.application_name) as other:
-            return listed(publication.transactions_in_flight(other)) or "they have just ended"
+            return listed(transaction_visibility.transactions_in_flight(other)) or "they have just ended"
 
     there = at_slot(source, config.slot)
 
@@ -90,7 +90,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
         with logged_wait(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
             make(config.slot, PLUGIN)
     except psycopg.errors.QueryCanceled as waited:
-        blockers = listed(publication.transactions_in_flight(source)) or "they have ended by now"
+        blockers = listed(transaction_visibility.transactions_in_flight(source)) or "they have ended by now"
         raise SlotCreationBlocked(slot=config.slot, waited=duration(bound_s), blockers=blockers) from waited
     except psycopg.errors.DuplicateObject:
         return False

@@ -26,11 +26,12 @@ from tidemark.ledger.captured.table_errors import TableError
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.reading import backfills
 from tidemark.names import TableName
-from tidemark.source.catalogue import inspection, publication
+from tidemark.source.catalogue import inspection, publication, source_tables
 from tidemark.source.catalogue.column_findings import column_findings
 from tidemark.source.catalogue.inspection import ServerFacts
-from tidemark.source.catalogue.publication import Matching, Publication, SourceTable
+from tidemark.source.catalogue.publication import Publication
 from tidemark.source.catalogue.publication_findings import publication_findings, publication_work, work_findings
+from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.source.wal.slot import SlotState
 from tidemark.wording import plural
 
@@ -58,7 +59,7 @@ def select(
 ) -> tuple[Matching, Publication | None]:
     """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
     them is added to the findings, of which those that are there already may keep a table out too."""
-    matched = publication.matching(source, config)
+    matched = source_tables.matching(source, config)
     published = publication.read(source, config.publication)
     findings += inspection.table_findings(matched, config, facts, in_ledger.followed)
     findings += publication_findings(config, matched, published, facts)

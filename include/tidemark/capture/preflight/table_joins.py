@@ -28,8 +28,9 @@ from tidemark.ledger.staged import batches, generations
 from tidemark.names import TableName
 from tidemark.schema import table_life
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.source.catalogue import catalog, publication
-from tidemark.source.catalogue.publication import Matching, Publication, SourceTable
+from tidemark.source.catalogue import catalog, table_locks, transaction_visibility
+from tidemark.source.catalogue.publication import Publication
+from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.source.wal.wal_messages import make_durable
 from tidemark.storage.store import Store
 from tidemark.wait_log import Wait
@@ -94,11 +95,11 @@ def join(
     newcomers = joining(survey, matched, published)
     if not newcomers:
         return
-    horizon = publication.join_horizon(survey.source)
+    horizon = transaction_visibility.join_horizon(survey.source)
     blockers = _await_horizon(survey.source, horizon, survey.config.bounds.lock_timeout_s)
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
     # Before the tables are looked into: what alters one from here on differs from its fingerprint (R11).
-    with publication.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
+    with table_locks.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
         captured = survey.places.kept(t for t in catalog.captured_tables(survey.source, survey.config) if t.published)
         prints = catalog.fingerprint(survey.source, survey.config.publication, captured)
     emptied = {str(table.table) for table, _ in newcomers if not blockers and looks.seen_empty(table, horizon) is True}
@@ -181,8 +182,8 @@ def _in_lake(config: PipelineConfig, table: TableName) -> bool:
 def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:
     """Wait until a new snapshot's xmin reaches the horizon; empty, or who is in the way after `seconds`."""
     wait = Wait(seconds, every_s=0.05)
-    while publication.snapshot_xmin(source) < horizon:
-        blockers = publication.transactions_in_flight(source) or ["they have just ended"]
+    while transaction_visibility.snapshot_xmin(source) < horizon:
+        blockers = transaction_visibility.transactions_in_flight(source) or ["they have just ended"]
         reason = f"transactions that are older than the capture: {listed(blockers)}"
         if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
             return blockers
@@ -201,13 +202,13 @@ class _Looks:
         self._left_s = float(LOOKS_S)
 
     def seen_empty(self, table: SourceTable, horizon: int) -> bool | None:
-        """As `publication.is_empty_after_horizon`; None too if the table is locked, slow, hidden by a policy or gone,
-        or if no time is left."""
+        """As `is_empty_after_horizon`; None too if the table is locked, slow, hidden by a policy or gone, or if no time
+        is left."""
         if self._left_s <= 0:
             return None
         began = time.monotonic()
         try:
-            return publication.is_empty_after_horizon(
+            return transaction_visibility.is_empty_after_horizon(
                 self._source,
                 table.table,
                 horizon,

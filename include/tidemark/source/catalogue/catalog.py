@@ -34,7 +34,8 @@ from tidemark.schema.fingerprint import (
     UncapturedColumn,
 )
 from tidemark.schema.table import Identity
-from tidemark.source.catalogue.publication import PUBLISHED, CatalogRelation, matching
+from tidemark.source.catalogue.publication import PUBLISHED
+from tidemark.source.catalogue.source_tables import CatalogRelation, matching
 
 # Characters of a column's default up to which it is kept as it is, and not as its hash alone.
 LONGEST_DEFAULT: Final = 1000

@@ -18,7 +18,8 @@ from tidemark.findings import Finding, listed
 from tidemark.names import TableName, spelled
 from tidemark.source.catalogue.identifiers import quoted
 from tidemark.source.catalogue.inspection import ServerFacts
-from tidemark.source.catalogue.publication import Matching, Publication, SourceTable
+from tidemark.source.catalogue.publication import Publication
+from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.wording import counted, plural
 
 UNCONSTRAINED: Final = "numeric"

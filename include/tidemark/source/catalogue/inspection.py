@@ -1,6 +1,6 @@
 """Judges server, role, tables and slot of the source: facts -> findings, one pure function each.
 
-`read_server_facts` is one statement; tables come from `source.catalogue.publication`, the slot from `source.wal.slot`;
+`read_server_facts` is one statement; `source.catalogue.source_tables` reads tables, `source.wal.slot` the slot;
 `source.catalogue.publication_findings` judges the publication. Every finding has the facts, and the SQL of its remedy.
 Nothing here changes the source (R9). Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12
 "Configuration Settings" (of logical replication).
@@ -24,7 +24,8 @@ from tidemark.names import TableName, alike, is_taken
 from tidemark.source.catalogue import providers
 from tidemark.source.catalogue.identifiers import qualified, quoted
 from tidemark.source.catalogue.providers import Service
-from tidemark.source.catalogue.publication import Matching, SourceTable, may_become
+from tidemark.source.catalogue.publication import may_become
+from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.source.wal.slot import SlotState
 from tidemark.wording import TABLE_CUTOFF, closest, duration, plural
 

@@ -17,14 +17,8 @@ from tidemark.findings import Bars, Finding, listed
 from tidemark.names import TableName
 from tidemark.source.catalogue.identifiers import qualified, quoted, readable
 from tidemark.source.catalogue.inspection import ServerFacts
-from tidemark.source.catalogue.publication import (
-    OPERATIONS,
-    Matching,
-    Publication,
-    SourceTable,
-    add_statement,
-    create_statement,
-)
+from tidemark.source.catalogue.publication import OPERATIONS, Publication, add_statement, create_statement
+from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.source.wal.slot import SlotState
 
 

@@ -1,0 +1,118 @@
+"""Compares snapshots with a table's join: which transactions must have ended before a snapshot saw all that the stream
+will not bring, and which of them are still in flight.
+
+Source: PostgreSQL documentation, 9.27.8 "Transaction ID and Snapshot Information Functions".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tidemark.names import TableName
+from tidemark.wording import duration
+
+
+def join_horizon(connection: psycopg.Connection[Any]) -> int:
+    """The xid below which everything must have ended before a snapshot saw all that the stream will not bring.
+
+    Taken in a transaction of its own, after the join (of table, publication or slot) was seen, and that transaction's
+    own number: a snapshot's xmax is no bound, since what began last may have a number at or above it. The connection
+    must be in autocommit mode and outside of a transaction.
+    """
+    with connection.transaction():
+        connection.execute("SET LOCAL synchronous_commit = local")
+        return _one(connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone())
+
+
+def snapshot_xmin(connection: psycopg.Connection[Any]) -> int:
+    return _one(connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone())
+
+
+def current_snapshot(connection: psycopg.Connection[Any]) -> str:
+    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def is_empty_after_horizon(
+    connection: psycopg.Connection[Any],
+    table: TableName,
+    horizon: int,
+    *,
+    partitioned: bool,
+    lock_timeout_s: float,
+    statement_timeout_s: float,
+) -> bool | None:
+    """Whether the table is empty in a snapshot whose xmin is at or above the join horizon; None: no such snapshot yet,
+    or there is no table of this name any more.
+
+    Snapshot and look are one statement, so they are the same snapshot. RLS would hide rows: it raises instead. What
+    was locked is looked at before it is read: a view put in the table's place would run its owner's functions
+    with our rights.
+    """
+    query = sql.SQL(
+        "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, NOT EXISTS (SELECT 1 FROM {} {})"
+    ).format(sql.SQL("" if partitioned else "ONLY"), sql.Identifier(table.schema, table.name))
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute("SET LOCAL row_security = off")
+        _set_timeout(connection, "lock_timeout", lock_timeout_s)
+        _set_timeout(connection, "statement_timeout", statement_timeout_s)
+        connection.execute(
+            sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(table.schema, table.name))
+        )
+        locked = relation_of(connection, table)
+        if locked is None or locked[1] != ("p" if partitioned else "r"):
+            return None
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    xmin, empty = row
+    return bool(empty) if xmin >= horizon else None
+
+
+def relation_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[int, str] | None:
+    """OID and kind of what has this name: once it is locked, of what will be read under it."""
+    row = connection.execute(
+        "SELECT c.oid, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s",
+        (table.schema, table.name),
+    ).fetchone()
+    return None if row is None else (int(row[0]), str(row[1]))
+
+
+def _set_timeout(connection: psycopg.Connection[Any], setting: str, seconds: float) -> None:
+    """For the transaction. A `SET LOCAL` with a value takes no snapshot, as the SELECT of set_config would."""
+    milliseconds = sql.Literal(f"{max(1, int(seconds * 1000))}ms")
+    connection.execute(sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(setting), milliseconds))
+
+
+def transactions_in_flight(connection: psycopg.Connection[Any]) -> list[str]:
+    """Who holds a transaction id, oldest first, in words; for messages.
+
+    From pg_locks, which every role may read in full, unlike the columns of pg_stat_activity.
+    """
+    rows = connection.execute(
+        "SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start)::float8,"
+        " (SELECT p.gid FROM pg_prepared_xacts p WHERE p.transaction = l.transactionid)"
+        " FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
+        " WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted"
+        " AND l.pid IS DISTINCT FROM pg_backend_pid() ORDER BY age(l.transactionid) DESC LIMIT 5"
+    ).fetchall()
+    words = []
+    for pid, application, age, gid in rows:
+        if gid is not None:
+            words.append(f"prepared transaction {gid!r}")
+        else:
+            words.append(
+                f"process {pid}"
+                + (f" ({application})" if application else "")
+                + (f", open for {duration(age)}" if age is not None else "")
+            )
+    return words
+
+
+def _one(row: Any) -> int:
+    return int(row[0])
