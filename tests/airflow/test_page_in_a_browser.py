@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, running, wait_for
+from sandbox.setup import axe
 from tests.conftest import create_database
 from tests.support import many_tables
 from tests.support.airflow_home import FOREIGN_DAG, AirflowHome, postgres_connection, spark_connection
@@ -24,8 +25,11 @@ from tidemark.ledger.connection import open_ledger
 
 pytestmark = pytest.mark.thorough
 
+# Keys, as W3C's WebDriver names them.
+ENTER, ESCAPE = "\ue007", "\ue00c"
 FRAME = "iframe[title=Tidemark]"
-DRAWN = "document.querySelector('#tables tbody tr.row') !== null"
+DRAWN = "document.querySelector('#tables tbody tr') !== null"
+AXE = Path(__file__).parents[2] / axe.SCRIPT
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,25 @@ class Site:
         window.go(f"{self.url}{path}")
         window.wait("Airflow shows a frame", f"document.querySelector('{FRAME}') !== null")
         window.within(FRAME)
+        if path == "/plugin/tidemark":
+            window.click("#pipeline-shop")
         window.wait("the tables are drawn", DRAWN)
+
+    def open_new(self, window: Browser) -> None:
+        """The page of a pipeline that never ran."""
+        window.within(None)
+        window.go(f"{self.url}/tidemark/?pipeline=fresh")
+        window.wait("the first steps are drawn", "document.querySelector('#first-steps') !== null")
+
+    def is_paused(self, dag: str) -> bool:
+        with psycopg.connect(self.airflow.metadata) as connection:
+            row = connection.execute("SELECT is_paused FROM dag WHERE dag_id = %s", (dag,)).fetchone()
+        assert row is not None
+        return bool(row[0])
+
+    def pause(self, dag: str, *, paused: bool) -> None:
+        with psycopg.connect(self.airflow.metadata) as connection:
+            connection.execute("UPDATE dag SET is_paused = %s WHERE dag_id LIKE %s", (paused, dag))
 
     def state(self, table: str) -> str:
         with open_ledger(self.ledger, "shop") as book:
@@ -75,12 +97,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
-    source, ledger, metadata = (create_database(server, name) for name in ("source", "ledger", "metadata"))
+    source, ledger, metadata, empty = (
+        create_database(server, name) for name in ("source", "ledger", "metadata", "empty")
+    )
     many_tables.make(source, ledger)
     pipelines, dags = folder / "pipelines", folder / "dags"
     pipelines.mkdir()
     dags.mkdir()
     (pipelines / "shop.yaml").write_text("source: {connection: shop_source}\ntables: ['*.*']\nlake: /lake\n")
+    (pipelines / "fresh.yaml").write_text(
+        "source: {connection: shop_source}\nledger: {connection: fresh_ledger}\ntables: ['*.*']\nlake: /fresh\n"
+    )
+    (pipelines / "away.yaml").write_text(
+        "source: {connection: nowhere}\nledger: {connection: nowhere}\ntables: [a.b]\nlake: /away\n"
+    )
     (dags / "foreign.py").write_text(FOREIGN_DAG)
     (dags / "tidemark_pipelines.py").write_text((Path(__file__).parents[2] / "dags/tidemark_pipelines.py").read_text())
     airflow = AirflowHome(
@@ -90,6 +120,7 @@ def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
         {
             "shop_source": postgres_connection(source),
             "tidemark_ledger": postgres_connection(ledger),
+            "fresh_ledger": postgres_connection(empty),
             "spark_default": spark_connection(),
         },
         {"AIRFLOW__CORE__DAGS_FOLDER": str(dags)},
@@ -102,7 +133,9 @@ def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
     with airflow.services("api-server"):
         airflow.wait_until_healthy("metadatabase")
         _play_runs(airflow)
-        yield Site(airflow, ledger, pictures)
+        site = Site(airflow, ledger, pictures)
+        site.pause("shop_%", paused=False)
+        yield site
 
 
 def _play_runs(airflow: AirflowHome) -> None:
@@ -143,6 +176,7 @@ def window(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bro
     with browser(tmp_path_factory.mktemp("chromium")) as one:
         one.resize(1440, 1000)
         site.log_in(one, "admin")
+        one.run("localStorage.setItem('theme', 'light')")
         yield one
 
 
@@ -171,8 +205,41 @@ def test_the_page_stands_in_the_navigation_and_says_first_what_needs_somebody(si
     assert 'column "total" changed' in window.run("return document.querySelector('.concern p').innerText")
 
 
+def test_all_pipelines_are_shown_first_the_worst_on_top(site: Site, window: Browser) -> None:
+    window.within(None)
+    window.go(f"{site.url}/tidemark/")
+    window.wait("all are read", "document.querySelectorAll('#pipelines .facts').length === 3")
+    order = window.run("return [...document.querySelectorAll('#pipelines button')].map(one => one.innerText)")
+    assert (set(order[:2]), order[2]) == ({"shop", "away"}, "fresh"), "two need somebody, one is new"
+    said = window.run("return document.querySelector('#pipelines').innerText")
+    for fact in ("needs somebody", "new", "500 tables", "cannot be seen"):
+        assert fact in said
+    window.screenshot(site.pictures / "page-overview.png")
+    window.click("#pipeline-shop")
+    window.wait("the tables are drawn", DRAWN)
+    window.run("history.back()")
+    window.wait("all are shown again", "document.querySelector('#pipelines') !== null")
+
+
+def test_the_picture_has_rates_seconds_the_gauge_and_the_seal(page: Browser) -> None:
+    said = page.run("return document.querySelector('#flow').innerText.replace(/\\s+/g, ' ')")
+    for fact in (
+        "changes/min",
+        "to read",
+        "to merge",
+        "of WAL kept for Tidemark",
+        "the server's limit",
+        "proven equal",
+    ):
+        assert fact in said
+    assert page.run("return document.querySelector('.seal svg').getAttribute('aria-label')").endswith(
+        " of 500 tables proven equal"
+    )
+    assert "of its limit" in page.run("return document.querySelector('.gauge svg').getAttribute('aria-label')")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 800])
+@pytest.mark.parametrize("width", [1440, 800, 400])
 def test_it_fits_its_window_and_follows_airflows_light_and_dark(
     site: Site, page: Browser, theme: str, width: int
 ) -> None:
@@ -206,7 +273,13 @@ def names(page: Browser) -> list[str]:
     return list(page.run("return [...document.querySelectorAll('tr.row td.name')].map(one => one.innerText)"))
 
 
-def test_five_hundred_tables_are_searched_sorted_and_turned(page: Browser) -> None:
+def test_five_hundred_tables_are_grouped_searched_sorted_and_turned(page: Browser) -> None:
+    groups = page.run("return [...document.querySelectorAll('tr.group button')].map(one => one.innerText)")
+    assert groups == ["people", "shop", "stock", "billing", "shipping"], "by the hardest trouble of each"
+    page.click("tr.group")
+    page.wait("the first fifty of them are there", "document.querySelectorAll('tr.row').length === 50")
+    assert {name.partition(".")[0] for name in names(page)} == {"people"}
+    page.click("#grouped")
     assert len(names(page)) == 50
     assert names(page)[:2] == ["people.customers", "billing.invoices_2022"]
     page.type("#search", "_2024")
@@ -249,21 +322,25 @@ def test_a_table_is_opened_and_says_all_that_is_known_of_it(site: Site, page: Br
     page.wait("it is found", "document.querySelector('td.name').innerText === 'shop.orders'")
     page.click("tr.row")
     page.wait("its details are there", "document.querySelector('.details') !== null")
-    said = page.run("return document.querySelector('.details').innerText")
-    for fact in ("Parked: SchemaNotFollowed", "total (9)", 'column "currency" was added', " rows, ", "2 of 2 proven"):
+    said = page.run("return document.querySelector('.details').textContent")
+    for fact in (
+        *("Parked: SchemaNotFollowed", "9 values did not fit", 'column "currency" was added', "2 of 2 proven"),
+        *("/lake/shop/current/shop/orders", "spark.read", "changes: driver – 50 changes in 1 batch", "Last changes"),
+    ):
         assert fact in said
     page.run("document.querySelector('#tables').scrollIntoView()")
     page.screenshot(site.pictures / "page-table.png")
 
 
-def test_pause_asks_twice_and_acts_once(site: Site, page: Browser) -> None:
+def test_pause_says_what_it_will_do_and_acts_when_it_is_confirmed(site: Site, page: Browser) -> None:
     page.type("#search", "stock.visits")
     page.wait("it is found", "document.querySelector('td.name').innerText === 'stock.visits'")
     page.click("tr.row")
     page.wait("its details are there", "document.querySelector('.details') !== null")
     page.click("tr.detail button[data-action=pause]")
+    page.wait("it says what it will do", "document.querySelector('dialog')?.innerText.includes('nothing is lost')")
     assert site.state("stock.visits") == "merging"
-    page.click("tr.detail button[data-action=pause]")
+    page.click("dialog button[data-action=confirm]")
     wait_for("it is paused", lambda: site.state("stock.visits") == "paused")
     page.wait("the page says so", "document.querySelector('#toasts').innerText.includes('is paused')")
     page.wait("it can be resumed", "document.querySelector('tr.detail button[data-action=resume]') !== null")
@@ -286,8 +363,107 @@ def test_the_form_of_the_backfill_is_filled_in_and_airflow_checks_it(site: Site,
     assert site.runs("shop_backfill") == []
     page.run("document.querySelector('dialog input[name=readers]').value = '3'")
     page.click("dialog button[type=submit]")
-    page.wait("it is triggered", "document.querySelector('#toasts').innerText.includes('Triggered')")
+    page.wait("it is started", "document.querySelector('#toasts').innerText.includes('Started')")
     assert site.runs("shop_backfill") == [{"tables": ["stock.products", "shop.orders"], "readers": 3}]
+
+
+def test_a_paused_dag_is_said_and_un_paused(site: Site, page: Browser) -> None:
+    assert page.run("return document.querySelector('#paused') === null")
+    site.pause("shop_capture", paused=True)
+    page.click("#refresh")
+    page.click("#paused button[data-action=unpause]")
+    page.wait("it says what it will do", "document.querySelector('dialog')?.innerText.includes('schedules')")
+    assert site.is_paused("shop_capture")
+    page.click("dialog button[data-action=confirm]")
+    wait_for("it is un-paused", lambda: not site.is_paused("shop_capture"))
+    page.wait("the page says nothing of it any more", "document.querySelector('#paused') === null")
+
+
+def test_values_that_do_not_fit_are_answered_with_the_lines_of_the_pipeline_file(page: Browser) -> None:
+    page.click(".concern button[data-action=as-text]")
+    page.wait("the lines are there", "document.querySelector('dialog pre') !== null")
+    assert page.run("return document.querySelector('dialog pre').innerText") == (
+        "  - {name: shop.orders, target: {total: text}}"
+    )
+    said = page.run("return document.querySelector('dialog').innerText")
+    for fact in ("../pipelines/shop.yaml", "total (9 values)", "builds the table anew"):
+        assert fact in said
+    page.click("dialog button[data-action=copy]")
+    page.wait("it says so", "document.querySelector('dialog button[data-action=copy]').innerText !== 'Copy'")
+
+
+def test_who_may_run_the_capture_sees_the_last_changes_of_a_table(page: Browser) -> None:
+    page.type("#search", "shop.orders")
+    page.click("#row-shop\\.orders")
+    page.click("tr.detail button[data-action=changes]")
+    page.wait("it answers", "document.querySelector('.details').innerText.includes('None is staged any more')")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 400])
+def test_a_new_pipeline_is_amber_with_one_button_for_the_next_step(
+    site: Site, window: Browser, theme: str, width: int
+) -> None:
+    window.resize(width, 1000)
+    window.run("localStorage.setItem('theme', arguments[0])", theme)
+    window.complaints()
+    site.open_new(window)
+    steps = window.run("return [...document.querySelectorAll('.steps li')].map(one => [one.className, one.innerText])")
+    assert [kind for kind, _ in steps] == ["done", "next", "", "", ""]
+    assert window.run("return document.querySelector('h1 + .pill').className") == "pill warning"
+    buttons = window.run("return [...document.querySelectorAll('#first-steps button')].map(one => one.innerText)")
+    assert buttons == ["Start fresh_capture…"]
+    assert window.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    window.screenshot(site.pictures / f"page-new-{theme}-{width}.png")
+    assert window.complaints() == []
+
+
+def broken_rules(window: Browser) -> list[Any]:
+    """What axe-core finds in the page as it is: rule, gravity, and the elements."""
+    window.run(AXE.read_text() + "; window.axe = axe;")
+    return list(
+        window.run(
+            "return axe.run(document).then(found => found.violations.map(one => "
+            "[one.id, one.impact, one.nodes.slice(0, 3).map(node => node.html.slice(0, 200))]))"
+        )
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 400])
+def test_contrast_names_and_keyboard_pass_axe(site: Site, window: Browser, theme: str, width: int) -> None:
+    window.resize(width, 1000)
+    site.open_new(window)
+    window.run("localStorage.setItem('theme', arguments[0])", theme)
+    site.open_new(window)
+    assert broken_rules(window) == []
+    window.click("#all")
+    window.wait("all are read", "document.querySelectorAll('#pipelines .facts').length === 3")
+    assert broken_rules(window) == []
+    window.click("#pipeline-shop")
+    window.wait("the tables are drawn", DRAWN)
+    assert broken_rules(window) == []
+    window.type("#search", "shop.orders")
+    window.click("#row-shop\\.orders")
+    window.wait("its details are there", "document.querySelector('.details .grid') !== null")
+    assert broken_rules(window) == []
+    window.click("tr.detail button[data-action=backfill]")
+    window.wait("the form is there", "document.querySelector('dialog textarea[name=tables]') !== null")
+    assert broken_rules(window) == []
+
+
+def test_a_table_is_opened_and_a_dialog_closed_by_the_keyboard_alone(page: Browser) -> None:
+    page.type("#search", "shop.orders")
+    page.wait("it is found", "document.querySelectorAll('tr.row').length === 5")
+    page.run("document.querySelector('#row-shop\\\\.orders').focus()")
+    page.type("#row-shop\\.orders", ENTER)
+    page.wait("its details are there", "document.querySelector('.details .grid') !== null")
+    assert page.run("return document.activeElement.id") == "row-shop.orders", "the focus stays where it was"
+    page.run("document.querySelector('tr.detail button[data-action=pause], tr.detail button').focus()")
+    page.type("tr.detail button[data-action=backfill]", ENTER)
+    page.wait("the form is there", "document.querySelector('dialog textarea[name=tables]') !== null")
+    page.type("dialog textarea[name=tables]", ESCAPE)
+    page.wait("it is closed", "document.querySelector('dialog') === null")
 
 
 def test_the_tab_of_a_dag_shows_its_pipeline_and_says_of_another_that_it_is_none(site: Site, page: Browser) -> None:

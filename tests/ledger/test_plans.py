@@ -56,10 +56,16 @@ def test_how_a_table_was_merged_the_last_time_is_read_from_the_newest_result_tha
         tables = (TableResult("s.b", None, None), TableResult("s.a", Lsn(200), Lsn(200), **fields))
         assert plans.ingest(book, PlanResult(plan=name, pipeline="shop", generation=1, tables=tables))
 
-    assert plans.last_way(book, "s.a") is None
-    ingested("p1", way={"changes": "driver"}, why={"changes": "3 changes"})
+    assert plans.last_merges(book, "s.a") == ()
+    ingested("p1", way={"changes": "driver"}, why={"changes": "3 changes"}, rows={"history": 3}, seconds=1.5)
     ingested("p2", way={"changes": "spark"}, why={"changes": "not driver: ..."}, fall_backs=("changes: driver: E",))
     ingested("p3")
-    taken = plans.last_way(book, "s.a")
-    assert taken == plans.TakenWay("p2", {"changes": "spark"}, {"changes": "not driver: ..."}, ("changes: driver: E",))
-    assert plans.last_way(book, "s.b") is None
+    second, first = plans.last_merges(book, "s.a")
+    assert (second.way, second.why, second.fall_backs) == (
+        {"changes": "spark"},
+        {"changes": "not driver: ..."},
+        ("changes: driver: E",),
+    )
+    assert (first.plan, first.planned_by, first.changes, first.seconds) == ("p1", "run1", 3, 1.5)
+    assert plans.last_merges(book, "s.a", number=1) == (second,)
+    assert plans.last_merges(book, "s.b") == ()

@@ -14,7 +14,7 @@ from typing import Final
 
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
-from sandbox.setup import postgres17, system_packages
+from sandbox.setup import axe, postgres17, system_packages
 from sandbox.setup.jars import yarn_jars
 from sandbox.steps import StepFailed, Steps, run, waited_for
 from tidemark.spark_submit.jar_versions import Jar, azure_jars, google_jars
@@ -246,6 +246,7 @@ def page(checkout: Checkout) -> int:
                 advice = "" if manager is None else f": {manager.command(packages[0])}"
                 raise StepFailed(f"make page needs {program}{advice}")
             system_packages.install(manager, packages, checkout.logs / f"{program}.log", os.environ)
+    axe.install(checkout)
     pictures = checkout.made / "pictures"
     pictures.mkdir(exist_ok=True)
     os.environ["TIDEMARK_SCREENSHOTS"] = str(pictures)

@@ -249,7 +249,7 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         ("due by choice", row["due_at"] or ""),
         ("merged now by", row["held_by"] or ""),
         ("proven", _proven(row, now) + (f", through {row['verified_through']}" if row["verified_through"] else "")),
-        *_merged(more["merged"]),
+        *_merged(more["merges"]),
         *((one["kind"], _size_of(one, now)) for one in delta),
         ("did not fit", ", ".join(f"{column} ({count})" for column, count in more["unfit"].items())),
         ("not captured", ", ".join(f"{one['column']} ({one['why']})" for one in more["not_captured"])),
@@ -277,12 +277,12 @@ def _view(called: Invocation, row: TableRow) -> str:
         return f"The expressions of its generated columns cannot be read: {type(failed).__name__}."
 
 
-def _merged(merged: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _merged(merges: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """How the table was merged the last time, step by step."""
-    if merged is None:
+    if not merges:
         return []
-    steps = [(f"{one['step']} merged by", f"{one['way']}: {one['why']}") for one in merged["steps"]]
-    return [*steps, *(("left to Spark", each) for each in merged["fall_backs"])]
+    steps = [(f"{one['step']} merged by", f"{one['way']}: {one['why']}") for one in merges[0]["steps"]]
+    return [*steps, *(("left to Spark", each) for each in merges[0]["fall_backs"])]
 
 
 def _change(change: dict[str, Any]) -> str:

@@ -244,7 +244,10 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
     ]
     yield from lost
     if slot.retained_bytes > config.bounds.wal_valve_bytes:
-        kept = f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, more than wal_valve_bytes'
+        kept = (
+            f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, more than the '
+            f"{config.bounds.wal_valve_bytes // 2**20} MiB that the pipeline allows"
+        )
         yield Concern("slot", "red", f"{kept}. Let the drain run.", group="wal", brief=kept)
     elif not lost and slot.limit_bytes and slot.retained_bytes > config.alerts.wal_share * slot.limit_bytes:
         kept = (
@@ -270,7 +273,8 @@ def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iter
     elif now - last > timedelta(seconds=max(config.alerts.max_lag_s, 2 * gap_s)):
         behind = duration((now - last).total_seconds())
         message = (
-            f"What is staged is {behind} behind the source, more than max_lag_s: the drains of {dag} do not keep up."
+            f"What is staged is {behind} behind the source, more than the {duration(config.alerts.max_lag_s)} that the "
+            f"pipeline allows: the drains of {dag} do not keep up."
         )
         yield Concern("lag", "red", message, since=last, ways=(way,))
 
@@ -365,10 +369,11 @@ def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Conce
     chosen = config.merge.defers and table.row.life.merge == table_life.DEFERRED
     wanted_since = config.merge.due_at(table.waiting_since) if chosen else table.waiting_since
     late = (now - wanted_since).total_seconds() > config.alerts.max_lag_s
+    too_long = f", longer than the {duration(config.alerts.max_lag_s)} that the pipeline allows" if late else ""
     message = (
         f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')} "
         f"{plural(table.waiting_changes, 'is')} staged and not merged, the oldest for {duration(waited_s)}"
-        f"{', more than max_lag_s' if late else ''}{'' if until is None else f'; by choice, until {moment(until)}'}."
+        f"{too_long}{'' if until is None else f'; by choice, until {moment(until)}'}."
     )
     way = f"The log of merge in {config.pipeline}_capture says what it waits for"
     name = table.table

@@ -6,22 +6,28 @@ ends their name. No row's value is in it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from textwrap import dedent, indent
 from typing import Any, Final
 
 from tidemark.config import PipelineConfig
+from tidemark.formats import layout
 from tidemark.ledger.captured.definition_changes import DefinitionChange
 from tidemark.ledger.captured.put_aside import PutAside
 from tidemark.ledger.captured.table_details import TableDetails
+from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
-from tidemark.ledger.staged.plans import TakenWay
+from tidemark.ledger.staged.plans import LastMerge
 from tidemark.lsn import Lsn
-from tidemark.observe.health import EXACT, SEVERITIES, Concern, Health
+from tidemark.names import TableName
+from tidemark.observe.health import EXACT, NOT_CAPTURED, SEVERITIES, Concern, Health
 from tidemark.observe.park_endings import ways_on
 from tidemark.observe.run_verdict import figures_of
 from tidemark.observe.status import Status
 from tidemark.schema.table import Column
+from tidemark.source.catalogue.column_findings import target_lines
 from tidemark.source.wal.slot import SlotState
 
 DAGS: Final = ("capture", "backfill", "verify", "replay", "maintenance")
@@ -72,7 +78,12 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
         "ways": ways_on(config, row.table, row.error) if row.life.is_parked and row.error is not None else [],
         "holes": row.holes,
         "unfit": details.unfit,
-        "merged": _merged(details.merged),
+        "merges": [_merge(merge) for merge in details.merges],
+        "recent": None
+        if details.recent is None
+        else {"changes": details.recent.changes, "over_s": details.recent.over_s},
+        "paths": _paths(config, row),
+        "as_text": _as_text(config, details),
         "columns": [_column(column, details.unfit) for column in details.columns],
         "not_captured": [{"column": column.name, "why": column.why} for column in row.uncaptured],
         "definition_changes": [definition_change(change) for change in details.definition_changes],
@@ -84,12 +95,58 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
     }
 
 
-def _merged(taken: TakenWay | None) -> dict[str, Any] | None:
-    """How the table was merged the last time: each step, the way that it took, and why."""
-    if taken is None:
+def _merge(merge: LastMerge) -> dict[str, Any]:
+    """How the table was merged: each step, the way that it took, and why; `planned_by` is the run, `<dag>/<run>`."""
+    steps = [{"step": step, "way": way, "why": merge.why.get(step, "")} for step, way in merge.way.items()]
+    return {
+        "plan": merge.plan,
+        "at": _time(merge.at),
+        "planned_by": merge.planned_by,
+        "changes": merge.changes,
+        "seconds": merge.seconds,
+        "steps": steps,
+        "fall_backs": list(merge.fall_backs),
+    }
+
+
+def _paths(config: PipelineConfig, row: TableRow) -> dict[str, str]:
+    """Where the table's Delta tables are; a table of history alone has no `current`."""
+    name = TableName.parse(row.table)
+    history = f"{config.lake}/{layout.history_table(config.pipeline, name)}"
+    current = f"{config.lake}/{layout.current_table(config.pipeline, name)}"
+    return {"current": current, "history": history} if row.has_current else {"history": history}
+
+
+def _as_text(config: PipelineConfig, details: TableDetails) -> dict[str, str] | None:
+    """What to put under `tables:` of the pipeline file, so that the columns whose values did not fit are captured as
+    text, and what happens then; None for a table without any."""
+    if not details.unfit or details.called is None:
         return None
-    steps = [{"step": step, "way": way, "why": taken.why.get(step, "")} for step, way in taken.way.items()]
-    return {"plan": taken.plan, "steps": steps, "fall_backs": list(taken.fall_backs)}
+    lines = indent(dedent(target_lines({details.called: details.unfit}, "text")), "  ")
+    if config.evolves(details.called) == "follow":
+        then = (
+            "The next run with the new file builds the table anew beside this one. Readers see this one until the new "
+            "one is whole."
+        )
+    else:
+        then = "After the next run with the new file, the table needs a backfill."
+    return {"lines": lines, "then": then}
+
+
+def overview(whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of one pipeline among all of them, from what `to_json` returned."""
+    captured = [table for table in whole["tables"] if table["state"] != NOT_CAPTURED]
+    proofs = sorted(table["verified_at"] for table in captured if table["verified_at"])
+    return {
+        **{key: whole[key] for key in ("pipeline", "now", "health", "line", "lag", "slot", "queue", "unseen")},
+        "is_new": whole["health"] == "warning" and any(one["kind"] == "new" for one in whole["concerns"]),
+        "states": Counter(table["state"] for table in whole["tables"]),
+        "tables": len(captured),
+        "rows": sum(table["rows"] or 0 for table in captured),
+        "bytes": sum(table["bytes"] or 0 for table in captured),
+        "proven": len(proofs),
+        "oldest_proof": proofs[0] if proofs else None,
+    }
 
 
 def _column(column: Column, unfit: Mapping[str, int]) -> dict[str, Any]:

@@ -92,8 +92,14 @@ def application(reading: Reading | None = None) -> FastAPI:
 
     @app.get("/api/pipelines/{name}")
     def status(config: Pipeline, user: GetUserDep) -> dict[str, Any]:
-        may = {kind: _may(user, "POST", dag, run=True) for kind, dag in dags(config.pipeline).items()}
-        return {**answers.status(config), "may": may}
+        own = dags(config.pipeline)
+        may = {kind: _may(user, "POST", dag, run=True) for kind, dag in own.items()}
+        may_unpause = {kind: _may(user, "PUT", dag) for kind, dag in own.items()}
+        return {**answers.status(config), "may": may, "may_unpause": may_unpause}
+
+    @app.get("/api/pipelines/{name}/overview")
+    def overview(config: Pipeline) -> dict[str, Any]:
+        return answers.overview(config)
 
     @app.get("/api/pipelines/{name}/figures")
     def figures(config: Pipeline, hours: Annotated[int, Query(ge=1, le=MAX_HOURS)] = 24) -> Any:
@@ -127,6 +133,11 @@ def application(reading: Reading | None = None) -> FastAPI:
     for name in ("unpark", "pause", "resume"):
         add_action(name)
 
+    @app.post("/api/dags/{dag_id}/changes", dependencies=acting("changes"))
+    def changes(dag_id: str, wanted: OfTable) -> dict[str, Any]:
+        """Values of rows: whoever may run the capture sees them, and the audit log has who did."""
+        return {"changes": answers.changes(pipeline_of_dag(dag_id), wanted.table)}
+
     @app.post("/api/dags/{dag_id}/upgraded", dependencies=acting("upgraded"))
     def upgraded(dag_id: str, user: GetUserDep) -> dict[str, Any]:
         return done(*answers.continue_upgraded(pipeline_of_dag(dag_id), user.get_name()))
@@ -148,8 +159,17 @@ def application(reading: Reading | None = None) -> FastAPI:
         state = error.sqlstate if isinstance(error, psycopg.Error) else None
         return JSONResponse({"detail": f"The ledger cannot be asked: {type(error).__name__}, SQLSTATE {state}."}, 503)
 
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount("/static", _Revalidated(directory=STATIC), name="static")
     return app
+
+
+class _Revalidated(StaticFiles):
+    """A browser asks whether it has the newest: scripts of two versions do not go together."""
+
+    def file_response(self, *arguments: Any, **more: Any) -> Response:
+        response = super().file_response(*arguments, **more)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 def _login(request: Request) -> str:
@@ -172,7 +192,7 @@ def of_this_site(request: Request) -> None:
         raise HTTPException(403, "The request comes from another site.")
 
 
-def _may(user: Any, method: Literal["GET", "POST"], dag_id: str, *, run: bool = False) -> bool:
+def _may(user: Any, method: Literal["GET", "POST", "PUT"], dag_id: str, *, run: bool = False) -> bool:
     """Whether the user has this right to the DAG, or to its runs."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     entity = DagAccessEntity.RUN if run else None

@@ -1,7 +1,7 @@
 """Answers the page's routes from the library: pipelines, their state, one table, figures over time.
 
 A status is kept for a few seconds: ten people who look at one pipeline cost its source and its ledger as much as one.
-The object store is not asked at all; `health` and `tidemark status` do.
+The object store is asked for one table's newest changes alone, and when somebody wants to see them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemark.ledger import migrations
 from tidemark.ledger.captured import table_details
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.observations import run_rates
-from tidemark.observe import status_json, table_commands
+from tidemark.observe import newest_changes, status_json, table_commands
 from tidemark.observe.status import read_status
 from tidemark.run import Run
 from tidemark_airflow.connections import conninfo, with_lake
@@ -77,6 +77,11 @@ class Reading:
                 self._kept[config.pipeline] = kept
         return kept[1]
 
+    def overview(self, config: PipelineConfig) -> dict[str, Any]:
+        """The pipeline's line among all of them."""
+        whole = self.status(config)
+        return status_json.overview(whole) | {"rates": whole["rates"]}
+
     def _status(self, config: PipelineConfig) -> dict[str, Any]:
         status = read_status(
             config,
@@ -109,8 +114,15 @@ class Reading:
             details = table_details.read(book, table)
         return None if details is None else status_json.details_to_json(config, details)
 
+    def changes(self, config: PipelineConfig, table: str) -> list[dict[str, Any]]:
+        """The newest changes of one table, with the values of its rows; this reads the lake."""
+        ledger = self._connection(config.ledger_connection)
+        return newest_changes.read(self._with_lake(config), table, ledger=ledger)
+
     def figures(self, config: PipelineConfig, hours: int) -> dict[str, list[Any]]:
         with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+            if migrations.pending(book.connection).before is None:
+                return {"at": []}  # of a new pipeline; its first run makes the ledger
             migrations.require(book.connection)
             return run_rates.over_time(book, hours, datetime.now(UTC))
 

@@ -273,7 +273,7 @@ def test_a_run_that_is_late_is_lag_first_and_then_no_run() -> None:
             "keeps 600 MiB of WAL, and is lost at 1024 MiB",
         ),
         (a_slot(wal_status="unreserved", safe_wal_size=0), "is about to be lost"),
-        (a_slot(retained_bytes=9 * 2**30), "more than wal_valve_bytes"),
+        (a_slot(retained_bytes=9 * 2**30), "MiB that the pipeline allows"),
     ],
 )
 def test_a_slot_that_keeps_too_much_is_said_once(slot: SlotState, said: str) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.ledger.captured import definition_changes, tables, unfit_values
+from tidemark.ledger.captured import definition_changes, relation_ids, tables, unfit_values
 from tidemark.ledger.captured.definition_changes import DefinitionChange
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import table_sizes
 from tidemark.ledger.observations.table_sizes import DeltaTable
-from tidemark.ledger.staged import generations, plans, positions
-from tidemark.ledger.staged.plans import TakenWay
+from tidemark.ledger.staged import batches, generations, plans, positions
+from tidemark.ledger.staged.batches import RecentChanges
+from tidemark.ledger.staged.plans import LastMerge
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
 from tidemark.schema.evolution import compare_schemas, dropped_before
 from tidemark.schema.table import Column, TableSchema
 
@@ -28,8 +30,8 @@ class Version:
 @dataclass(frozen=True, slots=True)
 class TableDetails:
     """`unfit` maps a column to its values that the target type could not hold; `versions` and
-    `definition_changes` stand newest first; `columns` are those of the newest version; `merged` is how the table was
-    merged the last time."""
+    `definition_changes` stand newest first; `columns` are those of the newest version; `merges` are
+    its last ones. `called` is what the source calls the table now, or called it last."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -38,8 +40,10 @@ class TableDetails:
     versions: tuple[Version, ...]
     delta: tuple[DeltaTable, ...]
     definition_changes: tuple[DefinitionChange, ...] = ()
-    merged: TakenWay | None = None
+    merges: tuple[LastMerge, ...] = ()
+    recent: RecentChanges | None = None
     columns: tuple[Column, ...] = ()
+    called: TableName | None = None
 
 
 def read(ledger: Ledger, table: str) -> TableDetails | None:
@@ -60,8 +64,10 @@ def read(ledger: Ledger, table: str) -> TableDetails | None:
             versions=_versions(versions),
             delta=table_sizes.all_of(ledger).get(table, ()),
             definition_changes=definition_changes.of_table(ledger, table),
-            merged=plans.last_way(ledger, table),
+            merges=plans.last_merges(ledger, table),
+            recent=batches.recent_changes(ledger, generation.number, table),
             columns=versions[-1].columns if versions else (),
+            called=relation_ids.name_of(ledger, table),
         )
 
 

@@ -456,6 +456,48 @@ def truncating(ledger: Ledger, generation: int, table: str) -> list[StagedFile]:
     return [StagedFile.from_json(file) for (files,) in rows for file in files]
 
 
+@dataclass(frozen=True, slots=True)
+class RecentChanges:
+    """How many changes of a table were staged over the last seconds."""
+
+    changes: int
+    over_s: float
+
+
+def recent_changes(ledger: Ledger, generation: int, table: str, latest: int = 2000) -> RecentChanges:
+    """Of the last day, or of the latest batches that touch the table where these reach less far back."""
+    row = ledger.execute(
+        """
+        SELECT coalesce(sum(t.changes) FILTER (WHERE t.registered_at > clock_timestamp() - interval '1 day'),
+                        0)::bigint,
+               extract(epoch FROM least(interval '1 day', CASE WHEN count(*) = %s
+                                                               THEN clock_timestamp() - min(t.registered_at) END))
+          FROM (SELECT x.changes, b.registered_at FROM tidemark.batch_tables x
+                  JOIN tidemark.batches b USING (pipeline, generation, end_lsn)
+                 WHERE x.pipeline = %s AND x.generation = %s AND x."table" = %s
+                 ORDER BY x.end_lsn DESC LIMIT %s) t
+        """,
+        (latest, ledger.pipeline, generation, table, latest),
+    ).fetchone()
+    assert row is not None
+    changes, over_s = row
+    return RecentChanges(changes, float(over_s))
+
+
+def newest_files(ledger: Ledger, generation: int, table: str, below: Lsn, number: int) -> list[list[StagedFile]]:
+    """The files of the table's newest batches that end at or below an LSN and are not retired, newest batch first."""
+    rows = ledger.execute(
+        """
+        SELECT files FROM tidemark.batch_tables
+         WHERE pipeline = %s AND generation = %s AND "table" = %s AND end_lsn <= %s AND retired_at IS NULL
+           AND changes > 0
+         ORDER BY end_lsn DESC LIMIT %s
+        """,
+        (ledger.pipeline, generation, table, below, number),
+    )
+    return [[StagedFile.from_json(file) for file in files] for (files,) in rows]
+
+
 def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) -> dict[str, Lsn | None]:
     """Per table, of those with their start: end of the last batch of the generation that touches it and ends at or
     below the start; None if none does, or the table was begun anew behind it. It is the `after` of a plan whose first

@@ -165,31 +165,39 @@ def measured(ledger: Ledger, names: Collection[str], latest: int) -> dict[str, l
 
 
 @dataclass(frozen=True, slots=True)
-class TakenWay:
-    """How a table was merged the last time: by step of the merge, the way and why; and what was left to Spark after an
-    error, by the error's class."""
+class LastMerge:
+    """One merge of a table: what it wrote to `history` and how long it took, by step of it the way and why, and what
+    was left to Spark after an error, by the error's class. `planned_by` is the run that planned it, `<dag>/<run>`."""
 
     plan: str
+    at: datetime
+    planned_by: str
+    changes: int
+    seconds: float
     way: dict[str, str]
     why: dict[str, str]
     fall_backs: tuple[str, ...]
 
 
-def last_way(ledger: Ledger, table: str, latest: int = 100) -> TakenWay | None:
-    """Of the latest plans that were ingested; None if none of them merged the table."""
-    row = ledger.execute(
+def last_merges(ledger: Ledger, table: str, number: int = 10, latest: int = 100) -> tuple[LastMerge, ...]:
+    """Those of the table that did anything, of the latest plans that were ingested, newest first."""
+    rows = ledger.execute(
         """
-        SELECT p.plan, t.value -> 'way', t.value -> 'why', t.value -> 'fall_backs'
-          FROM (SELECT created_at, plan, result FROM tidemark.plans
+        SELECT p.plan, p.ingested_at, p.run_id, (t.value -> 'rows' ->> 'history')::bigint,
+               (t.value ->> 'seconds')::float8, t.value -> 'way', t.value -> 'why', t.value -> 'fall_backs'
+          FROM (SELECT created_at, ingested_at, plan, run_id, result FROM tidemark.plans
                  WHERE pipeline = %s AND ingested_at IS NOT NULL AND tables ? %s
                  ORDER BY created_at DESC, plan DESC LIMIT %s) p
          CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
          WHERE t.value ->> 'table' = %s AND t.value -> 'way' <> '{}'
-         ORDER BY p.created_at DESC, p.plan DESC LIMIT 1
+         ORDER BY p.created_at DESC, p.plan DESC LIMIT %s
         """,
-        (ledger.pipeline, table, latest, table),
-    ).fetchone()
-    return None if row is None else TakenWay(row[0], row[1], row[2] or {}, tuple(row[3] or ()))
+        (ledger.pipeline, table, latest, table, number),
+    )
+    return tuple(
+        LastMerge(plan, at, run, changes or 0, seconds or 0.0, way, why or {}, tuple(fall_backs or ()))
+        for plan, at, run, changes, seconds, way, why, fall_backs in rows
+    )
 
 
 def abandon(ledger: Ledger, plan: str) -> None:
