@@ -76,9 +76,9 @@ PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 RETRIES = 2
 MERGE_RETRIES = 1
-# A task that follows the source goes on where it was, and may meet several outages in its time.
-FOLLOW_RETRIES = 10
+# A task that follows the source goes on where it was.
 FOLLOW_RETRY_DELAY_S = 10
+FOLLOW_MAX_RETRY_DELAY_S = 30
 RETRY_DELAY_S = 30
 # A reader may work for hours and loses little when it is ended: its tries outlast an outage of about an hour.
 READ_RETRIES = 10
@@ -177,7 +177,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
         tags=["tidemark", config.pipeline],
     )
     one: dict[str, Any] = {"dag": dag, "config": config}
-    preflight = PreflightOperator(task_id="preflight", **one)
+    preflight = PreflightOperator(task_id="preflight", **one, **({} if config.follow is None else _lasting(config)))
     health = HealthOperator(task_id="health", trigger_rule=TriggerRule.ALL_DONE, **one)
     if config.follow is not None:
         chain(preflight, _following(dag, config), _confirm(dag, config, starts_backfill=True), health)
@@ -197,14 +197,23 @@ def _following(dag: DAG, config: PipelineConfig) -> list[BaseOperator]:
         "dag": dag,
         "config": config,
         "max_active_tis_per_dag": 1,
-        "retries": FOLLOW_RETRIES,
-        "retry_delay": timedelta(seconds=FOLLOW_RETRY_DELAY_S),
+        **_lasting(config),
     }
     longest = timedelta(seconds=follow_s(config) + config.merge.timeout_s + MERGE_SLACK_S)
     return [
         FollowDrainOperator(task_id=DRAIN_TASK, **one),
         FollowMergeOperator(task_id="merge", execution_timeout=longest, all_by_hand=True, **one),
     ]
+
+
+def _lasting(config: PipelineConfig) -> dict[str, Any]:
+    """Tries for as long as a run that follows may last: no outage must end it, as the next one may be hours away."""
+    return {
+        "retries": math.ceil(follow_s(config) / FOLLOW_RETRY_DELAY_S),
+        "retry_delay": timedelta(seconds=FOLLOW_RETRY_DELAY_S),
+        "retry_exponential_backoff": BACKOFF,
+        "max_retry_delay": timedelta(seconds=FOLLOW_MAX_RETRY_DELAY_S),
+    }
 
 
 def _confirm(dag: DAG, config: PipelineConfig, *, starts_backfill: bool) -> ConfirmOperator:

@@ -62,12 +62,16 @@ class MergeCycle:
 
 @dataclass(slots=True)
 class MergeCycles:
-    """The cycles of one run; `drain_holder` is the name by which the run's drain holds the slot."""
+    """The cycles of one run; `drain_holder` is the name by which the run's drain holds the slot.
+
+    `between` is called between two of them, and while nothing is to be merged; says it True, they end, and may go on.
+    """
 
     run: Run
     window: Window
     drain_holder: str
     all_of_them: bool = False
+    between: Callable[[], bool] = lambda: False
     pause: Callable[[float], None] = time.sleep
     _failed_until: dict[str, float] = field(default_factory=dict, init=False)
     _drain_at: float = field(init=False)
@@ -76,10 +80,13 @@ class MergeCycles:
         self._drain_at = self.run.clock()
 
     def results(self, application: Application) -> Iterator[MergeCycle]:
-        """Merge until the run is over. Raises SparkApplicationFailed if the application ends before it has applied a
-        plan, or SparkApplicationTooLong if it takes longer for one than it may."""
+        """Merge until the run is over, or `between` says so.
+
+        Raises SparkApplicationFailed if the application ends before it has applied a plan, or SparkApplicationTooLong
+        if it takes longer for one than it may.
+        """
         with open_ledger(self.run.ledger, self.run.pipeline) as book:
-            while True:
+            while not self.between():
                 staged, tried_at = self._staged(book), self.run.clock()
                 is_over = self._is_over(book)
                 cycle = self._cycle(book, application)
@@ -91,6 +98,8 @@ class MergeCycles:
                 while self._staged(book) == staged and self.run.clock() - tried_at < AGAIN_S:
                     if application.has_ended():
                         raise SparkApplicationFailed(plan="that comes next", detail="it ended before there was one")
+                    if self.between():
+                        return
                     self.pause(LOOK_S)
 
     def _staged(self, book: Ledger) -> object:
