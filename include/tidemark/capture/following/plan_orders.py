@@ -59,13 +59,16 @@ class PlanOrders:
         self._beats += 1
         self._store.write_atomic(layout.beat_file(self._run.pipeline, self.attempt), str(self._beats).encode())
 
+    def beat_if_ours(self) -> None:
+        """A beat that is gone is not brought back."""
+        if self._is_ours():
+            self.beat()
+
     def keep_beating(self) -> None:
         while not self._ended.wait(BEAT_S):
             # A lake that is away for a moment is no end; the application waits longer than that.
             with suppress(Exception):
-                if not self._is_ours():
-                    return
-                self.beat()
+                self.beat_if_ours()
 
     def stop_beating(self) -> None:
         self._ended.set()
