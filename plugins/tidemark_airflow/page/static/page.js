@@ -342,6 +342,7 @@ function lagFigure(s) {
   if (!s.lag) return figure("Lag", "–", h("p", {}, s.unseen.ledger ? "the ledger cannot be seen" : "nothing was captured yet"));
   const kind = severityOf(s, "lag", "no run") ?? "";
   return figure("Lag", h("span", { class: kind }, duration(s.lag.s)), h("p", {}, s.lag.s ? `${bytes(s.lag.bytes)} of WAL to apply` : "no change waits", ", as of ", ago(s.lag.as_of)),
+    s.delays && h("p", { title: `what was merged since ${stamp(s.delays.since)}` }, `half of the changes took ${duration(s.delays.p50_s)} or less, 99 of 100 ${duration(s.delays.p99_s)}`),
     kind && s.lag.s > s.lag.max_s && h("p", { class: kind }, `more than max_lag_s, ${duration(s.lag.max_s)}`));
 }
 
@@ -662,7 +663,7 @@ function details(table) {
     view.status.backfills.filter((each) => each.table === table).map((each) => wholeBlock(each.purpose === "fill" ? "Backfill under way" : "Verify under way",
       meter(each.share, each.read_by ? "ok" : "warning"), progress(each))),
     block("Positions", pairs([["applied", h("code", {}, one.applied_lsn)], ["history", more.history_lsn && h("code", {}, more.history_lsn)], ["current", more.current_lsn && h("code", {}, more.current_lsn)],
-      ["behind", one.lag_bytes ? `${bytes(one.lag_bytes)} of WAL` : "level with what is staged"], ["waiting", one.waiting_batches ? `${counted(one.waiting_changes, "change")} in ${counted(one.waiting_batches, "batch")}, ${bytes(one.waiting_bytes)}` : ""],
+      ["behind", one.lag_bytes ? `${bytes(one.lag_bytes)} of WAL${one.lag_s ? `, ${duration(one.lag_s)}` : ""}` : "level with what is staged"], ["waiting", one.waiting_batches ? `${counted(one.waiting_changes, "change")} in ${counted(one.waiting_batches, "batch")}, ${bytes(one.waiting_bytes)}` : ""],
       ["due by choice", one.due_at && stamp(one.due_at)], ["merged now by", one.held_by], ["last change", one.changed_at && ago(one.changed_at)]])),
     block("Proof", one.parts ? pairs([["parts", `${one.proven_parts} of ${one.parts} proven`], ["through", one.verified_through && h("code", {}, one.verified_through)], ["oldest", one.verified_at && ago(one.verified_at)]]) : h("p", { class: "quiet" }, "Not proven yet.")),
     block("Delta tables", more.delta.length ? pairs(more.delta.map((each) => [each.kind, h("span", {}, `${each.rows === null ? "" : `${short(each.rows)} rows, `}${bytes(each.bytes)} in ${counted(each.files, "file")}, seen `, ago(each.as_of))])) : h("p", { class: "quiet" }, "Size and files are known after the first merge.")),
