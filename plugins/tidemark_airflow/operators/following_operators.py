@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong, is_of_no_table
+from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong, TidemarkError, is_of_no_table
 from tidemark.run import Run
 from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.wording import counted
 from tidemark_airflow import metrics
+from tidemark_airflow.driver import submission
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import tell
 from tidemark_airflow.operators.capture_operators import (
@@ -41,6 +42,7 @@ from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
 
 if TYPE_CHECKING:
+    from tidemark.capture.following.changed_file import ChangedFile
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
     from tidemark.capture.following.plan_orders import PlanOrders
     from tidemark.capture.following.window import Window
@@ -100,7 +102,6 @@ class FollowMergeOperator(MergeOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.following.changed_file import ChangedFile
         from tidemark.capture.following.merge_cycles import MergeCycles
-        from tidemark.capture.table_progress import summed
 
         run = run_of(self.config, context)
         file = ChangedFile(self.config)
@@ -112,11 +113,23 @@ class FollowMergeOperator(MergeOperator):
             all_of_them=self.all_by_hand and is_by_hand(context),
             between=lambda: watch.look(cycles.run) or file.newer() is not None,
         )
+        ingested, plans = self._until_over(cycles, file, watch, context)
+        events = self.emit(cycles.run, ingested, context)
+        self.log.info("%s; advanced: %s", counted(plans, "plan"), ", ".join(events) or "no table")
+        return {"plans": plans, "advanced": len(events)}
+
+    def _until_over(
+        self, cycles: MergeCycles, file: ChangedFile, watch: _Watch, context: Context
+    ) -> tuple[list[Ingested], int]:
+        """What all plans of the run did, summed up, and how many they were. One application after the other does them:
+        another one where the one before died, or the file says something else."""
+        from tidemark.capture.table_progress import summed
+
         ingested: list[Ingested] = []
         left, plans, failed = APPLICATIONS, 0, None
         while True:
             try:
-                with closing(self._merges(run, cycles, context)) as merges:
+                with closing(self._merges(cycles, context)) as merges:
                     for cycle in merges:
                         plans += 1
                         watch.has_merged = True
@@ -132,24 +145,22 @@ class FollowMergeOperator(MergeOperator):
             if (newer := file.newer()) is None:
                 break
             file.take_up(newer)
-            self.config, run = newer, run_of(newer, context)
-            cycles.run = run
+            self.config, cycles.run = newer, run_of(newer, context)
         if failed is not None:
             raise failed  # the last plan's, of driver or lake
-        events = self.emit(run, ingested, context)
-        self.log.info("%s; advanced: %s", counted(plans, "plan"), ", ".join(events) or "no table")
-        return {"plans": plans, "advanced": len(events)}
+        return ingested, plans
 
     def on_kill(self) -> None:
         """Airflow calls it, and the task goes on until it is ended by force: no other application takes over."""
         self.is_killed = True
         super().on_kill()
 
-    def _merges(self, run: Run, cycles: MergeCycles, context: Context) -> Generator[MergeCycle]:
+    def _merges(self, cycles: MergeCycles, context: Context) -> Generator[MergeCycle]:
         """Those of one application, which ends with them."""
         from tidemark.capture.following.plan_orders import plan_orders
         from tidemark.storage.store import Store
 
+        run = cycles.run
         with plan_orders(run, Store(run.config.lake, run.config.lake_access)) as orders:
             limit_s = cycles.window.left_s(run.now()) + run.config.merge.timeout_s + MERGE_SLACK_S
             application = _Application(self, orders, limit_s, context)
@@ -222,7 +233,8 @@ class _Watch:
             metrics.emit(examined)
             self.has_merged = False
         except Exception as failed:
-            self._operator.log.warning("How the pipeline stands was not seen: %s", type(failed).__name__)
+            said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
+            self._operator.log.warning("How the pipeline stands was not seen: %s", said)
         return False
 
     def _tell(self, message: str) -> None:
@@ -243,6 +255,7 @@ class _Application:
 
     def _run(self, context: Context) -> None:
         access = self._operator.config.lake_access
+        self._operator.driver_flags = submission.giving_memory_back()
         try:
             failure = self._operator.run_application(
                 "follow_plans", self._orders.manifest, self._orders.attempt, access, self._limit_s, context

@@ -44,7 +44,7 @@ def watched(tmp_path: Path) -> Watched:
 
 def test_a_file_that_says_the_same_in_other_words_has_not_changed(watched: Watched) -> None:
     assert watched.tables is None
-    watched.says(TEXT + "# a note\n")
+    watched.says("# a note\n" + TEXT)
     assert watched.tables is None
 
 

@@ -1,4 +1,4 @@
-"""Sees in the middle of a run that the pipeline file says something else than what the run works with: `ChangedFile`.
+"""Compares the pipeline file with what a run works with, in the middle of the run: `ChangedFile`.
 
 What tells where a pipeline's data is (names, connections, slot, lake) is left to the next run, and so is a file that is
 broken or not there.

@@ -35,7 +35,10 @@ from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
 
+# How often it is looked whether something was staged: less often the longer nothing was.
 LOOK_S: Final = 0.2
+LOOK_AT_REST_S: Final = 0.5
+LOOKS_PER_PAUSE: Final = 20
 # How often a plan is tried although nothing was staged: tables come due, are let go by others, or are un-parked.
 AGAIN_S: Final = 5.0
 FAILED_S: Final = 60.0
@@ -86,11 +89,13 @@ class MergeCycles:
         if it takes longer for one than it may.
         """
         with open_ledger(self.run.ledger, self.run.pipeline) as book:
+            merged_at = self.run.clock()
             while not self.between():
                 staged, tried_at = self._staged(book), self.run.clock()
                 is_over = self._is_over(book)
                 cycle = self._cycle(book, application)
                 if cycle is not None:
+                    merged_at = self.run.clock()
                     yield cycle
                     continue
                 if is_over:
@@ -100,7 +105,7 @@ class MergeCycles:
                         raise SparkApplicationFailed(plan="that comes next", detail="it ended before there was one")
                     if self.between():
                         return
-                    self.pause(LOOK_S)
+                    self.pause(min(LOOK_AT_REST_S, max(LOOK_S, (self.run.clock() - merged_at) / LOOKS_PER_PAUSE)))
 
     def _staged(self, book: Ledger) -> object:
         opened = generations.current(book)
