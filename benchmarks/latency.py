@@ -5,19 +5,25 @@ run every minute, or by runs of an hour that follow the source. Commits of one r
 do with the minute. A row can be read
 from the moment at which the log of its Delta table names the version that has it, so its latency is the time of that
 file less the time of the commit. Airflow and server are started for it and stopped behind it.
+
+The busy lines have 20 tables and 200 changes a second, in commits of ten, and say besides what all of Airflow's
+processes, drivers among them, took of CPU, and what they take when the source rests.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import psutil
 import psycopg
 
 from benchmarks import workloads
@@ -34,6 +40,13 @@ from tidemark.wait_log import Wait
 DATABASES: Final = ("latency", "latency_ledger", "airflow")
 BETWEEN_S: Final = 17.3  # two commits: the minute is met at every point of it
 WAIT_S: Final = 300
+TABLES: Final = 20
+COMMITS_S: Final = 20  # of ten changes each
+WARM_S: Final = 30  # of a busy source before what counts
+REST_S: Final = 60
+
+BY_MINUTES: Final = 'schedule: "* * * * *"'
+FOLLOWING: Final = 'schedule: "0 * * * *"\nfollow: {every: 2s}'
 
 FILE: Final = """\
 source: {{connection: latency_source, slot: latency, publication: latency}}
@@ -79,18 +92,18 @@ class Services(processes.Services):
 
 def pairs_of_runs(setting: Setting) -> Pairs:
     """A run every minute."""
-    return pairs(setting, 'schedule: "* * * * *"')
+    return pairs(setting, BY_MINUTES)
 
 
 def pairs_that_follow(setting: Setting) -> Pairs:
     """A run follows the source until the full hour, when the next one takes over."""
-    return pairs(setting, 'schedule: "0 * * * *"\nfollow: {every: 2s}', starts_it=True)
+    return pairs(setting, FOLLOWING, starts_it=True)
 
 
 def pairs(setting: Setting, way: str, *, starts_it: bool = False) -> Pairs:
     """One pair: the median of all commits. `starts_it`: the first run comes by hand."""
     lake = setting.folder / "lake"
-    with at_work(setting.folder, lake, way, starts_it=starts_it) as source:
+    with at_work(setting.folder, lake, way, starts_it=starts_it) as (source, _):
         log = lake / "latency" / "current" / "public" / "measurements" / "_delta_log"
         with psycopg.connect(source, autocommit=True) as connection:
             wait_for_slot(connection)
@@ -102,6 +115,152 @@ def pairs(setting: Setting, way: str, *, starts_it: bool = False) -> Pairs:
         took = sorted(applied_at(log, lsn) - at for at, lsn in committed)
     facts = {"least_s": took[0], "most_s": took[-1]}
     yield Pair(Taken(statistics.median(took)), facts=facts)
+
+
+def busy_pairs(setting: Setting, way: str, *, starts_it: bool) -> Pairs:
+    """One pair: the median of all commits of a source that is busy for `size` seconds, and what else it took."""
+    lake = setting.folder / "lake"
+    logs = [lake / "latency" / "current" / "public" / f"m{number}" / "_delta_log" for number in range(TABLES)]
+    with (
+        at_work(setting.folder, lake, way, starts_it=starts_it, create=create_many) as (source, services),
+        psycopg.connect(source, autocommit=True) as connection,
+    ):
+        wait_for_slot(connection)
+        first = [change(connection, number) for number in range(TABLES)]
+        for log, (_, lsn) in zip(logs, first, strict=True):
+            applied_at(log, lsn)  # the first rows make the tables
+        be_busy(connection, WARM_S)
+        with Processes(services) as in_use:
+            committed = be_busy(connection, setting.size)
+            taken = in_use.taken_s()
+        took = sorted(at - when for when, at in zip(*applied(logs, committed), strict=True))
+        time.sleep(REST_S / 2)
+        with Processes(services) as at_rest:
+            time.sleep(REST_S)
+            rest, memory = at_rest.taken_s(), at_rest.memory_mb()
+    facts = {
+        "p99_s": took[len(took) * 99 // 100],
+        "most_s": took[-1],
+        "cpu_cores": sum(taken.values()) / setting.size,
+        "rest_cpu_cores": sum(rest.values()) / REST_S,
+    }
+    facts |= {f"{kind}_cpu_cores": seconds / setting.size for kind, seconds in taken.items()}
+    facts |= {f"rest_{kind}_cpu_cores": seconds / REST_S for kind, seconds in rest.items()}
+    facts |= {f"rest_{kind}_mb": mb for kind, mb in memory.items()}
+    yield Pair(Taken(statistics.median(took)), facts=facts)
+
+
+def create_many(connection: psycopg.Connection[Any]) -> None:
+    for number in range(TABLES):
+        connection.execute(f"CREATE TABLE m{number} ({workloads.COLUMNS})".encode())
+
+
+def be_busy(connection: psycopg.Connection[tuple[object, ...]], seconds: float) -> list[tuple[int, float, Lsn]]:
+    """The commits of so many seconds: table, when, and below which LSN."""
+    began, committed = time.monotonic(), []
+    for number in range(round(seconds * COMMITS_S)):
+        time.sleep(max(0.0, began + number / COMMITS_S - time.monotonic()))
+        table = number % TABLES
+        committed.append((table, *change(connection, table)))
+    return committed
+
+
+def change(connection: psycopg.Connection[tuple[object, ...]], table: int) -> tuple[float, Lsn]:
+    """Seven new rows and three changed ones in one transaction; when, and below which LSN its commit lies."""
+    with connection.transaction():
+        last = number_of(connection.execute(f"SELECT coalesce(max(id), 0) FROM m{table}".encode()).fetchone())
+        connection.execute(f"INSERT INTO m{table} {workloads.ROWS}".encode(), (last + 1, last + 7))
+        connection.execute(f"UPDATE m{table} SET price = price + 1 WHERE id > {last - 3} AND id <= {last}".encode())
+    at = time.time()
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return at, Lsn.parse(str(row[0]))
+
+
+def number_of(row: tuple[object, ...] | None) -> int:
+    assert row is not None
+    return int(str(row[0]))
+
+
+def applied(logs: list[Path], committed: Iterable[tuple[int, float, Lsn]]) -> tuple[list[float], list[float]]:
+    """When each was committed, and when it could be read."""
+    commits, moments = list(committed), []
+    newest = {table: lsn for table, _, lsn in commits}
+    for table, lsn in newest.items():
+        applied_at(logs[table], lsn)
+    versions = {table: list(versions_of(logs[table])) for table in newest}
+    for table, _, lsn in commits:
+        moments.append(next(at for at, end in versions[table] if end >= int(lsn)))
+    return [at for _, at, _ in commits], moments
+
+
+def versions_of(log: Path) -> Iterator[tuple[float, int]]:
+    """When each version was written, and up to which LSN the table has everything with it."""
+    for version in sorted(log.glob("*.json")):
+        ends = [json.loads(line).get("txn", {}).get("version", -1) for line in version.read_text().splitlines()]
+        yield version.stat().st_mtime, max(map(int, ends))
+
+
+@dataclass
+class Processes:
+    """What all processes of Airflow take of CPU while the block runs; those that live for less than a second may be
+    missed. `java` are the drivers, `tasks` what runs a task, `airflow` the rest."""
+
+    services: processes.Services
+    seen: dict[tuple[int, float], tuple[str, float, float]] = field(default_factory=dict)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Processes:
+        self.look(begins=True)
+        self.thread = threading.Thread(target=self.keep_looking, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+    def keep_looking(self) -> None:
+        while not self.ended.wait(0.5):
+            self.look()
+
+    def all_of_them(self) -> Iterator[psutil.Process]:
+        for root in self.services.processes:
+            with suppress(psutil.Error):
+                process = psutil.Process(root.pid)
+                yield process
+                yield from process.children(recursive=True)
+
+    def look(self, *, begins: bool = False) -> None:
+        for process in self.all_of_them():
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                now, at = times.user + times.system, (process.pid, process.create_time())
+                kind, first, _ = self.seen.get(at, (kind_of(process), now if begins else 0.0, 0.0))
+                self.seen[at] = (kind, first, now)
+
+    def taken_s(self) -> dict[str, float]:
+        self.look()
+        taken = dict.fromkeys(("airflow", "tasks", "java"), 0.0)
+        for kind, first, last in self.seen.values():
+            taken[kind] += last - first
+        return taken
+
+    def memory_mb(self) -> dict[str, float]:
+        """What they have for themselves, and their share of what they have in common."""
+        memory = dict.fromkeys(("airflow", "tasks", "java"), 0.0)
+        for process in self.all_of_them():
+            with suppress(psutil.Error):
+                memory[kind_of(process)] += process.memory_full_info().pss / 2**20
+        return memory
+
+
+def kind_of(process: psutil.Process) -> str:
+    words = " ".join(process.cmdline())
+    if process.name() == "java":
+        return "java"
+    # Of a task runs: who supervises it, what it does, spark-submit, and the driver's Python.
+    return "tasks" if any(word in words for word in ("task", "spark", "worker -- LocalExecutor: ")) else "airflow"
 
 
 def wait_for_slot(connection: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -134,8 +293,15 @@ def applied_at(log: Path, lsn: Lsn) -> float:
 
 
 @contextmanager
-def at_work(folder: Path, lake: Path, way: str, *, starts_it: bool) -> Iterator[str]:
-    """Server and Airflow with the pipeline, its DAG known and not paused; yields the source."""
+def at_work(
+    folder: Path,
+    lake: Path,
+    way: str,
+    *,
+    starts_it: bool,
+    create: Callable[[psycopg.Connection[Any]], None] = workloads.create,
+) -> Iterator[tuple[str, Services]]:
+    """Server and Airflow with the pipeline, its DAG known and not paused; yields the source, and what runs."""
     services = Services(this_checkout(), folder=folder)
     services.pipelines.mkdir(parents=True)
     (services.pipelines / "latency.yaml").write_text(FILE.format(lake=lake, way=way))
@@ -148,7 +314,7 @@ def at_work(folder: Path, lake: Path, way: str, *, starts_it: bool) -> Iterator[
             processes.create_database(services, database)
         source = server.conninfo(DATABASES[0])
         with psycopg.connect(source, autocommit=True) as connection:
-            workloads.create(connection)
+            create(connection)
         processes.start_airflow(services, Steps())
         api = AirflowApi(services.ui, processes.UI_USER, services.ui_password)
         waiting = Wait(WAIT_S, every_s=1)
@@ -157,7 +323,7 @@ def at_work(folder: Path, lake: Path, way: str, *, starts_it: bool) -> Iterator[
                 raise Refused("Airflow does not know the DAG")
         if starts_it:
             api.trigger("latency_capture")
-        yield source
+        yield source, services
     finally:
         processes.stop_airflow(services)
         server.remove()
@@ -181,6 +347,24 @@ BENCHMARKS = (
         unit="commits",
         sizes={"tiny": 1, "small": 10, "full": 30},
         pairs=pairs_that_follow,
+    ),
+    Benchmark(
+        name="latency-busy",
+        what="200 changes a second in 20 tables, commit to readable in Delta, one-minute schedule, median",
+        beside="",
+        goals=(Goal("seconds", 60),),
+        unit="seconds",
+        sizes={"tiny": 20, "small": 180, "full": 900},
+        pairs=partial(busy_pairs, way=BY_MINUTES, starts_it=False),
+    ),
+    Benchmark(
+        name="latency-busy-following",
+        what="200 changes a second in 20 tables, commit to readable in Delta, every: 2s, median",
+        beside="",
+        goals=(Goal("seconds", 4),),
+        unit="seconds",
+        sizes={"tiny": 20, "small": 180, "full": 900},
+        pairs=partial(busy_pairs, way=FOLLOWING, starts_it=True),
     ),
 )
 

@@ -1,13 +1,18 @@
 """Apply merge plans as they come: `follow_plans.py --manifest URI-of-the-beat` -> of each what merge_batch.py makes of
 one plan, by one session that stays warm.
 
+It says of a plan how many tables it brought how far, and of a table only what is wrong with it: the lines of every
+table and plan would be a gigabyte a day in the task's log.
+
 It ends with 0 at the last order. If the operator is gone, or the driver itself cannot work, it ends with 1, and nothing
 is said of the plan that it was at.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,6 +24,9 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark.target.application import run_application
+from tidemark.wording import counted
+
+log = logging.getLogger(__name__)
 
 NEEDS = "tidemark.target.merge"
 
@@ -29,8 +37,13 @@ def run(spark: SparkSession, uri: str) -> None:
     from tidemark.target.ordered_plans import ordered_plans
 
     for plan in ordered_plans(spark, uri):
-        apply_and_leave_result(spark, plan)
+        began = time.monotonic()
+        result = apply_and_leave_result(spark, plan)
+        failed = sum(table.error is not None for table in result.tables)
+        said = f", {failed} with an error" if failed else ""
+        log.info("%s: %s%s, %.1f s", result.plan, counted(len(result.tables), "table"), said, time.monotonic() - began)
 
 
 if __name__ == "__main__":
+    logging.getLogger("tidemark.target").setLevel(logging.WARNING)
     sys.exit(run_application("tidemark_merge", "Apply merge plans of Tidemark as they come.", run, needs=NEEDS))

@@ -36,11 +36,10 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
-from tidemark.capture.following.window import LEAST_S, OTHERWISE_S
+from tidemark.capture.following.window import longest_s
 from tidemark.config import PipelineConfig
 from tidemark.config.file_reader import read_all
 from tidemark.config.problems import Problem
-from tidemark.config.schedule import longest_gap_s
 from tidemark.errors import PipelinesNotFound
 from tidemark_airflow import deadlines, offered_tables
 from tidemark_airflow.assets import pipeline_alias
@@ -76,9 +75,9 @@ PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 RETRIES = 2
 MERGE_RETRIES = 1
-# A task that follows the source goes on where it was, and may meet several outages in its time.
-FOLLOW_RETRIES = 10
+# A task that follows the source goes on where it was.
 FOLLOW_RETRY_DELAY_S = 10
+FOLLOW_MAX_RETRY_DELAY_S = 30
 RETRY_DELAY_S = 30
 # A reader may work for hours and loses little when it is ended: its tries outlast an outage of about an hour.
 READ_RETRIES = 10
@@ -177,7 +176,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
         tags=["tidemark", config.pipeline],
     )
     one: dict[str, Any] = {"dag": dag, "config": config}
-    preflight = PreflightOperator(task_id="preflight", **one)
+    preflight = PreflightOperator(task_id="preflight", **one, **({} if config.follow is None else _lasting(config)))
     health = HealthOperator(task_id="health", trigger_rule=TriggerRule.ALL_DONE, **one)
     if config.follow is not None:
         chain(preflight, _following(dag, config), _confirm(dag, config, starts_backfill=True), health)
@@ -197,14 +196,23 @@ def _following(dag: DAG, config: PipelineConfig) -> list[BaseOperator]:
         "dag": dag,
         "config": config,
         "max_active_tis_per_dag": 1,
-        "retries": FOLLOW_RETRIES,
-        "retry_delay": timedelta(seconds=FOLLOW_RETRY_DELAY_S),
+        **_lasting(config),
     }
-    longest = timedelta(seconds=follow_s(config) + config.merge.timeout_s + MERGE_SLACK_S)
+    longest = timedelta(seconds=longest_s(config) + config.merge.timeout_s + MERGE_SLACK_S)
     return [
         FollowDrainOperator(task_id=DRAIN_TASK, **one),
         FollowMergeOperator(task_id="merge", execution_timeout=longest, all_by_hand=True, **one),
     ]
+
+
+def _lasting(config: PipelineConfig) -> dict[str, Any]:
+    """Tries for as long as a run that follows may last: no outage must end it, as the next one may be hours away."""
+    return {
+        "retries": math.ceil(longest_s(config) / FOLLOW_RETRY_DELAY_S),
+        "retry_delay": timedelta(seconds=FOLLOW_RETRY_DELAY_S),
+        "retry_exponential_backoff": BACKOFF,
+        "max_retry_delay": timedelta(seconds=FOLLOW_MAX_RETRY_DELAY_S),
+    }
 
 
 def _confirm(dag: DAG, config: PipelineConfig, *, starts_backfill: bool) -> ConfirmOperator:
@@ -380,14 +388,7 @@ def run_timeout_s(config: PipelineConfig) -> int:
     # Where there is but one worker, applications follow each other.
     merges = (MERGE_RETRIES + 1) * config.merge.applications * (config.merge.timeout_s + MERGE_SLACK_S)
     confirms = (RETRIES + 1) * slot_wait_s(config)
-    return follow_s(config) + bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + confirms + SLACK_S
-
-
-def follow_s(config: PipelineConfig) -> int:
-    """The longest that a run of the pipeline follows the source; 0 where none does."""
-    if config.follow is None:
-        return 0
-    return math.ceil(longest_gap_s(config.schedule) or OTHERWISE_S) + LEAST_S
+    return longest_s(config) + bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + confirms + SLACK_S
 
 
 def broken_dag(dag_id: str, problems: list[str]) -> DAG:

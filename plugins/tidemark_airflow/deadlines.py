@@ -15,6 +15,7 @@ import logging
 import sys
 from typing import Any, Final
 
+from tidemark.capture.following.window import longest_s
 from tidemark.config import PipelineConfig
 from tidemark.config.schedule import longest_silence_s
 from tidemark_airflow.connections import conninfo_in_triggerer
@@ -34,7 +35,9 @@ def of_capture(config: PipelineConfig) -> Any:
     if sys.argv[1:3] == ["dags", "test"]:
         return None
     silence_s = longest_silence_s(config)
-    return None if silence_s is None else after(config, max(silence_s, config.alerts.max_lag_s) + SLACK_S)
+    if silence_s is None:
+        return None
+    return after(config, longest_s(config) + max(silence_s, config.alerts.max_lag_s) + SLACK_S)
 
 
 def after(config: PipelineConfig, seconds: float) -> Any:

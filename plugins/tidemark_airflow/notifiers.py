@@ -7,8 +7,21 @@ notifier: a class, or a function of three lines where the notifier calls its tex
 
 from __future__ import annotations
 
+import logging
+
 from airflow.sdk import Context
 from airflow.sdk.module_loading import import_string
+
+from tidemark.config import PipelineConfig
+
+log = logging.getLogger(__name__)
+
+
+def tell(config: PipelineConfig, message: str, context: Context) -> None:
+    """Have the pipeline's notifier say it, if it has one, and the log in any case. Raises what the notifier raises."""
+    log.warning("Told: %s", message)
+    if config.alerts.notifier is not None:
+        notify(config.alerts.notifier, message, context)
 
 
 def notify(path: str, message: str, context: Context) -> None:

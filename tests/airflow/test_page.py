@@ -231,6 +231,8 @@ def test_the_page_loads_nothing_from_elsewhere_and_stands_in_no_other_sites_fram
 def test_status_details_and_figures_are_those_of_the_ledger(site: Site) -> None:
     shown = site.ask("/tidemark/api/pipelines/shop")[1]
     assert shown["rates"]["changes_min"] > 100
+    assert shown["delays"] is None or shown["delays"]["p50_s"] <= shown["delays"]["p99_s"]
+    assert max(table["lag_s"] for table in shown["tables"]) == pytest.approx(shown["lag"]["s"], abs=1)
     assert Lsn.parse(shown["positions"]["applied_lsn"]) < Lsn.parse(shown["positions"]["staged_lsn"])
     details = site.ask("/tidemark/api/pipelines/shop/table?table=shop.orders")[1]
     assert details["unfit"] == {"total": 9}

@@ -20,7 +20,7 @@ from tidemark.capture.confirm import confirm
 from tidemark.capture.following.merge_cycles import MergeCycles
 from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
 from tidemark.config import TableRule
-from tidemark.errors import PlanMissing, SparkApplicationFailed
+from tidemark.errors import LeaseLost, PlanMissing, SparkApplicationFailed
 from tidemark.ledger import leases
 from tidemark.target.ordered_plans import ordered_plans
 
@@ -158,6 +158,16 @@ def test_a_merge_whose_application_dies_fails_and_the_next_one_goes_on(shop: Env
         follower.end()
     second.end()
     assert is_level(shop)
+
+
+def test_an_operator_that_outlives_its_successor_orders_nothing_more(shop: Environment) -> None:
+    with plan_orders(shop.task("merge"), shop.store) as first:
+        first.order("a plan")
+        with plan_orders(shop.task("merge"), shop.store) as second:
+            first.beat_if_ours()
+            with pytest.raises(LeaseLost):
+                first.order("another plan")
+            assert shop.store.list(f"{shop.config.pipeline}/following") == [second.attempt]
 
 
 def test_an_application_whose_operator_is_silent_ends(shop: Environment, spark: SparkSession) -> None:

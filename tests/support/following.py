@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from sandbox.services.postgres import wait_for
 from tests.support.pipeline import Place
 from tidemark.capture.drain import DrainResult
-from tidemark.capture.following.drain_cycles import follow
+from tidemark.capture.following.drain_cycles import RunFile, follow
 from tidemark.capture.following.window import Window
 from tidemark.lsn import Lsn
 
@@ -16,7 +16,7 @@ from tidemark.lsn import Lsn
 class Follower:
     """A drain that follows the source on a thread, until the test says that its window is over."""
 
-    def __init__(self, pipeline: Place, run_id: str, every_s: float) -> None:
+    def __init__(self, pipeline: Place, run_id: str, every_s: float, file: RunFile | None = None) -> None:
         self.pipeline = pipeline
         self.ends_at = datetime.now(UTC) + timedelta(hours=1)
         self.is_over = False
@@ -24,6 +24,7 @@ class Follower:
         self.error: BaseException | None = None
         self.run = pipeline.task("drain", run_id, now=self.now)
         self.window = Window(self.ends_at, every_s)
+        self.file = file
         self.thread = threading.Thread(target=self._follow)
         self.thread.start()
 
@@ -32,7 +33,7 @@ class Follower:
 
     def _follow(self) -> None:
         try:
-            self.result = follow(self.run, self.window, wait_s=30)
+            self.result = follow(self.run, self.window, wait_s=30, file=self.file)
         except BaseException as failed:
             self.error = failed
 

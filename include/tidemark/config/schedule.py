@@ -88,11 +88,17 @@ def next_after(schedule: str | None, moment: datetime) -> datetime | None:
     return None
 
 
+def longest_unread_s(config: PipelineConfig) -> float | None:
+    """How long the source may go unread: between two runs, None if the schedule does not say. A run that follows reads
+    all the time, and while nothing happens its heartbeats say so."""
+    return longest_gap_s(config.schedule) if config.follow is None else float(config.bounds.heartbeat_s)
+
+
 def longest_silence_s(config: PipelineConfig) -> float | None:
     """How long nothing may be staged before the capture counts as standing still; None if its schedule does not say.
 
     An idle pipeline writes a heartbeat every `heartbeat_s`, its runs that they looked, and one may fail."""
-    gap_s = longest_gap_s(config.schedule)
+    gap_s = longest_unread_s(config)
     return None if gap_s is None else 2 * max(gap_s, config.bounds.heartbeat_s) + config.bounds.run_s
 
 

@@ -24,7 +24,7 @@ class TableRule:
     leave_out: tuple[str, ...] = ()
     mask: dict[str, Literal["null", "sha256"]] = field(default_factory=dict)
     target: dict[str, str] = field(default_factory=dict)
-    line: int = 0
+    line: int = field(default=0, compare=False)  # of the file
     clear: tuple[str, ...] = ()
     evolve: Evolve | None = None
 

@@ -24,6 +24,7 @@ from tidemark.formats.upkeep_plan import Step, UpkeepPlan, UpkeepResult
 from tidemark.ledger import leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.leases import Lease
 from tidemark.ledger.observations import table_sizes
 from tidemark.ledger.observations.table_sizes import DeltaTable
 from tidemark.ledger.retention import retirement
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 # Every so many days VACUUM looks for files that no version of a table ever named: those of drivers that died.
 THOROUGH_DAYS: Final = 7
+# How long maintenance waits for the tables of a group; a plan of a merge that follows takes seconds.
+WAIT_S: Final = 60.0
 
 
 def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
@@ -86,12 +89,13 @@ def _is_thorough(now: datetime) -> bool:
 
 @contextmanager
 def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
-    """A plan for those tables of the group that nobody merges now, leased while the block runs; None for none. Raises
-    what `lake_folder.require` raises."""
+    """A plan for the tables of the group, leased while the block runs; after `WAIT_S` for those of them that nobody
+    merges then, None for none. A merge that follows lets go of what is waited for. Raises what `lake_folder.require`
+    raises."""
     names = {leases.of_table(table): table for table in group}
     with ExitStack() as stack:
         try:
-            lease = stack.enter_context(leases.hold_free(run.ledger, run.pipeline, names, run.holder))
+            lease = stack.enter_context(_leased(run, names))
         except LeaseTaken as busy:
             log.info("Left to the next run: %s", busy)
             yield None
@@ -101,6 +105,17 @@ def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
         with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
             store = _own_store(run, book)
         yield _plan(run, store, "current", [names[name] for name in lease.names])
+
+
+@contextmanager
+def _leased(run: Run, names: Collection[str]) -> Iterator[Lease]:
+    """All of them, or those that are free when the wait is over."""
+    with ExitStack() as stack:
+        try:
+            lease = stack.enter_context(leases.hold(run.ledger, run.pipeline, names, run.holder, wait_s=WAIT_S))
+        except LeaseTaken:
+            lease = stack.enter_context(leases.hold_free(run.ledger, run.pipeline, names, run.holder))
+        yield lease
 
 
 def _own_store(run: Run, ledger: Ledger) -> Store:

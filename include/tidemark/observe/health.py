@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from tidemark.capture import deferral
 from tidemark.config import PipelineConfig
-from tidemark.config.schedule import longest_gap_s, longest_silence_s
+from tidemark.config.schedule import longest_silence_s, longest_unread_s
 from tidemark.errors import TidemarkError
 from tidemark.findings import listed
 from tidemark.ledger.captured.successors import is_built_by_capture
@@ -176,7 +176,7 @@ def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = u
 
 def is_unread(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> bool:
     """Whether a run is missing, so that changes may wait in WAL that nobody has read."""
-    gap_s = longest_gap_s(config.schedule)
+    gap_s = longest_unread_s(config)
     return now - ledger.level_through > timedelta(seconds=config.alerts.max_lag_s if gap_s is None else 2 * gap_s)
 
 
@@ -261,7 +261,7 @@ def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iter
     if first_steps.has_never_run(ledger):
         return
     last = ledger.level_through
-    gap_s = longest_gap_s(config.schedule)
+    gap_s = longest_unread_s(config)
     longest_s = longest_silence_s(config)
     dag = f"{config.pipeline}_capture"
     if gap_s is None or longest_s is None:

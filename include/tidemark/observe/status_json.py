@@ -18,6 +18,7 @@ from tidemark.ledger.captured.definition_changes import DefinitionChange
 from tidemark.ledger.captured.put_aside import PutAside
 from tidemark.ledger.captured.table_details import TableDetails
 from tidemark.ledger.captured.tables import TableRow
+from tidemark.ledger.observations.delays import Delays
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.staged.plans import LastMerge
 from tidemark.lsn import Lsn
@@ -227,6 +228,13 @@ def _lag(status: Status) -> dict[str, Any]:
     }
 
 
+def delays(present: Delays | None) -> dict[str, Any] | None:
+    """From a commit to its Delta table, median and worst hundredth of what was merged since a moment."""
+    if present is None:
+        return None
+    return {"p50_s": present.p50_s, "p99_s": present.p99_s, "since": _time(present.since)}
+
+
 def _generation(ledger: PipelineStatus) -> dict[str, Any]:
     generation = ledger.generation
     return {
@@ -301,9 +309,16 @@ def _tables(status: Status, health: Health) -> Iterator[dict[str, Any]]:
         name = table.table
         yield {
             **_table(table, name, health.states[table.table], worst.get(name)),
+            "lag_s": _lag_of(table, status.now),
             "due_at": _time(status.due_at(table)),
             "held_by": status.held_by(table),
         }
+
+
+def _lag_of(table: TableStatus, now: datetime) -> float:
+    """The age of its oldest staged change that is not applied; 0 without one."""
+    oldest = None if table.backlog is None else table.backlog.oldest_change_at
+    return 0.0 if oldest is None else max((now - oldest).total_seconds(), 0.0)
 
 
 def _table(table: TableStatus, name: str, state: str, worst: Concern | None) -> dict[str, Any]:

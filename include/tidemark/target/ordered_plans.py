@@ -26,9 +26,11 @@ from tidemark.target.merge_failures import is_gone
 # How long the beat may stand still.
 ALONE_S: Final = 60.0
 _BEAT_S: Final = 5.0
-# How often the next order is looked for; each look at an object store is a request.
+# How often the next order is looked for: less often the longer there was none. Each look at an object store is a
+# request.
 _LOOK_S: Final = 0.05
-_LOOK_AT_OBJECTS_S: Final = 0.5
+_LOOK_AT_REST_S: Final = 0.5
+_LOOKS_PER_PAUSE: Final = 20
 
 
 def ordered_plans(
@@ -41,8 +43,9 @@ def ordered_plans(
 ) -> Iterator[str]:
     """The URIs of the plans, in order, each as soon as it is there. Raises PlanMissing where the operator is gone."""
     folder = beat_uri.rpartition("/")[0]
-    look_s = _LOOK_AT_OBJECTS_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _LOOK_S
+    at_least_s = _LOOK_AT_REST_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _LOOK_S
     number, beat, beat_at, looked_at = 1, None, clock(), float("-inf")
+    ordered_at = clock()
     while True:
         order = _read(spark, f"{folder}/{layout.order(number)}")
         if order == "":
@@ -50,7 +53,7 @@ def ordered_plans(
         if order is not None:
             yield order
             number += 1
-            beat_at = looked_at = clock()  # a plan may take longer than a beat may stand still
+            beat_at = looked_at = ordered_at = clock()  # a plan may take longer than a beat may stand still
             continue
         if clock() - looked_at >= _BEAT_S:
             looked_at = clock()
@@ -59,7 +62,7 @@ def ordered_plans(
                 beat_at = clock()
             if beat is None or clock() - beat_at > alone_s:
                 raise PlanMissing(plan=beat_uri)
-        sleep(look_s)
+        sleep(min(_LOOK_AT_REST_S, max(at_least_s, (clock() - ordered_at) / _LOOKS_PER_PAUSE)))
 
 
 def _read(spark: SparkSession, uri: str) -> str | None:

@@ -31,7 +31,7 @@ from tidemark.errors import (
     SparkApplicationTooLong,
     TidemarkError,
 )
-from tidemark.findings import listed
+from tidemark.findings import Report, listed
 from tidemark.formats.layout import plan_file, result_file
 from tidemark.run import Run
 from tidemark.spark_submit import jar_download, spark_jars
@@ -110,21 +110,28 @@ def skip_unless_begun(run: Run) -> None:
         raise AirflowSkipException(f"{run.pipeline}_capture has not run yet: there is nothing to do")
 
 
+def preflighted(run: Run) -> Report:
+    """A preflight as the tasks of a run make it."""
+    from tidemark.capture.preflight.preflight_report import preflight
+
+    config = run.config
+    return preflight(
+        run,
+        spark=spark_connection(config.spark_connection),
+        jars=spark_jars.jars(config.lake, os.environ, config.spark_conf) or "",
+        only_new_notes=True,
+    )
+
+
 class PreflightOperator(PipelineOperator):
     """Looks at source, ledger, lake and Spark before anything is touched, and says everything that is wrong at once."""
 
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
-        from tidemark.capture.preflight.preflight_report import preflight
         from tidemark.capture.preflight.table_findings import NO_TABLE_YET
 
-        report = preflight(
-            run_of(self.config, context),
-            spark=spark_connection(self.config.spark_connection),
-            jars=spark_jars.jars(self.config.lake, os.environ, self.config.spark_conf) or "",
-            only_new_notes=True,
-        )
+        report = preflighted(run_of(self.config, context))
         self.log.info("%s", report)
         report.raise_for_errors()
         for finding in report.findings:

@@ -11,6 +11,7 @@ they wait themselves.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator
 from contextlib import closing, suppress
 from contextvars import copy_context
@@ -20,16 +21,20 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong, is_of_no_table
+from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong, TidemarkError, is_of_no_table
 from tidemark.run import Run
 from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.wording import counted
+from tidemark_airflow import metrics
+from tidemark_airflow.driver import submission
 from tidemark_airflow.failures import guarded
+from tidemark_airflow.notifiers import tell
 from tidemark_airflow.operators.capture_operators import (
     MERGE_SLACK_S,
     MergeOperator,
     holder,
     is_by_hand,
+    preflighted,
     run_of,
     slot_wait_s,
 )
@@ -37,6 +42,7 @@ from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
 
 if TYPE_CHECKING:
+    from tidemark.capture.following.changed_file import ChangedFile
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
     from tidemark.capture.following.plan_orders import PlanOrders
     from tidemark.capture.following.window import Window
@@ -47,6 +53,7 @@ DRAIN_TASK = "drain"
 # of a machine leaves an archive of classes then.
 APPLICATIONS = 3
 ENDING_S = 120
+WATCH_S = 60
 
 
 def window(config: PipelineConfig, context: Context) -> Window:
@@ -60,7 +67,8 @@ def window(config: PipelineConfig, context: Context) -> Window:
 
 
 class FollowDrainOperator(PipelineOperator):
-    """Reads the slot into staging, batch by batch over one connection, until the run's window is over."""
+    """Reads the slot into staging, batch by batch over one connection, until the run's window is over. What a changed
+    pipeline file says is looked at as a preflight does, and taken up if that finds no error."""
 
     @guarded
     @timed
@@ -69,7 +77,8 @@ class FollowDrainOperator(PipelineOperator):
         from tidemark.capture.following.drain_cycles import follow
 
         run = run_of(self.config, context, salted=True)
-        drained = follow(run, window(self.config, context), wait_s=slot_wait_s(self.config))
+        file = _PreflightedFile(self, context)
+        drained = follow(run, window(self.config, context), wait_s=slot_wait_s(self.config), file=file)
         self.log.info(
             "Staged %s in %s, up to %s",
             counted(drained.rows, "change"),
@@ -91,45 +100,67 @@ class FollowMergeOperator(MergeOperator):
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
+        from tidemark.capture.following.changed_file import ChangedFile
         from tidemark.capture.following.merge_cycles import MergeCycles
-        from tidemark.capture.table_progress import summed
 
         run = run_of(self.config, context)
+        file = ChangedFile(self.config)
+        watch = _Watch(self, context)
         cycles = MergeCycles(
             run,
             window(self.config, context),
             holder(context, DRAIN_TASK),
             all_of_them=self.all_by_hand and is_by_hand(context),
+            between=lambda: watch.look(cycles.run) or file.newer() is not None,
         )
-        ingested: list[Ingested] = []
-        left, plans = APPLICATIONS, 0
-        while left:
-            try:
-                with closing(self._merges(run, cycles, context)) as merges:
-                    for cycle in merges:
-                        left, plans = APPLICATIONS, plans + 1
-                        ingested = [summed([*ingested, *cycle.ingested])]
-                        _raise_what_is_of_no_table(cycle)
-                break
-            except SparkApplicationFailed as failed:
-                left -= 1
-                if not left or self.is_killed:
-                    raise
-                self.log.warning("%s. Another application takes over.", failed)
-        events = self.emit(run, ingested, context)
+        ingested, plans = self._until_over(cycles, file, watch, context)
+        events = self.emit(cycles.run, ingested, context)
         self.log.info("%s; advanced: %s", counted(plans, "plan"), ", ".join(events) or "no table")
         return {"plans": plans, "advanced": len(events)}
+
+    def _until_over(
+        self, cycles: MergeCycles, file: ChangedFile, watch: _Watch, context: Context
+    ) -> tuple[list[Ingested], int]:
+        """What all plans of the run did, summed up, and how many they were. One application after the other does them:
+        another one where the one before died, or the file says something else."""
+        from tidemark.capture.table_progress import summed
+
+        ingested: list[Ingested] = []
+        left, plans, failed = APPLICATIONS, 0, None
+        while True:
+            try:
+                with closing(self._merges(cycles, context)) as merges:
+                    for cycle in merges:
+                        plans += 1
+                        watch.has_merged = True
+                        ingested = [summed([*ingested, *cycle.ingested])]
+                        _raise_what_is_of_no_table(cycle)
+                        left, failed = APPLICATIONS, None
+            except SparkApplicationFailed as raised:
+                left, failed = left - 1, raised
+                if not left or self.is_killed:
+                    raise
+                self.log.warning("%s. Another application takes over.", raised)
+                continue
+            if (newer := file.newer()) is None:
+                break
+            file.take_up(newer)
+            self.config, cycles.run = newer, run_of(newer, context)
+        if failed is not None:
+            raise failed  # the last plan's, of driver or lake
+        return ingested, plans
 
     def on_kill(self) -> None:
         """Airflow calls it, and the task goes on until it is ended by force: no other application takes over."""
         self.is_killed = True
         super().on_kill()
 
-    def _merges(self, run: Run, cycles: MergeCycles, context: Context) -> Generator[MergeCycle]:
+    def _merges(self, cycles: MergeCycles, context: Context) -> Generator[MergeCycle]:
         """Those of one application, which ends with them."""
         from tidemark.capture.following.plan_orders import plan_orders
         from tidemark.storage.store import Store
 
+        run = cycles.run
         with plan_orders(run, Store(run.config.lake, run.config.lake_access)) as orders:
             limit_s = cycles.window.left_s(run.now()) + run.config.merge.timeout_s + MERGE_SLACK_S
             application = _Application(self, orders, limit_s, context)
@@ -140,6 +171,74 @@ class FollowMergeOperator(MergeOperator):
                 raise
             finally:
                 application.end()
+
+
+class _PreflightedFile:
+    """The pipeline file of a drain that goes on for long."""
+
+    def __init__(self, operator: FollowDrainOperator, context: Context) -> None:
+        from tidemark.capture.following.changed_file import ChangedFile
+
+        self._log = operator.log
+        self._context = context
+        self._file = ChangedFile(operator.config)
+
+    def has_changed(self) -> bool:
+        return self._file.newer() is not None
+
+    def taken_up(self, run: Run) -> Run:
+        """A try that begins with a file that no preflight saw does what preflight does; raises what that finds."""
+        newer = self._file.newer()
+        if newer is None:
+            if not _is_in_force(run):
+                preflighted(run).raise_for_errors()
+            return run
+        other = run_of(newer, self._context, salted=True)
+        report = preflighted(other)
+        if report.errors:
+            self._log.error("%s\nThe run goes on with the file as it was.", report)
+            self._file.refuse()
+            return run
+        self._log.info("%s", report)
+        self._file.take_up(newer)
+        return other
+
+
+def _is_in_force(run: Run) -> bool:
+    from tidemark.ledger import pipeline_files
+    from tidemark.ledger.connection import open_ledger
+
+    with open_ledger(run.ledger, run.pipeline) as book:
+        return pipeline_files.is_in_force(book, run.config.digest)
+
+
+class _Watch:
+    """What `health` does at the end of a run, every minute in the middle of it: alerts, metrics, the run's figures."""
+
+    def __init__(self, operator: FollowMergeOperator, context: Context) -> None:
+        self._operator = operator
+        self._context = context
+        self._looked_at = time.monotonic()
+        self.has_merged = False
+
+    def look(self, run: Run) -> bool:
+        """It decides nothing. What it cannot see or send is said, and is no failure of the merge."""
+        if time.monotonic() - self._looked_at < WATCH_S:
+            return False
+        self._looked_at = time.monotonic()
+        try:
+            from tidemark.observe.run_verdict import examine
+
+            examined = examine(run, tell=self._tell, of_capture=self.has_merged)
+            metrics.emit(examined)
+            self.has_merged = False
+        except Exception as failed:
+            said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
+            self._operator.log.warning("How the pipeline stands was not seen: %s", said)
+        return False
+
+    def _tell(self, message: str) -> None:
+        tell(self._operator.config, message, self._context)
 
 
 class _Application:
@@ -156,6 +255,7 @@ class _Application:
 
     def _run(self, context: Context) -> None:
         access = self._operator.config.lake_access
+        self._operator.driver_flags = submission.giving_memory_back()
         try:
             failure = self._operator.run_application(
                 "follow_plans", self._orders.manifest, self._orders.attempt, access, self._limit_s, context

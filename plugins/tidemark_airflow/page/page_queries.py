@@ -20,7 +20,7 @@ from tidemark.errors import TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.captured import table_details
 from tidemark.ledger.connection import open_ledger
-from tidemark.ledger.observations import run_rates
+from tidemark.ledger.observations import delays, run_rates
 from tidemark.observe import newest_changes, status_json, table_commands
 from tidemark.observe.status import read_status
 from tidemark.run import Run
@@ -89,17 +89,18 @@ class Reading:
             ledger=self._conninfo(config.ledger_connection),
             of_lake=False,
         )
-        return status_json.to_json(status) | {"rates": self._rates(config)}
+        return status_json.to_json(status) | self._present(config)
 
-    def _rates(self, config: PipelineConfig) -> dict[str, Any] | None:
-        """What the runs of the last while say; None if the ledger cannot be seen, which the status says."""
+    def _present(self, config: PipelineConfig) -> dict[str, Any]:
+        """What runs and merges of the last while say; None if the ledger cannot be seen, which the status says."""
         import psycopg
 
+        now = datetime.now(UTC)
         try:
             with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
-                return run_rates.rates(book, datetime.now(UTC))
+                return {"rates": run_rates.rates(book, now), "delays": status_json.delays(delays.present(book, now))}
         except (TidemarkError, psycopg.Error):
-            return None
+            return {"rates": None, "delays": None}
 
     def _conninfo(self, connection: str) -> str | TidemarkError:
         try:

@@ -14,8 +14,8 @@ def following(pipeline: Pipeline) -> Iterator[Callable[..., Follower]]:
     """Starts a drain that follows the source of `pipeline`."""
     started: list[Follower] = []
 
-    def start(run_id: str = "following", *, every_s: float = 0.05, of: Any = pipeline) -> Follower:
-        started.append(Follower(of, run_id, every_s))
+    def start(run_id: str = "following", *, every_s: float = 0.05, of: Any = pipeline, file: Any = None) -> Follower:
+        started.append(Follower(of, run_id, every_s, file))
         return started[-1]
 
     yield start

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +21,8 @@ from tidemark import failpoints
 from tidemark.capture.confirm import confirm
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.window import OTHERWISE_S, Window, window_of
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import LeaseLost
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.staged import positions
 from tidemark.run import Run
@@ -129,6 +133,67 @@ def test_whoever_waits_for_the_slot_is_let_in(pipeline: Pipeline, following: Cal
     follower.await_staged()
     follower.end()
     assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2, 3]
+
+
+class OtherFile:
+    """A pipeline file that is changed, and looked at as the task does."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.config: PipelineConfig | None = None
+
+    def has_changed(self) -> bool:
+        return self.config is not None
+
+    def taken_up(self, run: Run) -> Run:
+        if self.config is None:
+            return run
+        self.pipeline.config, self.config = self.config, None
+        self.pipeline.sound()
+        return replace(run, config=self.pipeline.config)
+
+
+def test_a_changed_file_is_taken_up_between_two_batches(
+    new_pipeline: Callable[..., Pipeline], following: Callable[..., Follower]
+) -> None:
+    pipeline = new_pipeline()
+    pipeline.execute(ORDERS)
+    pipeline.sound()
+    file = OtherFile(pipeline)
+    follower = following(of=pipeline, file=file)
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower.await_staged()
+    rules = (TableRule("public.orders", leave_out=("note",)), TableRule("public.*"))
+    file.config = replace(pipeline.config, tables=rules)
+    wait_for("it was taken up", lambda: file.config is None)
+    pipeline.execute("INSERT INTO orders VALUES (2, 1, 'n')")
+    follower.await_staged()
+    follower.end()
+    rows = [row for rows in staged(pipeline).values() for row in rows]  # the table is built anew beside the old
+    assert [(row["id"], row.get("note")) for row in rows] == [(1, "n"), (2, None)]
+
+
+def test_of_two_tries_at_once_the_later_one_stages_everything_once(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    begin(pipeline)
+    first = following()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    first.await_staged()
+    second = following()  # of the same task: it takes the lease at once, and waits for the slot
+    number = itertools.count(2)
+
+    def first_has_lost() -> bool:
+        pipeline.execute(f"INSERT INTO orders VALUES ({next(number)}, 1, 'n')")
+        return not first.thread.is_alive()
+
+    wait_for("the first try has seen that another one has its lease", first_has_lost)
+    assert isinstance(first.error, LeaseLost)
+    second.await_staged()
+    second.end()
+    assert [row["id"] for row in pipeline.staged("public.orders")] == list(range(1, next(number)))
+    batches = pipeline.registered()
+    assert [batch.end_lsn for batch in batches[:-1]] == [batch.start_lsn for batch in batches[1:]]
 
 
 def test_the_slot_moves_to_what_the_ledger_has_as_applied_and_no_further(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.config import Alerts, Merge, PipelineConfig, TableRule
+from tidemark.config import Alerts, Follow, Merge, PipelineConfig, TableRule
 from tidemark.errors import SlotMissing
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured.table_errors import TableError, TableErrors
@@ -261,6 +261,15 @@ def test_a_run_that_is_late_is_lag_first_and_then_no_run() -> None:
     assert kinds(judged(heartbeat_at=ago(minutes=19), level_at=ago(minutes=4), config=tight)) == []
     assert kinds(judged(heartbeat_at=ago(minutes=41))) == [("no run", "red")]
     assert kinds(judged(heartbeat_at=ago(days=9), config=replace(CONFIG, schedule=None))) == []
+
+
+@pytest.mark.parametrize("schedule", ["0 * * * *", "@continuous"])
+def test_a_pipeline_that_follows_is_judged_by_its_heartbeats_and_not_by_how_long_its_runs_are(schedule: str) -> None:
+    following = replace(CONFIG, schedule=schedule, follow=Follow(every="2s"))
+    assert kinds(judged(heartbeat_at=ago(minutes=16), config=following)) == []
+    assert kinds(judged(heartbeat_at=ago(minutes=41), config=following)) == [("no run", "red")]
+    tight = replace(following, alerts=Alerts(max_lag_s=60))
+    assert kinds(judged(heartbeat_at=ago(minutes=31), config=tight)) == [("lag", "red")]
 
 
 @pytest.mark.parametrize(

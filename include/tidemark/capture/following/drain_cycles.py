@@ -12,7 +12,8 @@ showed in the cycle before; else the connection is opened anew. What the stream 
 by the next cycle.
 
 While nothing happens at the source no cycle begins, and nothing is written. Meanwhile the status replies carry what
-the ledger says is confirmable: nobody else can move a slot in use.
+the ledger says is confirmable: nobody else can move a slot in use. A changed pipeline file is taken up between two
+batches, while the slot is free.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, SlotTaken, of_run, slot_taken
 from tidemark.capture.following.window import Window
@@ -46,17 +47,40 @@ PASSED_BYTES: Final = 16 * 2**20
 LET_IN_S: Final = 10.0
 
 
-def follow(run: Run, window: Window, *, wait_s: float = 0.0) -> DrainResult:
+class RunFile(Protocol):
+    """The pipeline file of a run that goes on for long."""
+
+    def has_changed(self) -> bool:
+        """Whether it says something else than what the run works with."""
+
+    def taken_up(self, run: Run) -> Run:
+        """The run by what it says now, if a preflight finds no error in that; nobody else has the slot meanwhile."""
+
+
+class AsItWas:
+    """A file that does not change."""
+
+    def has_changed(self) -> bool:
+        return False
+
+    def taken_up(self, run: Run) -> Run:
+        return run
+
+
+def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | None = None) -> DrainResult:
     """Stage what happens at the source until the window is over; the run's batches, those of earlier tries included.
 
     The lease `slot` is waited for up to `wait_s`, and let go for a moment whenever somebody else waits for it. A try
-    that begins when the window is over stages up to one heartbeat. Raises what `drain` raises.
+    that begins when the window is over stages up to one heartbeat. Without a `file` it stays as it is. Raises what
+    `drain` raises.
     """
+    file = file or AsItWas()
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
         while not _is_over(run, book, window):
+            run = file.taken_up(run)
             with slot_taken(run, book, wait_s) as taken, taken.stream() as stream:
-                _Following(run, book, window, taken, stream).until_something_ends_it()
+                _Following(run, book, window, taken, stream, file).until_something_ends_it()
             _let_in(run, book)
         leases.give_back_of_dead_try(book, leases.SLOT, run.holder)
         return of_run(book, run.run_id)
@@ -86,6 +110,7 @@ class _Following:
     window: Window
     taken: SlotTaken
     stream: ReplicationStream
+    file: RunFile
     due_at: float = field(init=False)  # when the heartbeat of the cycle is
     looked_at: float = field(init=False)
     chunks_at: float = field(init=False)
@@ -136,6 +161,8 @@ class _Following:
                 self._tell_what_is_confirmable(end.staged_lsn)
                 if (waiting := leases.awaited(self.book, self.run.holder).get(leases.SLOT)) is not None:
                     log.info("The slot is let go for %s", waiting)
+                    return None
+                if self.file.has_changed():
                     return None
             left_s = self.window.left_s(self.run.now())
             if left_s <= 0:

@@ -35,7 +35,10 @@ from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
 
+# How often it is looked whether something was staged: less often the longer nothing was.
 LOOK_S: Final = 0.2
+LOOK_AT_REST_S: Final = 0.5
+LOOKS_PER_PAUSE: Final = 20
 # How often a plan is tried although nothing was staged: tables come due, are let go by others, or are un-parked.
 AGAIN_S: Final = 5.0
 FAILED_S: Final = 60.0
@@ -62,12 +65,16 @@ class MergeCycle:
 
 @dataclass(slots=True)
 class MergeCycles:
-    """The cycles of one run; `drain_holder` is the name by which the run's drain holds the slot."""
+    """The cycles of one run; `drain_holder` is the name by which the run's drain holds the slot.
+
+    `between` is called between two of them, and while nothing is to be merged; says it True, they end, and may go on.
+    """
 
     run: Run
     window: Window
     drain_holder: str
     all_of_them: bool = False
+    between: Callable[[], bool] = lambda: False
     pause: Callable[[float], None] = time.sleep
     _failed_until: dict[str, float] = field(default_factory=dict, init=False)
     _drain_at: float = field(init=False)
@@ -76,14 +83,19 @@ class MergeCycles:
         self._drain_at = self.run.clock()
 
     def results(self, application: Application) -> Iterator[MergeCycle]:
-        """Merge until the run is over. Raises SparkApplicationFailed if the application ends before it has applied a
-        plan, or SparkApplicationTooLong if it takes longer for one than it may."""
+        """Merge until the run is over, or `between` says so.
+
+        Raises SparkApplicationFailed if the application ends before it has applied a plan, or SparkApplicationTooLong
+        if it takes longer for one than it may.
+        """
         with open_ledger(self.run.ledger, self.run.pipeline) as book:
-            while True:
+            merged_at = self.run.clock()
+            while not self.between():
                 staged, tried_at = self._staged(book), self.run.clock()
                 is_over = self._is_over(book)
                 cycle = self._cycle(book, application)
                 if cycle is not None:
+                    merged_at = self.run.clock()
                     yield cycle
                     continue
                 if is_over:
@@ -91,7 +103,9 @@ class MergeCycles:
                 while self._staged(book) == staged and self.run.clock() - tried_at < AGAIN_S:
                     if application.has_ended():
                         raise SparkApplicationFailed(plan="that comes next", detail="it ended before there was one")
-                    self.pause(LOOK_S)
+                    if self.between():
+                        return
+                    self.pause(min(LOOK_AT_REST_S, max(LOOK_S, (self.run.clock() - merged_at) / LOOKS_PER_PAUSE)))
 
     def _staged(self, book: Ledger) -> object:
         opened = generations.current(book)

@@ -1,7 +1,8 @@
 """Orders the merges of a run that follows the source from its one Spark application, by files (`target.ordered_plans`).
 
 `PlanOrders` is the operator's end: it makes the folder, writes its beat from a thread, orders plan after plan, and says
-when it is the end. Folders of operators that died are removed by the next one, and their applications end.
+when it is the end. Folders of operators that died are removed by the next one, and their applications end. One that
+lives although another took its place finds its beat gone: it orders nothing more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from uuid import uuid4
 
+from tidemark.errors import LeaseLost
 from tidemark.formats import layout
 from tidemark.run import Run
 from tidemark.storage.store import Store
@@ -28,6 +30,7 @@ class PlanOrders:
     def __init__(self, run: Run, store: Store) -> None:
         self.attempt = str(uuid4())
         self.manifest = f"{run.config.lake}/{layout.beat_file(run.pipeline, self.attempt)}"
+        self._folder = layout.following_folder(run.pipeline, self.attempt)
         self._run = run
         self._store = store
         self._number = 0
@@ -35,7 +38,10 @@ class PlanOrders:
         self._ended = threading.Event()
 
     def order(self, plan: str) -> None:
-        """Have the application apply a plan, by its name, once it is done with those before."""
+        """Have the application apply a plan, by its name, once it is done with those before. Raises LeaseLost where a
+        later operator removed the folder."""
+        if not self._is_ours():
+            raise LeaseLost(lease=self._folder, pipeline=self._run.pipeline, holder="a later try of this task")
         self._write(f"{self._run.config.lake}/{layout.plan_file(self._run.pipeline, plan)}")
 
     def end(self) -> None:
@@ -44,18 +50,25 @@ class PlanOrders:
 
     def _write(self, content: str) -> None:
         self._number += 1
-        folder = layout.following_folder(self._run.pipeline, self.attempt)
-        self._store.write_new(f"{folder}/{layout.order(self._number)}", content.encode())
+        self._store.write_new(f"{self._folder}/{layout.order(self._number)}", content.encode())
+
+    def _is_ours(self) -> bool:
+        return self._store.exists(layout.beat_file(self._run.pipeline, self.attempt))
 
     def beat(self) -> None:
         self._beats += 1
         self._store.write_atomic(layout.beat_file(self._run.pipeline, self.attempt), str(self._beats).encode())
 
+    def beat_if_ours(self) -> None:
+        """A beat that is gone is not brought back."""
+        if self._is_ours():
+            self.beat()
+
     def keep_beating(self) -> None:
         while not self._ended.wait(BEAT_S):
             # A lake that is away for a moment is no end; the application waits longer than that.
             with suppress(Exception):
-                self.beat()
+                self.beat_if_ours()
 
     def stop_beating(self) -> None:
         self._ended.set()

@@ -6,11 +6,13 @@ when that is, as `@continuous`, it ends after `OTHERWISE_S`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidemark.config.schedule import next_after
+from tidemark.config import PipelineConfig
+from tidemark.config.schedule import longest_gap_s, next_after
 
 OTHERWISE_S: Final = 900
 # The least that a run follows: one that begins late takes the time of the next one too.
@@ -33,3 +35,10 @@ def window_of(schedule: str | None, every_s: float, began_at: datetime) -> Windo
     """The window of a run that began then; each try of each of its tasks has the same one."""
     due_at = next_after(schedule, began_at + timedelta(seconds=LEAST_S))
     return Window(began_at + timedelta(seconds=OTHERWISE_S) if due_at is None else due_at, every_s)
+
+
+def longest_s(config: PipelineConfig) -> int:
+    """The longest that a run of the pipeline follows the source; 0 where none does."""
+    if config.follow is None:
+        return 0
+    return math.ceil(longest_gap_s(config.schedule) or OTHERWISE_S) + LEAST_S

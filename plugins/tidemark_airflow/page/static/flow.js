@@ -1,7 +1,7 @@
 // The picture of a pipeline: source → staged → lake, with rates, seconds and positions, the WAL that the slot keeps as a
 // gauge, and what is proven as its seal.
 
-import { bytes, count, counted, duration, h, short, svg } from "./elements.js";
+import { bytes, count, counted, duration, h, short, stamp, svg } from "./elements.js";
 import { ago, view } from "./servers.js";
 
 const DAY_S = 86400;
@@ -102,6 +102,7 @@ function lakeNode(s) {
   const size = s.tables.reduce((sum, one) => sum + (one.bytes ?? 0), 0);
   return node("Delta Lake", h("span", { class: kind }, duration(s.lag.s), h("small", {}, " behind")),
     h("p", {}, s.lag.s ? `${bytes(s.lag.bytes)} of WAL to apply` : "no change waits", ", as of ", ago(s.lag.as_of)),
+    s.delays && h("p", { title: `what was merged since ${stamp(s.delays.since)}` }, `half of the changes took ${duration(s.delays.p50_s)} or less, 99 of 100 ${duration(s.delays.p99_s)}`),
     kind && s.lag.s > s.lag.max_s && h("p", { class: kind }, `more than the ${duration(s.lag.max_s)} that are allowed`),
     h("p", {}, `${counted(s.tables.length, "table")}${known.length ? `, ${short(rows)} rows, ${bytes(size)}` : ""}`),
     position("applied", s.positions?.applied_lsn, "the table furthest behind"));

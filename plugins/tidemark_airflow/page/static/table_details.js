@@ -51,7 +51,7 @@ function nowBlock(one, more) {
     ["rows", current && current.rows !== null ? count(current.rows) : "known after the next merge"], ["changes", rate], ["last change", one.changed_at && ago(one.changed_at)],
     ["waiting", one.waiting_batches ? `${counted(one.waiting_changes, "change")} in ${counted(one.waiting_batches, "batch")}, ${bytes(one.waiting_bytes)}` : "nothing"],
     ["waits by choice until", one.due_at && stamp(one.due_at)], ["merged now by", one.held_by],
-    ["behind", one.lag_bytes ? `${bytes(one.lag_bytes)} of WAL` : "level with what is staged"], ["applied up to", h("code", {}, one.applied_lsn)],
+    ["behind", one.lag_bytes ? `${bytes(one.lag_bytes)} of WAL${one.lag_s ? `, ${duration(one.lag_s)}` : ""}` : "level with what is staged"], ["applied up to", h("code", {}, one.applied_lsn)],
   ]));
 }
 
