@@ -17,12 +17,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psycopg.types.json import Jsonb
+
 from tidemark.formats.manifest import BatchManifest
 from tidemark.formats.merge_plan import Base
 from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.strict_json import to_builtins
 
 # What a mark that ends by itself becomes: that of the table before is not this one's to end.
 _CARRIED = "what it was built of lacked rows or values"
@@ -78,6 +82,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> L
     values = {
         "pipeline": ledger.pipeline,
         "table": table,
+        "name": Jsonb(to_builtins(TableName.parse(table))),
         "before": before,
         "generation": manifest.generation,
         "base": base,
@@ -97,7 +102,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> L
         INSERT INTO tidemark.schema_versions AS known
                (pipeline, generation, start_lsn, "table", version, definition, streamed)
         SELECT pipeline, generation, start_lsn, %(table)s, version,
-               jsonb_set(definition, '{table}', to_jsonb(%(table)s::text)), streamed
+               jsonb_set(definition, '{table}', %(name)s), streamed
           FROM tidemark.schema_versions WHERE pipeline = %(pipeline)s AND "table" = %(before)s
         ON CONFLICT (pipeline, "table", version) DO UPDATE
            SET generation = excluded.generation, start_lsn = excluded.start_lsn, streamed = excluded.streamed
