@@ -129,9 +129,12 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
     }
 
 
-def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> list[CapturedTable]:
-    """The existing tables and partition roots that the pipeline file names, in name order, published or not."""
-    named = matching(conn, config, others=False).tables
+def captured_tables(
+    conn: psycopg.Connection[Any], config: PipelineConfig, relation: int | None = None
+) -> list[CapturedTable]:
+    """The existing tables and partition roots that the pipeline file names, in name order, published or not; or that
+    one alone."""
+    named = matching(conn, config, others=False, relation=relation).tables
     oids = [source_table.relation.oid for source_table in named]
     columns = _columns(conn, oids)
     published = _published(conn, config.publication, oids)
@@ -331,27 +334,23 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     next_xid = _next_xid(conn) if spelled_by else 0
     for oid, *facts in conn.execute(
         """
+        WITH RECURSIVE tree AS (
+            SELECT oid AS root, oid AS relation FROM pg_class WHERE oid = ANY(%s::oid[]) AND relkind = 'p'
+            UNION ALL SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation
+        ), of_leaves AS (
+            SELECT tree.root, l.attname, max(hashtextextended(l.attmissingval::text, 0)) AS hash,
+                   min(array_to_string(l.attmissingval, '')) AS first, max(array_to_string(l.attmissingval, '')) AS last
+            FROM tree JOIN pg_attribute l ON l.attrelid = tree.relation
+            WHERE l.attnum > 0 AND l.atthasmissing AND NOT l.attisdropped GROUP BY 1, 2
+        )
         SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
-               CASE WHEN c.relkind = 'p' THEN (
-                   WITH RECURSIVE tree AS (
-                       SELECT c.oid AS relation
-                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
-                   SELECT max(hashtextextended(l.attmissingval::text, 0)) FROM tree t
-                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
-                   WHERE NOT l.attisdropped
-               ) ELSE hashtextextended(a.attmissingval::text, 0) END::text,
+               CASE WHEN c.relkind = 'p' THEN o.hash ELSE hashtextextended(a.attmissingval::text, 0) END::text,
                a.xmin::text::bigint,
-               CASE WHEN c.relkind = 'p' THEN (
-                   WITH RECURSIVE tree AS (
-                       SELECT c.oid AS relation
-                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
-                   SELECT min(array_to_string(l.attmissingval, '')) FROM tree t
-                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
-                   WHERE NOT l.attisdropped
-                   HAVING min(array_to_string(l.attmissingval, '')) = max(array_to_string(l.attmissingval, ''))
-               ) ELSE array_to_string(a.attmissingval, '') END,
+               CASE WHEN c.relkind <> 'p' THEN array_to_string(a.attmissingval, '')
+                    WHEN o.first = o.last THEN o.first END,
                coalesce(typed.by, a.xmin::text::bigint), coalesce(typed.command, a.cmin::text::bigint), a.attndims
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        LEFT JOIN of_leaves o ON o.root = a.attrelid AND o.attname = a.attname
         LEFT JOIN LATERAL (
             SELECT d.xmin::text::bigint AS by, d.cmin::text::bigint AS command FROM pg_depend d
             WHERE d.classid = 'pg_class'::regclass AND d.objid = a.attrelid AND d.objsubid = a.attnum
@@ -360,7 +359,7 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
         ORDER BY a.attrelid, a.attnum
         """,
-        (oids,),
+        (oids, oids),
     ):
         *plain, default, typed_by, command, dimensions = facts
         column = ColumnPrint(*plain)
