@@ -217,8 +217,9 @@ def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int
 
 
 def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
-    """Of each relation the 64-bit id of the transaction, or of its part, that created it, or brought it into its
-    schema since: its dependency on the schema is written then, and never again."""
+    """Of each relation the 64-bit id of the transaction, or of its part, that created it; without those that were in
+    another schema since. CREATE writes a relation's dependency on its schema in one command with its system columns,
+    SET SCHEMA writes it anew. A GRANT may write some of the columns anew."""
     return dict(
         conn.execute(
             """
@@ -226,6 +227,8 @@ def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int
               FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_depend d
              WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY(%s::oid[]) AND d.objsubid = 0
                AND d.refclassid = 'pg_namespace'::regclass
+               AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = d.objid AND a.attnum < 0
+                              AND a.xmin = d.xmin AND a.cmin = d.cmin)
              GROUP BY 1
             """,
             (list(oids),),
