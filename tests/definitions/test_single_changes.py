@@ -305,6 +305,45 @@ def test_a_root_is_not_complete_because_it_is_empty(left: bool, has_trigger: boo
         assert found.word == "equal", found
 
 
+@TRIGGER
+def test_a_new_partition_may_have_defaults_and_be_altered(has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    """Its columns' rows in the catalogue are not all as CREATE TABLE wrote them first."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        columns = "id int PRIMARY KEY, v varchar(5), at timestamptz DEFAULT now()"
+        begun(capture, has_trigger, f"CREATE TABLE s1.t ({columns}) PARTITION BY RANGE (id)")
+        pipeline.execute(
+            "BEGIN",
+            "CREATE TABLE s1.leaf PARTITION OF s1.t FOR VALUES FROM (0) TO (10)",
+            "INSERT INTO s1.t VALUES (1, 'a')",
+            "ALTER TABLE s1.t ALTER v TYPE varchar(50)",
+            "INSERT INTO s1.t VALUES (2, 'b')",
+            "COMMIT",
+        )
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "equal", found
+
+
+@TRIGGER
+def test_a_partition_that_was_filled_before_is_seen_in_its_own_transaction(
+    has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        columns = "id int PRIMARY KEY, v varchar(5), at timestamptz DEFAULT now()"
+        begun(capture, has_trigger, f"CREATE TABLE s1.t ({columns}) PARTITION BY RANGE (id)")
+        pipeline.execute(
+            "BEGIN",
+            f"CREATE TABLE s1.leaf (gone int, {columns})",
+            "INSERT INTO s1.leaf VALUES (0, 1, 'a')",
+            "ALTER TABLE s1.leaf DROP gone",
+            "ALTER TABLE s1.t ATTACH PARTITION s1.leaf FOR VALUES FROM (0) TO (10)",
+            "COMMIT",
+        )
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "marked", found
+
+
 def test_a_right_on_a_systems_column_makes_no_table_new(make_pipeline: MakePipeline) -> None:
     with make_pipeline() as pipeline:
         capture = Capture(pipeline)

@@ -496,8 +496,9 @@ def _membership(conn: psycopg.Connection[Any], publication: str, oids: list[int]
 def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[PartitionPrint]]:
     """Root OID -> its leaves by OID, each with whether it was empty when it joined.
 
-    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one command; ATTACH PARTITION
-    rewrites the columns' rows, so their command id is later than the row type's even within one transaction.
+    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one transaction, all but the link in
+    one command, and then the columns with a default once more. ATTACH PARTITION writes all columns anew, so that none
+    has the row type's command id, even within one transaction.
     """
     leaves: dict[int, list[PartitionPrint]] = {}
     for root, *facts in conn.execute(
@@ -507,9 +508,9 @@ def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[P
             WHERE oid = ANY(%s::oid[]) AND relkind = 'p'
             UNION ALL
             SELECT tree.root, i.inhrelid,
-                   tree.born_empty AND i.xmin = t.xmin AND NOT EXISTS (
-                       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
-                       AND (a.xmin <> t.xmin OR NOT a.cmin = t.cmin)),
+                   tree.born_empty AND i.xmin = t.xmin AND EXISTS (
+                       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                       AND a.xmin = t.xmin AND a.cmin = t.cmin),
                    tree.links || ' ' || i.xmin::text
             FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation AND NOT i.inhdetachpending
             JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype
