@@ -249,7 +249,7 @@ class AlteredTable:
             self.key = (self.columns[0].name,)
             by = f" PARTITION BY RANGE ({self.key[0]})" if self.is_partitioned else ""
             statements.append(f"CREATE TABLE {self.here} ({columns}, PRIMARY KEY ({self.key[0]})){by}")
-        if any(c.name == "big" for c in self.columns):
+        if any((c.name, c.family) == ("big", "text") for c in self.columns):
             statements.append(f"ALTER TABLE {self.here} ALTER big SET STORAGE EXTERNAL")
         if self.is_partitioned:
             self.leaves, self.detached, self.unlogged_leaves = {}, {}, set()

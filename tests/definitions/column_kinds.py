@@ -185,6 +185,7 @@ def change_of_default(t: AlteredTable) -> Statements:
     if column is not None:
         yield f"ALTER TABLE {t.here} ALTER {column.name} SET DEFAULT {t.number()}"
         yield BETWEEN
+        t.put(replace(column, fills="dml"), column.name)
         yield f"ALTER TABLE {t.here} ALTER {column.name} DROP DEFAULT"
 
 

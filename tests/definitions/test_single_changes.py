@@ -3,6 +3,8 @@ or that no backfill is needed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.definitions.book import MakePipeline
@@ -197,27 +199,148 @@ def test_tables_with_rows_that_the_stream_lacks_need_one(make_pipeline: MakePipe
         assert others(capture, schemas, "equal") == {}
 
 
-def test_a_table_that_left_the_published_schema_for_a_while_needs_one(make_pipeline: MakePipeline) -> None:
+# Of each the publication of its schema brings a part alone.
+PARTLY_PUBLISHED = {
+    "filled elsewhere before": [
+        "CREATE TABLE beside.{u} (id int PRIMARY KEY, v text)",
+        "INSERT INTO beside.{u} VALUES (1, 'a')",
+        "ALTER TABLE beside.{u} SET SCHEMA s1",
+    ],
+    "elsewhere for a while": [
+        "CREATE TABLE s1.{u} (id int PRIMARY KEY, v text)",
+        "ALTER TABLE s1.{u} SET SCHEMA beside",
+        "INSERT INTO beside.{u} VALUES (1, 'a')",
+        "ALTER TABLE beside.{u} SET SCHEMA s1",
+        "INSERT INTO s1.{u} VALUES (2, 'b')",
+    ],
+    "emptied elsewhere": [
+        "CREATE TABLE s1.{u} (id int PRIMARY KEY, v text)",
+        "INSERT INTO s1.{u} VALUES (1, 'a')",
+        "ALTER TABLE s1.{u} SET SCHEMA beside",
+        "DELETE FROM beside.{u}",
+        "ALTER TABLE beside.{u} SET SCHEMA s1",
+    ],
+}
+WITHOUT_PUBLICATION = {"emptied": "DELETE FROM s1.u", "emptied in part": "DELETE FROM s1.u WHERE id = 1"}
+
+
+def captured_by_schema(capture: Capture, has_trigger: bool) -> None:
+    """The schema s1 is published as a whole, by somebody else."""
+    pipeline = capture.pipeline
+    pipeline.config = replace(pipeline.config, manage_publication=False)
+    pipeline.execute("CREATE SCHEMA s1", "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+    pipeline.execute(
+        f"CREATE PUBLICATION {pipeline.config.publication} FOR TABLES IN SCHEMA s1 WITH (publish_via_partition_root)"
+    )
+    pipeline.create_slot()
+    capture.begin(all_tables=False, has_trigger=has_trigger)
+    capture.run()
+    capture.backfills()
+    capture.run()
+
+
+@TRIGGER
+@pytest.mark.parametrize("together", [False, True], ids=["several_transactions", "one_transaction"])
+def test_tables_that_their_schemas_publication_has_in_part_need_one(
+    together: bool, has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
     """The trigger says nothing of a table that the publication does not have."""
     with make_pipeline() as pipeline:
         capture = Capture(pipeline)
-        options = "publish_via_partition_root"
-        pipeline.execute("CREATE SCHEMA s1", "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
-        pipeline.execute(f"CREATE PUBLICATION {pipeline.config.publication} FOR TABLES IN SCHEMA s1 WITH ({options})")
-        pipeline.create_slot()
-        capture.begin(all_tables=False, has_trigger=True)
+        captured_by_schema(capture, has_trigger)
+        pipeline.execute("CREATE SCHEMA beside")
+        names = {f"u{number}": name for number, name in enumerate(PARTLY_PUBLISHED)}
+        for table, name in names.items():
+            statements = [statement.format(u=table) for statement in PARTLY_PUBLISHED[name]]
+            pipeline.execute(*(["BEGIN", *statements, "COMMIT"] if together else statements))
+        for expected in ("marked", "equal"):
+            known = capture.known(capture.run())
+            verdicts = {name: capture.verdict(f"s1.{table}", known) for table, name in names.items()}
+            assert {name: verdict for name, verdict in verdicts.items() if verdict.word != expected} == {}
+            capture.backfills()
+
+
+@TRIGGER
+@pytest.mark.parametrize("how", WITHOUT_PUBLICATION)
+def test_a_table_that_was_out_of_the_publication_before_its_first_run_needs_one(
+    how: str, has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    """Also if it is empty, or is empty later: the stream has rows that went then."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        captured_by_schema(capture, has_trigger)
+        change = f"ALTER PUBLICATION {pipeline.config.publication} {{}} TABLES IN SCHEMA s1"
+        pipeline.execute("CREATE TABLE s1.u (id int PRIMARY KEY, v text)", "INSERT INTO s1.u VALUES (1, 'a'), (2, 'b')")
+        pipeline.execute(change.format("DROP"), WITHOUT_PUBLICATION[how], change.format("ADD"))
+        for then in ("DELETE FROM s1.u", "INSERT INTO s1.u VALUES (9, 'z')"):
+            found = capture.verdict("s1.u", capture.known(capture.run()))
+            assert found.word == "marked", found
+            pipeline.execute(then)
         capture.run()
         capture.backfills()
-        capture.run()
-        pipeline.execute(
-            "CREATE SCHEMA beside",
-            "CREATE TABLE s1.u (id int PRIMARY KEY, v text)",
-            "ALTER TABLE s1.u SET SCHEMA beside",
-            "INSERT INTO beside.u VALUES (1, 'a')",
-            "ALTER TABLE beside.u SET SCHEMA s1",
-            "INSERT INTO s1.u VALUES (2, 'b')",
-        )
         found = capture.verdict("s1.u", capture.known(capture.run()))
+        assert found.word == "equal", found
+
+
+@TRIGGER
+@pytest.mark.parametrize("left", [False, True], ids=["empty_at_its_first_run", "empty_later"])
+def test_a_root_is_not_complete_because_it_is_empty(left: bool, has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    """A partition that is truncated by its name is in no stream, and its rows are."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, has_trigger, "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+        pipeline.execute("CREATE TABLE s1.u (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+        for number in (1, 2):
+            bounds = f"FOR VALUES FROM ({number}0) TO ({number}9)"
+            pipeline.execute(f"CREATE TABLE s1.leaf{number} PARTITION OF s1.u {bounds}")
+        rows = "(11, 'a'), (21, 'b')" if left else "(11, 'a')"
+        pipeline.execute(f"INSERT INTO s1.u VALUES {rows}", "TRUNCATE s1.leaf1")
+        for _ in range(2):
+            found = capture.verdict("s1.u", capture.known(capture.run()))
+            assert found.word == "marked", found
+            pipeline.execute("DELETE FROM s1.u")
+        capture.run()
+        capture.backfills()
+        found = capture.verdict("s1.u", capture.known(capture.run()))
+        assert found.word == "equal", found
+
+
+@TRIGGER
+def test_a_new_partition_may_have_defaults_and_be_altered(has_trigger: bool, make_pipeline: MakePipeline) -> None:
+    """Its columns' rows in the catalogue are not all as CREATE TABLE wrote them first."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        columns = "id int PRIMARY KEY, v varchar(5), at timestamptz DEFAULT now()"
+        begun(capture, has_trigger, f"CREATE TABLE s1.t ({columns}) PARTITION BY RANGE (id)")
+        pipeline.execute(
+            "BEGIN",
+            "CREATE TABLE s1.leaf PARTITION OF s1.t FOR VALUES FROM (0) TO (10)",
+            "INSERT INTO s1.t VALUES (1, 'a')",
+            "ALTER TABLE s1.t ALTER v TYPE varchar(50)",
+            "INSERT INTO s1.t VALUES (2, 'b')",
+            "COMMIT",
+        )
+        found = capture.verdict(TABLE, capture.known(capture.run()))
+        assert found.word == "equal", found
+
+
+@TRIGGER
+def test_a_partition_that_was_filled_before_is_seen_in_its_own_transaction(
+    has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        columns = "id int PRIMARY KEY, v varchar(5), at timestamptz DEFAULT now()"
+        begun(capture, has_trigger, f"CREATE TABLE s1.t ({columns}) PARTITION BY RANGE (id)")
+        pipeline.execute(
+            "BEGIN",
+            f"CREATE TABLE s1.leaf (gone int, {columns})",
+            "INSERT INTO s1.leaf VALUES (0, 1, 'a')",
+            "ALTER TABLE s1.leaf DROP gone",
+            "ALTER TABLE s1.t ATTACH PARTITION s1.leaf FOR VALUES FROM (0) TO (10)",
+            "COMMIT",
+        )
+        found = capture.verdict(TABLE, capture.known(capture.run()))
         assert found.word == "marked", found
 
 

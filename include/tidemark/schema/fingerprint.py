@@ -136,6 +136,11 @@ class Fingerprint(JsonRecord, frozen=True):
         )
         return is_as_created and not any(SPELLED_SINCE in column.spelling for column in self.columns)
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether nothing but its own name puts it into the publication."""
+        return all(one.startswith("table ") for one in self.membership)
+
     def is_published_since(self, look: Fingerprint) -> bool:
         """Whether a publication of all tables, or of all of a schema, that had the table of an earlier look has had
         this one ever since, without an alteration."""

@@ -293,7 +293,10 @@ class Looking:
 
     def look_again(self, table: str) -> Fingerprint | None:
         """One table's fingerprint now, None if it is no longer captured."""
-        catalogue = self._look()
+        relation = self._places.relation_of(TableName.parse(table))
+        if relation is None:
+            return None
+        catalogue = self._look(relation.oid)
         here = [t for t in catalogue.tables.values() if str(t.table) == table and t.published]
         if here and self._reshaping.look_at(here[0], catalogue.types) is not None:
             return None  # as which it is not kept any more, once this look is staged
@@ -330,10 +333,10 @@ class Looking:
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Catalog:
+    def _look(self, relation: int | None = None) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
             seen_below = _seen_below(self._source)
-            captured = catalog.captured_tables(self._source, self._config)
+            captured = catalog.captured_tables(self._source, self._config, relation)
             types = catalog.read_types(self._source)
         kept = self._places.kept(map(self._guarding.applied, captured))
         return Catalog({table.relation_oid: table for table in kept}, types, seen_below)

@@ -171,7 +171,7 @@ class Schemas:
         if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
             return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
         if not same:
-            self._catalog = self._look()  # from after the message, so it has the columns that are new
+            self._look_behind(relation)  # it has the columns that are new
             captured = self._catalog.tables.get(relation.relation_oid)
             shape = nested_as_text(shape, captured, latest or (ahead[-1] if ahead else None))
         shape = self._placed(relation, shape)
@@ -334,7 +334,14 @@ class Schemas:
             if str(before) in looks:
                 looks[str(table)] = looks[str(before)]
         self._looks = Looks(staged, first, self._looks.first_below)
-        self._catalog = self._look()
+        kept = {oid: one.kept_as(table) if one.table == before else one for oid, one in self._catalog.tables.items()}
+        self._catalog = replace(self._catalog, tables=kept)
+
+    def _look_behind(self, relation: RelationMessage) -> None:
+        """Have a look from after the message's transaction. It is of all tables: where many were altered before a run,
+        the run's own serves them all."""
+        if relation.xid is None or relation.xid >= self._catalog.seen_below:
+            self._catalog = self._look()
 
     def _noted(self, schema: TableSchema, differences: Iterable[Difference]) -> TableSchema:
         if differences := list(differences):
@@ -347,8 +354,7 @@ class Schemas:
         """Whether columns of the same names and types may be others than they were: one of them is gone by now."""
         if not latest.published or latest.relation_oid != relation.relation_oid:
             return False
-        if relation.xid is None or relation.xid >= self._catalog.seen_below:
-            self._catalog = self._look()  # from after the message
+        self._look_behind(relation)
         captured = self._catalog.tables.get(relation.relation_oid)
         return captured is not None and not {c.attnum for c in captured.columns}.issuperset(latest.published)
 

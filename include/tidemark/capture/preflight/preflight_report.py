@@ -354,7 +354,8 @@ class _PreflightRun:
                 folders = look_into_staging(ledger, Store(self.config.lake, self.config.lake_access))
                 generation = settle(self.config, source, ledger, folders, lease, accepts=self.adopt_slot)
                 survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
-            join(survey, selected, publication.read(source, self.config.publication), begun)
+            published = publication.read(source, self.config.publication)
+            join(survey, selected, published, begun, is_slot_new=slot is None)
 
     def restore_staging(self, survey: Survey, lease: Lease) -> None:
         opened = generations.current(survey.ledger)

@@ -3,12 +3,17 @@
 Rows from before a table's join are in no stream, so it needs a backfill, unless a snapshot whose xmin is at or above
 its join horizon saw it empty. The checks of all tables share one time limit. A table that is locked or slow counts as
 one with rows, and costs the others nothing (R6, R9).
+
+Where the stream may have had a table before its join, as it has those of a publication FOR ALL TABLES, an empty one may
+have lost rows of which the stream has the insert and nothing else: those of a partition that was truncated by its name,
+or what was deleted while the table was UNLOGGED, in another schema or out of the publication. So it must be as it was
+created.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -88,10 +93,15 @@ def begun_in_stream(survey: Survey, matched: Matching, published: Publication | 
 
 
 def join(
-    survey: Survey, matched: Matching, published: Publication | None, begun: Collection[str] = frozenset()
+    survey: Survey,
+    matched: Matching,
+    published: Publication | None,
+    begun: Collection[str] = frozenset(),
+    *,
+    is_slot_new: bool = False,
 ) -> None:
     """Judge the tables that joined: was each seen empty by a snapshot that saw all the stream lacks? Of those that have
-    `begun` in the stream it lacks nothing."""
+    `begun` in the stream it lacks nothing. With a new slot it had nothing before."""
     newcomers = joining(survey, matched, published)
     if not newcomers:
         return
@@ -102,6 +112,8 @@ def join(
     with table_locks.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
         captured = survey.places.kept(t for t in catalog.captured_tables(survey.source, survey.config) if t.published)
         prints = catalog.fingerprint(survey.source, survey.config.publication, captured)
+    always_published = set(prints) if is_slot_new else _always_published(survey, prints)
+    as_created = set(prints) if is_slot_new else _as_created(survey, prints)
     emptied = {str(table.table) for table, _ in newcomers if not blockers and looks.seen_empty(table, horizon) is True}
     # Horizon, publication and looks: what they are judged by must not be lost in a crash behind the judgement.
     seen = make_durable(survey.source)
@@ -110,6 +122,7 @@ def join(
         raise TimelineNotFollowed(what="No table joined", timeline=seen.timeline, followed=opened.timeline)
     for table, row in newcomers:
         kept_as = survey.places.of_table(table)
+        table_id = str(kept_as)
         backfill: tuple[str, str] | None = None
         if row is not None and not row.life.is_captured:
             why = "it was out of the publication for a while; what changed meanwhile is in no stream"
@@ -123,7 +136,11 @@ def join(
             backfill = (joins.EXISTING_ROWS, why)
         elif str(table.table) not in emptied:
             backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
-        table_id = str(kept_as)
+        elif table_id not in as_created:
+            backfill = (joins.EXISTING_ROWS, "it was altered before its first run, and what went then is in no stream")
+        if row is None and table_id in prints and table_id not in always_published:
+            why = "it was not in the publication all the time: what changed before its first run may be in no stream"
+            backfill = (joins.REJOINED, why)
         if (row is None or row.fingerprint is None) and table_id in prints:
             ledger_tables.keep_fingerprints(survey.ledger, {table_id: prints[table_id]})
         joins.join(survey.ledger, table_id, horizon, seen, backfill=backfill)
@@ -161,17 +178,44 @@ def put_aside(survey: Survey) -> None:
 
 
 def look_again_at_marked(survey: Survey, matched: Matching) -> None:
-    """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest."""
+    """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest. Of what
+    became of it since its join the runs' looks tell."""
     tables = {str(survey.places.of_table(table)): table for table in matched.tables}
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
-    for row in ledger_tables.all_of(survey.ledger):
+    rows = [row for row in ledger_tables.all_of(survey.ledger) if row.life.may_be_seen_empty and row.fingerprint]
+    as_created = _as_created(survey, {row.table: Fingerprint.from_json(row.fingerprint) for row in rows})
+    for row in rows:
         table = tables.get(row.table)
-        if table is None or row.join_horizon is None or not row.life.may_be_seen_empty:
+        if table is None or row.join_horizon is None or row.table not in as_created:
             continue
         if looks.seen_empty(table, row.join_horizon) is True and joins.clear_existing_rows(
             survey.ledger, row.table, make_durable(survey.source)
         ):
             survey.note("tables", f"{table.table} was seen empty: it needs no backfill")
+
+
+def _as_created(survey: Survey, looks: Mapping[str, Fingerprint]) -> set[str]:
+    """The tables that never left the files and the schema that they were created with; and those of which the stream
+    has nothing from before this pipeline listed them."""
+    in_their_schema = catalog.made_by(survey.source, [look.relation_oid for look in looks.values()])
+    return {
+        table
+        for table, look in looks.items()
+        if (survey.config.manage_publication and look.is_listed)
+        or (look.is_as_created and look.relation_oid in in_their_schema)
+    }
+
+
+def _always_published(survey: Survey, looks: Mapping[str, Fingerprint]) -> set[str]:
+    """The tables that are listed, or that a publication has had since looks of earlier runs. At the first run there is
+    none, and nothing is staged."""
+    rows = ledger_tables.all_of(survey.ledger)
+    earlier = [Fingerprint.from_json(row.fingerprint) for row in rows if row.fingerprint is not None]
+    return {
+        table
+        for table, look in looks.items()
+        if look.is_listed or not earlier or any(look.is_published_since(one) for one in earlier)
+    }
 
 
 def _in_lake(config: PipelineConfig, table: TableName) -> bool:

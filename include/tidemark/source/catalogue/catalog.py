@@ -130,9 +130,12 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
     }
 
 
-def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> list[CapturedTable]:
-    """The existing tables and partition roots that the pipeline file names, in name order, published or not."""
-    named = matching(conn, config, others=False).tables
+def captured_tables(
+    conn: psycopg.Connection[Any], config: PipelineConfig, relation: int | None = None
+) -> list[CapturedTable]:
+    """The existing tables and partition roots that the pipeline file names, in name order, published or not; or that
+    one alone."""
+    named = matching(conn, config, others=False, relation=relation).tables
     oids = [source_table.relation.oid for source_table in named]
     columns = _columns(conn, oids)
     published = _published(conn, config.publication, oids)
@@ -215,8 +218,9 @@ def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int
 
 
 def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
-    """Of each relation the 64-bit id of the transaction, or of its part, that created it, or brought it into its
-    schema since: its dependency on the schema is written then, and never again."""
+    """Of each relation the 64-bit id of the transaction, or of its part, that created it; without those that were in
+    another schema since. CREATE writes a relation's dependency on its schema in one command with its system columns,
+    SET SCHEMA writes it anew. A GRANT may write some of the columns anew."""
     return dict(
         conn.execute(
             """
@@ -224,6 +228,8 @@ def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int
               FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_depend d
              WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY(%s::oid[]) AND d.objsubid = 0
                AND d.refclassid = 'pg_namespace'::regclass
+               AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = d.objid AND a.attnum < 0
+                              AND a.xmin = d.xmin AND a.cmin = d.cmin)
              GROUP BY 1
             """,
             (list(oids),),
@@ -332,27 +338,23 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     next_xid = _next_xid(conn) if spelled_by else 0
     for oid, *facts in conn.execute(
         """
+        WITH RECURSIVE tree AS (
+            SELECT oid AS root, oid AS relation FROM pg_class WHERE oid = ANY(%s::oid[]) AND relkind = 'p'
+            UNION ALL SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation
+        ), of_leaves AS (
+            SELECT tree.root, l.attname, max(hashtextextended(l.attmissingval::text, 0)) AS hash,
+                   min(array_to_string(l.attmissingval, '')) AS first, max(array_to_string(l.attmissingval, '')) AS last
+            FROM tree JOIN pg_attribute l ON l.attrelid = tree.relation
+            WHERE l.attnum > 0 AND l.atthasmissing AND NOT l.attisdropped GROUP BY 1, 2
+        )
         SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
-               CASE WHEN c.relkind = 'p' THEN (
-                   WITH RECURSIVE tree AS (
-                       SELECT c.oid AS relation
-                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
-                   SELECT max(hashtextextended(l.attmissingval::text, 0)) FROM tree t
-                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
-                   WHERE NOT l.attisdropped
-               ) ELSE hashtextextended(a.attmissingval::text, 0) END::text,
+               CASE WHEN c.relkind = 'p' THEN o.hash ELSE hashtextextended(a.attmissingval::text, 0) END::text,
                a.xmin::text::bigint,
-               CASE WHEN c.relkind = 'p' THEN (
-                   WITH RECURSIVE tree AS (
-                       SELECT c.oid AS relation
-                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
-                   SELECT min(array_to_string(l.attmissingval, '')) FROM tree t
-                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
-                   WHERE NOT l.attisdropped
-                   HAVING min(array_to_string(l.attmissingval, '')) = max(array_to_string(l.attmissingval, ''))
-               ) ELSE array_to_string(a.attmissingval, '') END,
+               CASE WHEN c.relkind <> 'p' THEN array_to_string(a.attmissingval, '')
+                    WHEN o.first = o.last THEN o.first END,
                coalesce(typed.by, a.xmin::text::bigint), coalesce(typed.command, a.cmin::text::bigint), a.attndims
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        LEFT JOIN of_leaves o ON o.root = a.attrelid AND o.attname = a.attname
         LEFT JOIN LATERAL (
             SELECT d.xmin::text::bigint AS by, d.cmin::text::bigint AS command FROM pg_depend d
             WHERE d.classid = 'pg_class'::regclass AND d.objid = a.attrelid AND d.objsubid = a.attnum
@@ -361,7 +363,7 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
         ORDER BY a.attrelid, a.attnum
         """,
-        (oids,),
+        (oids, oids),
     ):
         *plain, default, typed_by, command, dimensions = facts
         column = ColumnPrint(*plain)
@@ -495,8 +497,9 @@ def _membership(conn: psycopg.Connection[Any], publication: str, oids: list[int]
 def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[PartitionPrint]]:
     """Root OID -> its leaves by OID, each with whether it was empty when it joined.
 
-    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one command; ATTACH PARTITION
-    rewrites the columns' rows, so their command id is later than the row type's even within one transaction.
+    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one transaction, all but the link in
+    one command, and then the columns with a default once more. ATTACH PARTITION writes all columns anew, so that none
+    has the row type's command id, even within one transaction.
     """
     leaves: dict[int, list[PartitionPrint]] = {}
     for root, *facts in conn.execute(
@@ -506,9 +509,9 @@ def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[P
             WHERE oid = ANY(%s::oid[]) AND relkind = 'p'
             UNION ALL
             SELECT tree.root, i.inhrelid,
-                   tree.born_empty AND i.xmin = t.xmin AND NOT EXISTS (
-                       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
-                       AND (a.xmin <> t.xmin OR NOT a.cmin = t.cmin)),
+                   tree.born_empty AND i.xmin = t.xmin AND EXISTS (
+                       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                       AND a.xmin = t.xmin AND a.cmin = t.cmin),
                    tree.links || ' ' || i.xmin::text
             FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation AND NOT i.inhdetachpending
             JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype

@@ -143,12 +143,18 @@ class Matching:
         return replace(self, tables=tuple(table for table in self.tables if table.table not in barred))
 
 
-def matching(connection: psycopg.Connection[Any], config: PipelineConfig, *, others: bool = True) -> Matching:
+def matching(
+    connection: psycopg.Connection[Any],
+    config: PipelineConfig,
+    *,
+    others: bool = True,
+    relation: int | None = None,
+) -> Matching:
     """Look up what the file's entries name. Three statements whatever the number of tables, and a fourth where some are
     partitioned.
 
     Without `others` the result's `names` need not hold what the file does not name, and where it has no pattern, no
-    more of the catalogue is read than its tables.
+    more of the catalogue is read than its tables. With `relation`, an OID, it is of that one alone.
     """
     candidates: dict[int, tuple[TableName, str]] = {}
     refused: list[tuple[TableName, bool, str]] = []
@@ -158,7 +164,9 @@ def matching(connection: psycopg.Connection[Any], config: PipelineConfig, *, oth
     only = None if others else config.only_names
     only_these = None if only is None else [table.name for table in only]
     query = _RELATIONS if only_these is None else f"{_RELATIONS} AND c.relname = ANY (%(names)s)"
-    for oid, schema, name, kind, partition_of, system in connection.execute(query, {"names": only_these}):
+    query = query if relation is None else f"{query} AND c.oid = %(relation)s::oid"
+    about = {"names": only_these, "relation": relation}
+    for oid, schema, name, kind, partition_of, system in connection.execute(query, about):
         table = TableName(schema, name)
         if kind in ("r", "p") and not partition_of and not system:
             names.append(table)
