@@ -175,19 +175,19 @@ class TakenWay:
     fall_backs: tuple[str, ...]
 
 
-def last_way(ledger: Ledger, table: str, latest: int = 100) -> TakenWay | None:
-    """Of the latest plans that were ingested; None if none of them merged the table."""
+def last_way(ledger: Ledger, table: str) -> TakenWay | None:
+    """Of the latest 100 plans that were ingested; None if none of them merged the table."""
     row = ledger.execute(
         """
         SELECT p.plan, t.value -> 'way', t.value -> 'why', t.value -> 'fall_backs'
           FROM (SELECT created_at, plan, result FROM tidemark.plans
                  WHERE pipeline = %s AND ingested_at IS NOT NULL AND tables ? %s
-                 ORDER BY created_at DESC, plan DESC LIMIT %s) p
+                 ORDER BY created_at DESC, plan DESC LIMIT 100) p
          CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
          WHERE t.value ->> 'table' = %s AND t.value -> 'way' <> '{}'
          ORDER BY p.created_at DESC, p.plan DESC LIMIT 1
         """,
-        (ledger.pipeline, table, latest, table),
+        (ledger.pipeline, table, table),
     ).fetchone()
     return None if row is None else TakenWay(row[0], row[1], row[2] or {}, tuple(row[3] or ()))
 
