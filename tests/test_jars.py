@@ -13,7 +13,7 @@ from tidemark.__main__ import main
 from tidemark.errors import JarsDiffer, JarsUnresolved
 from tidemark.spark_submit import spark_jars
 from tidemark.spark_submit.jar_download import fetch, unresolved
-from tidemark.spark_submit.jar_versions import NEWEST_SPARK, Jar, JarSet, delta_jars, delta_package
+from tidemark.spark_submit.jar_versions import NEWEST_SPARK, Jar, JarSet, delta_jars
 
 
 class Repository:
@@ -104,7 +104,7 @@ class TestTheFolderOfThisPythonEnvironment:
 
     @pytest.mark.parametrize(
         "settings",
-        [{"spark.jars.packages": delta_package()}, {"spark.jars": "/delta-spark_1.jar"}],
+        [{"spark.jars.packages": delta_jars().roots[0]}, {"spark.jars": "/delta-spark_1.jar"}],
         ids=lambda settings: next(iter(settings)),
     )
     def test_gives_way_to_what_a_setting_names(self, machine: dict[str, str], settings: dict[str, str]) -> None:

@@ -55,15 +55,6 @@ def load(path: Path | str) -> PipelineConfig:
     return config
 
 
-def load_all(folder: Path | str) -> list[PipelineConfig]:
-    """Read every file of a folder. Raises PipelineFileInvalid with the problems of all
-    files, and those between them."""
-    configs, problems = read_all(folder)
-    if problems:
-        raise _invalid(problems)
-    return configs
-
-
 def read_all(folder: Path | str) -> tuple[list[PipelineConfig], list[Problem]]:
     """The sound files of a folder, and the problems of the others: so that one broken file
     does not stop the other pipelines.

@@ -52,7 +52,7 @@ def problem_of(error: ErrorDetails, root: Any) -> tuple[Place, str]:
     if kind == "literal_error":
         choices = re.findall("'(.*?)'", context["expected"])
         expected, hint = context["expected"].replace("'", ""), did_you_mean(str(error["input"]), choices)
-    return place, f"{_option(place)} must be {expected}, not {_described(error['input'])}{hint}"
+    return place, f"{_option(place)} must be {expected}, not {_kind_of_value(error['input'])}{hint}"
 
 
 def did_you_mean(text: str, choices: Sequence[str], taken: Sequence[str] = ()) -> str:
@@ -120,7 +120,7 @@ def _option(place: Place) -> str:
             return ".".join(map(str, parts))
 
 
-def _described(value: Any) -> str:
+def _kind_of_value(value: Any) -> str:
     match value:
         case None:
             return "empty"

@@ -65,11 +65,6 @@ SPARKS: Final = tuple(_OF_SPARK)
 NEWEST_SPARK: Final = SPARKS[-1]
 
 
-def delta_package(spark: str = NEWEST_SPARK) -> str:
-    """The coordinates of Delta's jar for a Spark: with what it needs, all that Spark has to be given."""
-    return _OF_SPARK[spark].coordinates
-
-
 def delta_jars(spark: str = NEWEST_SPARK) -> JarSet:
     jars = (_OF_SPARK[spark], *_OF_EVERY_SPARK)
     excludes = ("org.*:*", "com.*:*", "net.*:*", "jakarta.*:*", "commons*:*", "io.unitycatalog:*")

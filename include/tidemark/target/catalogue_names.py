@@ -117,7 +117,7 @@ def _create(session: SparkSession, entry: Entry) -> None:
 
 
 def _lead_there(session: SparkSession, plan: MergePlan, entry: Entry) -> None:
-    location, kind = _described(session, entry)
+    location, kind = _place_and_type(session, entry)
     if location == _plain(entry.path):
         return
     if kind != "EXTERNAL" or not location.startswith(f"{_plain(plan.lake)}/{plan.pipeline}/"):
@@ -127,7 +127,7 @@ def _lead_there(session: SparkSession, plan: MergePlan, entry: Entry) -> None:
     _create(session, entry)
 
 
-def _described(session: SparkSession, entry: Entry) -> tuple[str, str]:
+def _place_and_type(session: SparkSession, entry: Entry) -> tuple[str, str]:
     """Where the table lies that has the name, and of which type it is."""
     try:
         rows = session.sql(f"DESCRIBE TABLE EXTENDED {_full(entry)}").collect()

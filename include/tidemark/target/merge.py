@@ -221,7 +221,7 @@ class TableMerge:
         for kind, table in tables.items():
             size = None if table is None else table.bytes
             if table is not None and table.exists and size is not None:
-                rows = data_files.rows_at_hand(table)
+                rows = data_files.rows_in_checksum(table)
                 sizes.append(DeltaSize(kind, table.files, size, rows))
         return tuple(sizes)
 

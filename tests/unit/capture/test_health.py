@@ -54,7 +54,6 @@ def a_table(
             "error": ERROR if merge == "parked" else None,
             "error_at": None,
             "failed_runs": 0,
-            "tried_at": None,
             "paused_by": None,
             "holes": {},
             "hole_keys": [],
@@ -84,7 +83,7 @@ def a_backfill(table: str, *, done: bool = False, read_by: str | None = None, **
 
 def a_ledger(*tables: TableStatus, heartbeat_at: datetime | None = None, **changes: Any) -> PipelineStatus:
     generation = Generation(
-        1, "7", 1, "s", Lsn(1), Lsn(9), Lsn(9), Lsn(9), heartbeat_at or ago(minutes=4), ago(days=30), "p", "first"
+        1, "7", 1, "s", Lsn(1), Lsn(9), Lsn(9), Lsn(9), heartbeat_at or ago(minutes=4), ago(days=30), "first"
     )
     return PipelineStatus(
         **{
@@ -93,9 +92,7 @@ def a_ledger(*tables: TableStatus, heartbeat_at: datetime | None = None, **chang
             "confirmable_lsn": Lsn(9),
             "held_back_by": {},
             "batches": 3,
-            "last_staged_at": None,
             "last_committed_at": None,
-            "open_plans": 0,
             "tables": tables,
             "leases": (),
             "backfills": (),
@@ -108,7 +105,7 @@ def a_ledger(*tables: TableStatus, heartbeat_at: datetime | None = None, **chang
 
 def a_slot(**changes: Any) -> SlotState:
     plain = {"retained_bytes": 2**20, "wal_status": "reserved", "safe_wal_size": None}
-    nothing = dict.fromkeys(("active_pid", "restart_lsn", "confirmed_lsn", "invalidation_reason", "inactive_since"))
+    nothing = dict.fromkeys(("active_pid", "restart_lsn", "confirmed_lsn", "invalidation_reason"))
     flags = dict.fromkeys(("temporary", "two_phase", "failover", "synced"), False)
     names = {"name": "s", "plugin": "pgoutput", "slot_type": "logical", "database": "d"}
     return SlotState(**{**names, **nothing, **flags, **plain, **changes})

@@ -15,7 +15,7 @@ from tidemark.capture.preflight.spark_findings import spark_findings
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Finding
 from tidemark.spark_submit import spark_jars
-from tidemark.spark_submit.jar_versions import delta_package
+from tidemark.spark_submit.jar_versions import delta_jars
 from tidemark.spark_submit.spark_connection import SparkConnection
 from tidemark.spark_submit.spark_defaults import spark_defaults
 from tidemark.storage.lake_access import LakeAccess
@@ -193,7 +193,7 @@ class TestJars:
         assert found("local[2]", None, machine, config, jars) == []
 
     def test_packages_that_every_application_asks_ivy_for_are_a_warning(self, machine: dict[str, str]) -> None:
-        config = replace(CONFIG, spark_conf={"spark.jars.packages": delta_package()})
+        config = replace(CONFIG, spark_conf={"spark.jars.packages": delta_jars().roots[0]})
         (finding,) = found("local[2]", None, machine, config, "")
         assert finding.severity == "warning"
         assert "`tidemark jars`" in finding.remedy

@@ -53,7 +53,6 @@ SLOT = SlotState(
     failover=False,
     synced=False,
     invalidation_reason=None,
-    inactive_since=None,
     retained_bytes=0,
 )
 

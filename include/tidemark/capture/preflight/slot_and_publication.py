@@ -139,7 +139,7 @@ def _change(survey: Survey, work: PublicationWork) -> None:
         if not tables:
             continue
         statement = (
-            publication.create_statement(name, tables, server_version=survey.facts.version, generated=True)
+            publication.create_statement(name, tables, server_version=survey.facts.version)
             if verb == "Created"
             else publication.add_statement(name, tables)
         )
@@ -178,7 +178,7 @@ def _one_by_one(survey: Survey, tables: Sequence[TableName], *, create: bool) ->
     name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
     ends_at = time.monotonic() + 2 * bound_s
     if create:
-        empty = publication.create_statement(name, (), server_version=survey.facts.version, generated=True)
+        empty = publication.create_statement(name, (), server_version=survey.facts.version)
         # As the owner of the first: what is one's own takes no table of another's.
         role = publication.acting_role(survey.source, name, tables[:1], create=True)
         publication.change(survey.source, [empty], lock_timeout_s=bound_s, role=role)

@@ -40,14 +40,13 @@ class Successor:
     before: str
     beside: str
     begun_lsn: Lsn
-    begun_at: datetime
     placed_at: datetime | None
 
 
 def all_of(ledger: Ledger) -> dict[str, Successor]:
     """By id, those that a registered batch has begun."""
     rows = ledger.execute(
-        'SELECT "table", before, beside, begun_lsn, begun_at, placed_at FROM tidemark.shapes '
+        'SELECT "table", before, beside, begun_lsn, placed_at FROM tidemark.shapes '
         'WHERE pipeline = %s AND begun_lsn IS NOT NULL ORDER BY "table"',
         (ledger.pipeline,),
     )

@@ -45,8 +45,8 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
-    "backfill_since, marks, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
-    "forgotten_at, paused_by, lost_keys, columns_in_doubt, changed_at"
+    "backfill_since, marks, error, error_at, failed_runs, holes, hole_keys, fingerprint, "
+    "paused_by, lost_keys, columns_in_doubt, changed_at"
 )
 
 
@@ -57,7 +57,7 @@ class TableRow:
     - `error` is the last failure, None after a success; `fingerprint` the JSON of `schema.fingerprint.Fingerprint`.
     - `marks` counts how often a backfill was required, even if an earlier mark was still there.
     - `holes` maps a column to the number of rows whose unchanged value is unknown; `hole_keys` has keys of these rows.
-    - `forgotten_at` is when a person removed an uncaptured table from the lists; `paused_by` is who paused it.
+    - `paused_by` is who paused it.
     - `lost_keys` are the only rows that may differ, if that is known. Never log them.
     - `columns_in_doubt` are the numbers of the only columns that may differ in a marked table, None for any.
     - `changed_at` is when the newest captured change of the table committed, None without one.
@@ -74,11 +74,9 @@ class TableRow:
     error: ErrorRecord | None
     error_at: datetime | None
     failed_runs: int
-    tried_at: datetime | None
     holes: dict[str, int]
     hole_keys: list[list[str]]
     fingerprint: dict[str, Any] | None
-    forgotten_at: datetime | None = None
     paused_by: str | None = None
     lost_keys: list[list[str]] | None = field(default=None, repr=False)
     columns_in_doubt: list[int] | None = None

@@ -98,11 +98,6 @@ class TableStatus:
     def waiting_since(self) -> datetime | None:
         return None if self.backlog is None else self.backlog.since
 
-    @property
-    def in_sync(self) -> bool:
-        """Whether the guarantee holds: everything staged is applied, and no backfill is needed."""
-        return self.row.life.keeps_its_promise and not self.waiting_batches
-
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
@@ -110,8 +105,6 @@ class HeldLease:
 
     name: str
     holder: str
-    taken_at: datetime
-    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +130,7 @@ class PipelineStatus:
     confirmable_lsn: Lsn
     held_back_by: dict[str, Lsn]
     batches: int
-    last_staged_at: datetime | None
     last_committed_at: datetime | None
-    open_plans: int
     tables: tuple[TableStatus, ...]
     leases: tuple[HeldLease, ...]
     backfills: tuple[OpenBackfill, ...]
@@ -166,25 +157,20 @@ def read(ledger: Ledger) -> PipelineStatus | None:
         row = ledger.execute(
             """
             SELECT (SELECT sum(batches)::bigint FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
-                   (SELECT max(registered_at) FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
-                   g.last_committed_at,
-                   (SELECT count(*) FROM tidemark.plans p
-                     WHERE p.pipeline = g.pipeline AND p.ingested_at IS NULL AND p.abandoned_at IS NULL)
+                   g.last_committed_at
               FROM tidemark.generations g WHERE g.pipeline = %s AND g.number = %s
             """,
             (ledger.pipeline, generation.number),
         ).fetchone()
         assert row is not None
-        batches, last_staged_at, last_committed_at, open_plans = row
+        batches, last_committed_at = row
         return PipelineStatus(
             pipeline=ledger.pipeline,
             generation=generation,
             confirmable_lsn=applied_positions.confirmable(ledger),
             held_back_by=applied_positions.held_back_by(ledger),
             batches=batches,
-            last_staged_at=last_staged_at,
             last_committed_at=last_committed_at,
-            open_plans=open_plans,
             tables=_tables(ledger, generation),
             leases=_leases(ledger),
             backfills=_backfills(ledger),
@@ -236,7 +222,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
 def _leases(ledger: Ledger) -> tuple[HeldLease, ...]:
     with ledger.connection.cursor(row_factory=class_row(HeldLease)) as cursor:
         rows = cursor.execute(
-            "SELECT name, holder, taken_at, expires_at FROM tidemark.leases "
+            "SELECT name, holder FROM tidemark.leases "
             "WHERE pipeline = %s AND expires_at >= clock_timestamp() ORDER BY name",
             (ledger.pipeline,),
         )

@@ -27,7 +27,7 @@ from tidemark.wording import counted
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
-    "opened_at, opened_by, reason, history, source_started_at"
+    "opened_at, reason, history, source_started_at"
 )
 
 
@@ -47,7 +47,6 @@ class Generation:
     heartbeat_lsn: Lsn | None
     heartbeat_at: datetime | None
     opened_at: datetime
-    opened_by: str
     reason: str
     history: str | None = None
     source_started_at: str | None = None

@@ -179,20 +179,20 @@ class LastMerge:
     fall_backs: tuple[str, ...]
 
 
-def last_merges(ledger: Ledger, table: str, number: int = 10, latest: int = 100) -> tuple[LastMerge, ...]:
-    """Those of the table that did anything, of the latest plans that were ingested, newest first."""
+def last_merges(ledger: Ledger, table: str) -> tuple[LastMerge, ...]:
+    """Ten at most: those of the table that did anything, of the latest 100 plans that were ingested, newest first."""
     rows = ledger.execute(
         """
         SELECT p.plan, p.ingested_at, p.run_id, (t.value -> 'rows' ->> 'history')::bigint,
                (t.value ->> 'seconds')::float8, t.value -> 'way', t.value -> 'why', t.value -> 'fall_backs'
           FROM (SELECT created_at, ingested_at, plan, run_id, result FROM tidemark.plans
                  WHERE pipeline = %s AND ingested_at IS NOT NULL AND tables ? %s
-                 ORDER BY created_at DESC, plan DESC LIMIT %s) p
+                 ORDER BY created_at DESC, plan DESC LIMIT 100) p
          CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
          WHERE t.value ->> 'table' = %s AND t.value -> 'way' <> '{}'
-         ORDER BY p.created_at DESC, p.plan DESC LIMIT %s
+         ORDER BY p.created_at DESC, p.plan DESC LIMIT 10
         """,
-        (ledger.pipeline, table, latest, table, number),
+        (ledger.pipeline, table, table),
     )
     return tuple(
         LastMerge(plan, at, run, changes or 0, seconds or 0.0, way, why or {}, tuple(fall_backs or ()))

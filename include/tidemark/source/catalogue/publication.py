@@ -112,14 +112,14 @@ _MEMBERS: Final = """
 # --- changing ---------------------------------------------------------------------------------------------------------
 
 
-def create_statement(name: str, tables: Sequence[TableName], *, server_version: int, generated: bool) -> sql.Composed:
+def create_statement(name: str, tables: Sequence[TableName], *, server_version: int) -> sql.Composed:
     """CREATE PUBLICATION with everything that Tidemark relies on; without tables it is empty.
 
-    `generated` publishes stored generated columns (PostgreSQL 18 on): without them, the application's UPDATE of a table
-    under REPLICA IDENTITY FULL fails.
+    Stored generated columns are published (PostgreSQL 18 on): without them, the application's UPDATE of a table under
+    REPLICA IDENTITY FULL fails.
     """
     options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
-    if generated and server_version >= 180000:
+    if server_version >= 180000:
         options += ", publish_generated_columns = stored"
     for_tables = sql.SQL("FOR TABLE {} ").format(_table_list(tables)) if tables else sql.SQL("")
     return sql.SQL("CREATE PUBLICATION {} {}WITH ({})").format(sql.Identifier(name), for_tables, sql.SQL(options))

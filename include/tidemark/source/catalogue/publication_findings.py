@@ -126,7 +126,7 @@ def _unpublished(
     name = config.publication
     tables = [table.table for table in work.unpublished]
     if publication is None:
-        statement = create_statement(name, tables, server_version=facts.version, generated=True)
+        statement = create_statement(name, tables, server_version=facts.version)
     else:
         statement = add_statement(name, tables)
     if publication is not None and not config.manage_publication:
@@ -161,9 +161,7 @@ def _missing_publication(
     config: PipelineConfig, work: PublicationWork, facts: ServerFacts, slot: SlotState | None
 ) -> Iterator[Finding]:
     name = config.publication
-    statement = (
-        create_statement(name, work.create, server_version=facts.version, generated=True) if work.create else None
-    )
+    statement = create_statement(name, work.create, server_version=facts.version) if work.create else None
     if slot is not None:
         yield Finding(
             "error",

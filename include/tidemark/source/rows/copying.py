@@ -22,10 +22,8 @@ BLOCK_BYTES: Final = 8 * 2**20
 _WAIT_MS: Final = 1000
 
 
-def copy_rows(
-    conn: psycopg.Connection[Any], query: sql.Composed, block_bytes: int = BLOCK_BYTES
-) -> Iterator[list[bytes]]:
-    """Blocks of about `block_bytes`; a single row may be larger. Raises psycopg's errors. Whoever does not take all
+def copy_rows(conn: psycopg.Connection[Any], query: sql.Composed) -> Iterator[list[bytes]]:
+    """Blocks of about BLOCK_BYTES; a single row may be larger. Raises psycopg's errors. Whoever does not take all
     of them has to close the connection."""
     statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query).as_bytes(conn)
     pgconn = conn.pgconn
@@ -46,7 +44,7 @@ def copy_rows(
         if length > 0:
             block.append(bytes(data))
             size += length
-            if size >= block_bytes:
+            if size >= BLOCK_BYTES:
                 yield block
                 block, size = [], 0
         elif length == 0:

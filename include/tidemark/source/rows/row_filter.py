@@ -117,8 +117,8 @@ class _Token:
     at: int
 
     @property
-    def described(self) -> str:
-        """For messages, which never quote a literal."""
+    def in_messages(self) -> str:
+        """Never quotes a literal."""
         return {"end": "the end", "text": "a text in quotes", "number": "a number"}.get(self.kind, self.value)
 
 
@@ -324,7 +324,7 @@ class _Parser:
 
     def _refuse(self, expected: str, found: str | None = None) -> NoReturn:
         place = _place(self._text, self._token.at)
-        raise _Refused(f"{place} is {found or self._token.described}, where a filter has {expected}")
+        raise _Refused(f"{place} is {found or self._token.in_messages}, where a filter has {expected}")
 
 
 def _compared(left: Operand, operator: str, right: Operand) -> sql.Composed:

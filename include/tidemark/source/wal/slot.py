@@ -64,7 +64,6 @@ class SlotState:
     failover: bool
     synced: bool
     invalidation_reason: str | None
-    inactive_since: str | None
     retained_bytes: int
     catalog_xmin: int | None = None
 
@@ -126,7 +125,6 @@ def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
         failover=stays or raw.get("failover", False),
         synced=raw.get("synced", False),
         invalidation_reason=raw.get("invalidation_reason") or conflicting,
-        inactive_since=raw.get("inactive_since"),
         retained_bytes=int(retained),
         catalog_xmin=None if raw.get("catalog_xmin") is None else int(raw["catalog_xmin"]),
     )

@@ -72,7 +72,7 @@ def system_identifier(connection: psycopg.Connection[Any]) -> str:
 
 
 @contextmanager
-def logging_snapshots(connection: psycopg.Connection[Any], every_s: float = 1.0) -> Iterator[None]:
+def logging_snapshots(connection: psycopg.Connection[Any]) -> Iterator[None]:
     """While the block makes a slot on the standby: it waits for the primary to log which transactions run, which that
     does by itself now and then; where the role may, it is asked to."""
     done = threading.Event()
@@ -80,7 +80,7 @@ def logging_snapshots(connection: psycopg.Connection[Any], every_s: float = 1.0)
     def log_them() -> None:
         try:
             with open_session(to_the_same_server(connection), "source") as session:
-                while not done.wait(every_s):
+                while not done.wait(1.0):
                     session.execute("SELECT pg_log_standby_snapshot()")
         except (psycopg.Error, DatabaseUnreachable):
             return  # it may not, or is away: then it takes as long as it takes

@@ -274,7 +274,7 @@ class _FirstLoadSearch:
             attempts.setdefault(claim.key_range, set()).add(claim.attempt)
         if len(backfills) > 1 or any(len(of_range) > 1 for of_range in attempts.values()):
             raise Declined("two chunks may have a key in common")
-        files = [self._described(claim, file) for claim in self.claims for file in claim.files]
+        files = [self._read_footer(claim, file) for claim in self.claims for file in claim.files]
         target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES)
         foreign = [f for f in target.files if not self._is_apart(f, attempts)]
         others = foreign if sweeps else [f for f in foreign if _may_meet(f, files)]
@@ -336,7 +336,7 @@ class _FirstLoadSearch:
         walks = [walk.partition("/") for walk in file.tags.get(RANGES_TAG, "").split(",")]
         return all(attempt in attempts.get(key_range, {attempt}) for key_range, _, attempt in walks)
 
-    def _described(self, claim: Claim, file: StagedFile) -> _LoadedFile:
+    def _read_footer(self, claim: Claim, file: StagedFile) -> _LoadedFile:
         with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
             footer = parquet_footer.read_footer(opened, file.bytes)
             parquet = pq.ParquetFile(opened)

@@ -99,11 +99,11 @@ def data_files(table: PinnedTable) -> list[DataFile] | None:
     return described
 
 
-def rows_at_hand(table: PinnedTable) -> int | None:
+def rows_in_checksum(table: PinnedTable) -> int | None:
     """How many rows the pinned version has, None if its checksum file does not say so of every file."""
     if table.logged is not None:
         return None
-    added = table.snapshot.files_at_hand()
+    added = table.snapshot.files_in_checksum()
     if added is None:
         return None
     rows = 0

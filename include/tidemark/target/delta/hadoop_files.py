@@ -76,11 +76,11 @@ def is_object(spark: SparkSession, path: Any) -> bool:
     return str(path.toUri().getScheme()) == "s3a" and spark.conf.get(commit_safety.OF_S3, None) == commit_safety.OWN
 
 
-def write_new(spark: SparkSession, folder: str, content: bytes, name: str | None = None) -> str:
-    """A new file in the folder, whose name nobody else has, a Parquet file unless it is said; its name. An object store
+def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
+    """A new Parquet file in the folder, whose name nobody else has; its name. An object store
     shows it when it is closed, and a table's folder may hold it before: until a commit adds it, it is garbage that a
     VACUUM removes."""
-    name = name or f"part-{uuid.uuid4()}.parquet"
+    name = f"part-{uuid.uuid4()}.parquet"
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     stream = files.create(path, False)

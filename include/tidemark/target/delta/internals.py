@@ -260,7 +260,7 @@ class DeltaSnapshot:
         """Delta's actions for its files, as the JVM's data set."""
         return self.snapshot.allFiles()
 
-    def files_at_hand(self) -> Any:
+    def files_in_checksum(self) -> Any:
         """Delta's actions for its files, where its checksum file has them all, as that of a table of up to fifty files
         has; else None."""
         checksum = self.snapshot.checksumOpt()
@@ -268,8 +268,8 @@ class DeltaSnapshot:
         return listed.get() if listed is not None and listed.isDefined() else None
 
     def listed_files(self) -> tuple[Any, list[dict[str, Any]]]:
-        """The same of any table, in the JVM and as JSON has them: by a Spark job where they are not at hand."""
-        actions = self.files_at_hand()
+        """The same of any table, in the JVM and as JSON has them: by a Spark job where its checksum file lacks them."""
+        actions = self.files_in_checksum()
         if actions is None:
             actions = sequence(self.spark, self.added.collectAsList())
         return actions, json_of(self.spark, actions)
