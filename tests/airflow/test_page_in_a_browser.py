@@ -329,8 +329,8 @@ def test_a_table_is_opened_and_says_all_that_is_known_of_it(site: Site, page: Br
         *("/lake/shop/current/shop/orders", "spark.read", "changes: driver – 50 changes in 1 batch", "Last changes"),
     ):
         assert fact in said
-    page.run("document.querySelector('#tables').scrollIntoView()")
-    page.screenshot(site.pictures / "page-table.png")
+    page.run("document.documentElement.classList.add('dark'); document.querySelector('#tables').scrollIntoView()")
+    page.screenshot(site.pictures / "page-dark-table.png")
 
 
 def test_pause_says_what_it_will_do_and_acts_when_it_is_confirmed(site: Site, page: Browser) -> None:
