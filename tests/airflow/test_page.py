@@ -115,6 +115,7 @@ READ = (
     "/tidemark/",
     "/tidemark/api/pipelines",
     "/tidemark/api/pipelines/shop",
+    "/tidemark/api/pipelines/shop/overview",
     "/tidemark/api/pipelines/shop/figures",
     "/tidemark/api/pipelines/shop/table?table=shop.orders",
 )
@@ -150,11 +151,12 @@ def test_whoever_may_not_read_a_dag_sees_nothing_of_its_pipeline(site: Site) -> 
 def test_a_viewer_reads_everything_and_is_told_that_nothing_may_be_done(site: Site) -> None:
     assert {site.ask(path, "vera")[0] for path in READ} == {200}
     assert set(site.ask(READ[2], "vera")[1]["may"].values()) == {False}
+    assert set(site.ask(READ[2], "vera")[1]["may_unpause"].values()) == {False}
     assert set(site.ask(READ[2], "uma")[1]["may"].values()) == {True}
 
 
 def test_a_viewer_does_nothing_and_leaves_nothing_in_the_audit_log(site: Site) -> None:
-    for action in ("unpark", "pause", "resume"):
+    for action in ("unpark", "pause", "resume", "changes"):
         assert site.act(action, "shop.orders", "vera")[0] == 403
     assert site.state("shop.orders") == "parked"
     assert not [entry for entry in audited(site) if entry["owner"] == "vera"]
@@ -180,6 +182,22 @@ def test_who_may_trigger_the_capture_acts_and_stands_in_the_audit_log(site: Site
         ("admin", "tidemark_resume", "shop.carts"),
         ("admin", "tidemark_unpark", "shop.orders"),
     ]
+
+
+def test_who_may_trigger_the_capture_sees_values_of_rows_and_the_audit_log_has_who_did(site: Site) -> None:
+    before = len(audited(site))
+    assert site.act("changes", "shop.orders", "uma") == (200, {"changes": []}), "nothing of it is staged in this lake"
+    assert site.act("changes", "shop.nothing", "uma")[0] == 404
+    seen = [(entry["owner"], entry["event"]) for entry in audited(site)[before:]]
+    assert seen == [("uma", "tidemark_changes")] * 2
+
+
+def test_a_pipeline_has_one_line_among_all_of_them(site: Site) -> None:
+    line = site.ask("/tidemark/api/pipelines/shop/overview")[1]
+    assert (line["health"], line["tables"], line["proven"]) == ("red", 500, 445)
+    assert sum(line["states"].values()) == 500
+    assert site.ask("/tidemark/api/pipelines/fresh/overview")[1]["is_new"] is True
+    assert site.ask("/tidemark/api/pipelines/away/overview")[1]["unseen"].keys() == {"source", "ledger"}
 
 
 def test_the_word_that_pg_upgrade_ran_is_checked_and_takes_the_right_to_trigger_the_capture(site: Site) -> None:
@@ -224,7 +242,7 @@ def test_the_page_loads_nothing_from_elsewhere_and_stands_in_no_other_sites_fram
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'self'" in policy
     assert "//" not in text.replace("<!doctype", "")
-    for file in ("page.js", "page.css", "uPlot.iife.min.js", "uPlot.min.css", "icon.svg", "uPlot.LICENSE"):
+    for file in ("page.js", "flow.js", "page.css", "uPlot.iife.min.js", "uPlot.min.css", "icon.svg", "uPlot.LICENSE"):
         assert site.ask(f"/tidemark/static/{file}")[0] == 200
 
 
@@ -238,6 +256,11 @@ def test_status_details_and_figures_are_those_of_the_ledger(site: Site) -> None:
     assert details["unfit"] == {"total": 9}
     assert details["versions"][0] == {"version": 2, "changed": ['column "currency" was added']}
     assert [one["kind"] for one in details["delta"]] == ["current", "history"]
+    assert details["paths"]["current"].endswith("/lake/shop/current/shop/orders")
+    assert details["as_text"]["lines"] == "  - {name: shop.orders, target: {total: text}}"
+    (merge,) = details["merges"]
+    assert merge["steps"][0] == {"step": "chunks", "way": "files", "why": "40 of their rows are new"}
+    assert details["recent"] == {"changes": 3000, "over_s": 86400}
     for hours in (6, 24, 720, 2160):
         figures = site.ask(f"/tidemark/api/pipelines/shop/figures?hours={hours}")[1]
         assert 70 <= len(figures["at"]) <= 401
@@ -250,6 +273,7 @@ def test_a_pipeline_whose_databases_are_away_says_so(site: Site) -> None:
     status, shown = site.ask("/tidemark/api/pipelines/away")
     assert status == 200
     assert set(shown["unseen"]) == {"source", "ledger"}
+    assert site.ask("/tidemark/api/pipelines/fresh/figures") == (200, {"at": []})
     status, refused = site.ask("/tidemark/api/pipelines/away/figures")
     assert (status, "nowhere" in refused["detail"]) == (503, True)
 

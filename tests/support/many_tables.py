@@ -207,12 +207,12 @@ def _batches(book: Ledger, world: World) -> None:
             """
             INSERT INTO tidemark.batch_tables
                    (pipeline, generation, "table", start_lsn, end_lsn, files, counts, converted, unchanged, moved,
-                    changes, bytes)
+                    changes, bytes, first_committed_at)
             SELECT %s, 1, t, %s, %s, '[]', jsonb_build_object('insert', 1000 * n * n), '{}', 0, 0, 1000 * n * n,
-                   100000 * n
+                   100000 * n, %s
               FROM unnest(%s::text[]) WITH ORDINALITY AS u (t, n)
             """,
-            (book.pipeline, begin, end, list(waiting)),
+            (book.pipeline, begin, end, at - timedelta(minutes=1), list(waiting)),
         )
     book.execute(
         "INSERT INTO tidemark.unfit_values VALUES (%s, %s, 1, 'total', 9)",

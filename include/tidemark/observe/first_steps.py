@@ -84,7 +84,9 @@ def _backfill(config: PipelineConfig, ledger: PipelineStatus | None, being_read:
     tables = () if ledger is None else ledger.tables
     empty = [table.table for table in tables if table.row.life.target == EXISTING_ROWS]
     reading = len(set(empty) & set(being_read))
-    said = f"{counted(len(empty), 'table')} had rows before"
+    said = "the first capture finds the tables with rows"
+    if tables:
+        said = f"{counted(len(empty), 'table')} had rows before"
     if reading:
         said += f", {reading} of them {'is' if reading == 1 else 'are'} being read"
     way = f"airflow dags trigger {config.pipeline}_backfill"

@@ -3,5 +3,5 @@
 views     what the plugin announces: cheap, since every Airflow process loads plugins
 app       routes, and who may call them
 reading   the library's answers for them
-static/   the page itself: one script, one style sheet, and uPlot for the plots; nothing from elsewhere
+static/   the page itself: modules of script, one style sheet, and uPlot for the plots; nothing from elsewhere
 """

@@ -13,8 +13,9 @@ export async function readOverview() {
     try {
       view.overview.set(pipeline, await api(`pipelines/${encodeURIComponent(pipeline)}/overview`));
     } catch (error) { view.overview.set(pipeline, { pipeline, health: "unknown", line: error.message }); }
-    if (!view.chosen) drawOverview();
+    if (!view.chosen) document.getElementById(`line-${pipeline}`)?.replaceWith(pipelineLine(view.overview.get(pipeline)));
   }));
+  if (!view.chosen) drawOverview();
 }
 
 export function drawOverview() {
@@ -33,7 +34,7 @@ function said(lines) {
 
 function pipelineLine(one) {
   const verdict = one.health === "unknown" ? "unknown" : one.is_new ? "new" : VERDICTS[one.health];
-  return h("li", { class: `card concern ${one.health}` },
+  return h("li", { id: `line-${one.pipeline}`, class: `card concern ${one.health}` },
     h("div", { class: "said" }, h("div", { class: "title" }, h("button", { class: "plain name", id: `pipeline-${one.pipeline}`, onclick: () => choose(one.pipeline) }, one.pipeline), pill(one.health === "unknown" ? "note" : one.health, verdict)),
       h("p", { class: "quiet" }, one.line.replace(`${one.pipeline}: `, ""))),
     one.states && h("dl", { class: "facts" }, ...facts(one)));

@@ -51,7 +51,11 @@ const isThere = (pipeline) => view.pipelines.some((one) => one.pipeline === pipe
 
 export async function refresh() {
   const wanted = view.chosen;
-  if (!wanted) { await readOverview(); return; }
+  if (!wanted) {
+    if (!document.getElementById("pipelines")) drawOverview();
+    await readOverview();
+    return;
+  }
   const results = await Promise.allSettled([api(`pipelines/${encodeURIComponent(wanted)}`), readFigures(), readRuns(), readPaused()]);
   if (wanted !== view.chosen) return;
   const [status, figures, runs, paused] = results;
