@@ -44,5 +44,6 @@ def test_median_and_worst_hundredth_are_of_what_was_merged_in_the_last_hour(
     found = delays.present(book, NOW)
     assert found is not None
     # The first plan's own beginning lies before what is looked at.
-    assert (found.batches, found.p50_s, found.p99_s) == (4, 3.5, pytest.approx(8.85))
+    assert (found.batches, found.p50_s) == (4, 3.5)
+    assert found.p99_s == pytest.approx(8.85)
     assert delays.present(book, NOW + timedelta(hours=2)) is None
