@@ -161,7 +161,8 @@ def follow_merge(stage_input: StageInput, path: str) -> None:
     with plan_orders(run, Store(run.config.lake, run.config.lake_access)) as orders:
         application = _Application(orders, path)
         try:
-            for _ in MergeCycles(run, _window(stage_input), stage_input.holder("drain")).results(application):
+            cycles = MergeCycles(run, _window(stage_input), stage_input.holder("drain"), lambda: False)
+            for _ in cycles.results(application):
                 pass
             orders.end()
             application.process.wait(60)
