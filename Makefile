@@ -1,4 +1,4 @@
-# make demo    capture a PostgreSQL shop into Delta tables and compare every row; CLUSTER=1: on a Spark cluster
+# make demo    capture a PostgreSQL shop into Delta tables and compare every row; CLUSTER=1: on a Spark cluster; FOLLOW=1: in seconds
 # make test    format, lint, types and tests; TESTS="tests/ledger …": these tests alone
 # make unit    the tests that need neither a server nor Java, in a minute
 # Both do the set-up first, which takes seconds when it is done already. Everything made lies under .venv and .tidemark.
@@ -12,8 +12,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON := $(shell for p in python3.11 python3 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
 
-# Demo and up with a Spark cluster and an S3 server: `make demo CLUSTER=1`.
-export TESTS CLUSTER BENCH_SCALE POSTGRES_SOURCE FILES KEEP ONLY
+# Demo and up with a Spark cluster and an S3 server: `make demo CLUSTER=1`; with runs that follow the shop: FOLLOW=1.
+export TESTS CLUSTER FOLLOW BENCH_SCALE POSTGRES_SOURCE FILES KEEP ONLY
 export PYTHONPATH := include
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.tidemark/cache/python
 SANDBOX := .venv/bin/python -m sandbox
@@ -24,7 +24,7 @@ help:
 	@echo 'make lint    format, lint and types alone; make site: docs/ as pages; make lock: requirements.txt anew'
 	@echo 'make bench   the table and plots of docs/performance.md, in .tidemark/bench; BENCH_SCALE=small: smaller; make bench-latency: from commit to Delta, under Airflow'
 	@echo 'make simulation, faults, clusters, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, Spark clusters, all that Airflow runs; each takes long'
-	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers'
+	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers; then the same of one that follows its source'
 	@echo "make witnesses POSTGRES_SOURCE=…  PostgreSQL's own regression and isolation tests, played in a captured database; FILES=\"alter_table …\": these alone"
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make dist    sdists and wheels of both distributions in dist/, checked by twine'

@@ -64,7 +64,8 @@ class Merger:
         try:
             with plan_orders(run, self.shop.store) as orders:
                 self.application = Application(self.spark, orders)
-                for cycle in MergeCycles(run, self.follower.window, self.follower.run.holder).results(self.application):
+                cycles = MergeCycles(run, self.follower.window, self.follower.run.holder, lambda: False)
+                for cycle in cycles.results(self.application):
                     self.plans += bool(cycle.plan)
                 orders.end()
                 self.application.thread.join(60)

@@ -67,5 +67,4 @@ def test_how_a_table_was_merged_the_last_time_is_read_from_the_newest_result_tha
         ("changes: driver: E",),
     )
     assert (first.plan, first.planned_by, first.changes, first.seconds) == ("p1", "run1", 3, 1.5)
-    assert plans.last_merges(book, "s.a", number=1) == (second,)
     assert plans.last_merges(book, "s.b") == ()

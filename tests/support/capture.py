@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,8 @@ class Environment(Place):
     report: RunReport = field(default_factory=lambda: RunReport("none yet"))
     request: BackfillRequest = field(default_factory=BackfillRequest)
     verify_request: VerifyRequest = field(default_factory=VerifyRequest)
+    wait_s: float = 0.0  # of a stage for leases of others
+    ends_at: datetime | None = None  # of a run that follows the source
 
     # --- the stages ----------------------------------------------------------------------------------------------
 
@@ -173,7 +176,15 @@ class Environment(Place):
 
     def stage_input(self) -> stages.StageInput:
         return stages.StageInput(
-            self.config, self.source, self.ledger, self.report.run_id, SALT, self.request, self.verify_request
+            self.config,
+            self.source,
+            self.ledger,
+            self.report.run_id,
+            SALT,
+            self.request,
+            self.verify_request,
+            self.wait_s,
+            self.ends_at,
         )
 
     def maintain(self) -> Any:

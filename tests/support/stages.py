@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -26,9 +27,14 @@ from tidemark.staging.pandas_import import block_pandas_import
 # "spark": few changes too go through Spark; "public": and Delta's own classes count as another Delta's
 FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"
 
+# Of a run that follows: the least between two batches.
+EVERY_S = 0.5
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidemark.capture.following.plan_orders import PlanOrders
+    from tidemark.capture.following.window import Window
     from tidemark.capture.merge_planning import PlanScope
 
 
@@ -43,10 +49,14 @@ class StageInput:
     salt: bytes
     request: BackfillRequest = field(default_factory=BackfillRequest)
     verify: VerifyRequest | None = None
+    wait_s: float = 0.0  # for leases of others
+    ends_at: datetime | None = None  # of a run that follows the source
 
     def run(self, task: str, *, salt: bytes | None = None) -> Run:
-        holder = f"{self.config.pipeline}/{self.run_id}/{task}"
-        return Run(self.config, self.source, self.ledger, self.run_id, holder, salt)
+        return Run(self.config, self.source, self.ledger, self.run_id, self.holder(task), salt)
+
+    def holder(self, task: str) -> str:
+        return f"{self.config.pipeline}/{self.run_id}/{task}"
 
 
 def preflight(stage_input: StageInput) -> Any:
@@ -101,7 +111,7 @@ def verified(stage_input: StageInput) -> VerifyReport:
 def drain(stage_input: StageInput) -> Any:
     from tidemark.capture.drain import drain
 
-    return drain(stage_input.run("drain", salt=stage_input.salt))
+    return drain(stage_input.run("drain", salt=stage_input.salt), wait_s=stage_input.wait_s)
 
 
 def merge(
@@ -113,7 +123,7 @@ def merge(
 
     task = stage_input.run(task_name)
     ingest(task)
-    with leased_plan(task, wanted or PlanScope()) as plan:
+    with leased_plan(task, wanted or PlanScope(), wait_s=stage_input.wait_s) as plan:
         if plan is None:
             return False
         apply(f"{stage_input.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
@@ -131,7 +141,56 @@ def apply(spark: SparkSession, uri: str) -> None:
 def confirm(stage_input: StageInput) -> Any:
     from tidemark.capture.confirm import confirm
 
-    return confirm(stage_input.run("confirm"))
+    return confirm(stage_input.run("confirm"), wait_s=stage_input.wait_s)
+
+
+def follow_drain(stage_input: StageInput) -> Any:
+    from tidemark.capture.following.drain_cycles import follow
+
+    window = _window(stage_input)
+    return follow(stage_input.run("drain", salt=stage_input.salt), window, wait_s=stage_input.wait_s)
+
+
+def follow_merge(stage_input: StageInput, path: str) -> None:
+    """Until the run is over. Its Spark application is a process of its own, which this does not end if it is killed."""
+    from tidemark.capture.following.merge_cycles import MergeCycles
+    from tidemark.capture.following.plan_orders import plan_orders
+    from tidemark.storage.store import Store
+
+    run = stage_input.run("merge")
+    with plan_orders(run, Store(run.config.lake, run.config.lake_access)) as orders:
+        application = _Application(orders, path)
+        try:
+            cycles = MergeCycles(run, _window(stage_input), stage_input.holder("drain"), lambda: False)
+            for _ in cycles.results(application):
+                pass
+            orders.end()
+            application.process.wait(60)
+        finally:
+            application.process.kill()
+
+
+def _window(stage_input: StageInput) -> Window:
+    from tidemark.capture.following.window import Window
+
+    assert stage_input.ends_at is not None
+    return Window(stage_input.ends_at, EVERY_S)
+
+
+class _Application:
+    """What spark_apps/follow_plans.py does, with a JVM of its own."""
+
+    def __init__(self, orders: PlanOrders, path: str) -> None:
+        self._orders = orders
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+        command = [sys.executable, "-m", "tests.support.stages", "follow_plans", path, orders.manifest]
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+
+    def order(self, plan: str) -> None:
+        self._orders.order(plan)
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
 
 
 def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
@@ -167,7 +226,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
     return retired, compaction_runs.note(compacting, plan.tables, results)
 
 
-def main(stage: str, path: str) -> None:
+def main(stage: str, path: str, manifest: str = "") -> None:
     block_pandas_import()
     if os.environ.get(FOLD_VARIABLE) in ("spark", "public"):
         from tidemark.target import merge_choice
@@ -189,6 +248,14 @@ def main(stage: str, path: str) -> None:
             merge(stage_input, lambda uri: apply(_driver(path, stage_input), uri))
         case "confirm":
             confirm(stage_input)
+        case "follow_drain":
+            follow_drain(stage_input)
+        case "follow_merge":
+            follow_merge(stage_input, path)
+        case "follow_plans":
+            from spark_apps import follow_plans
+
+            follow_plans.run(_driver(path, stage_input), manifest)
         case "maintain":
             maintain(stage_input, lambda: _driver(path, stage_input))
         case _:

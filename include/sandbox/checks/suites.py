@@ -122,11 +122,14 @@ def simulation(checkout: Checkout) -> int:
 
 
 def soak(checkout: Checkout) -> int:
-    """A pipeline that is never left alone, for TIDEMARK_SOAK_MINUTES, 20 where nothing names another number."""
-    return _all(checkout, {"soak": _pytest(checkout, "soak", [SOAK])})
+    """A pipeline that is never left alone, for TIDEMARK_SOAK_MINUTES, 20 where nothing names another number; then the
+    same of one that follows its source."""
+    both = {"soak": SOAK, "soak-following": SOAK_FOLLOWING}
+    return _all(checkout, {name: _pytest(checkout, name, [path]) for name, path in both.items()})
 
 
 SOAK: Final = "tests/simulation/test_soak.py"
+SOAK_FOLLOWING: Final = "tests/simulation/test_soak_following.py"
 _ALTERATIONS: Final = "tests/scenarios/test_alterations.py"
 # Played by `make faults` as a whole; and what of the others is thorough. No folder is in both.
 FAULTS: Final = (

@@ -3,7 +3,8 @@
 The shop has most of its rows before anything looks at it. A run of the capture creates slot and publication, a backfill
 reads what was there while orders keep coming in, further runs of the capture bring what came.
 
-With CLUSTER=1 merges run on a standalone Spark, and the lake is a bucket.
+With CLUSTER=1 merges run on a standalone Spark, and the lake is a bucket. With FOLLOW=1 one run follows the shop while
+it is busy, and a line says how far behind the tables are.
 
 The runs are real: scheduler, DAG processor and API server as `make up` starts them, each run triggered as a person
 would. The demo starts afresh every time: source, ledger and lake of an earlier one are removed, Airflow's own record of
@@ -177,8 +178,24 @@ def _capture(api: AirflowApi, running: processes.Services, steps: Steps) -> list
     busy = shop.Shop(running.source)
     with steps.step("the shop's first weeks, which nobody captures"):
         busy.open()
-    _run(api, steps, CAPTURE, "capture 1, which finds rows that are older than it", is_exact=False)
     failed: list[BaseException] = []
+    if running.follows:
+        from sandbox.demo.live_lag import follow
+
+        run_id = follow(api, running, steps, (CAPTURE, BACKFILL), lambda: _trade(busy, failed))
+    else:
+        run_id = _runs_one_by_one(api, steps, busy, failed)
+    if failed:
+        raise StepFailed(f"The shop's own statements failed: {failed[0]}")
+    written = ", ".join(f"{count:,} {kind}" for kind, count in busy.changed.items())
+    written = f"the shop wrote {sum(busy.changed.values()):,} rows: {written}"
+    print(textwrap.fill(written, 110, initial_indent="    ", subsequent_indent="    "))
+    return str(api.result(BACKFILL, run_id, "report")).splitlines()
+
+
+def _runs_one_by_one(api: AirflowApi, steps: Steps, busy: shop.Shop, failed: list[BaseException]) -> str:
+    """The backfill's run."""
+    _run(api, steps, CAPTURE, "capture 1, which finds rows that are older than it", is_exact=False)
     trading = threading.Thread(target=_trade, args=(busy, failed), daemon=True)
     trading.start()
     run_id = _run(api, steps, BACKFILL, "backfill of all tables, while the shop is busy")
@@ -186,13 +203,9 @@ def _capture(api: AirflowApi, running: processes.Services, steps: Steps) -> list
     while trading.is_alive():
         _run(api, steps, CAPTURE, f"capture {number}, while the shop is busy")
         number += 1
-    if failed:
-        raise StepFailed(f"The shop's own statements failed: {failed[0]}")
-    _run(api, steps, CAPTURE, f"capture {number}, after the last row")
-    written = ", ".join(f"{count:,} {kind}" for kind, count in busy.changed.items())
-    written = f"the shop wrote {sum(busy.changed.values()):,} rows: {written}"
-    print(textwrap.fill(written, 110, initial_indent="    ", subsequent_indent="    "))
-    return str(api.result(BACKFILL, run_id, "report")).splitlines()
+    if not failed:
+        _run(api, steps, CAPTURE, f"capture {number}, after the last row")
+    return run_id
 
 
 def _trade(busy: shop.Shop, failed: list[BaseException]) -> None:

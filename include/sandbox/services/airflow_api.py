@@ -57,11 +57,14 @@ class AirflowApi:
         body = {"logical_date": None, "conf": conf or {}}
         return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
+    def state(self, dag_id: str, run_id: str) -> str:
+        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
     def wait(self, dag_id: str, run_id: str, seconds: float) -> str:
         """Wait for the end of a run and return its state."""
         deadline = time.monotonic() + seconds
         while True:
-            state = str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+            state = self.state(dag_id, run_id)
             if state in ("success", "failed"):
                 return state
             if time.monotonic() > deadline:

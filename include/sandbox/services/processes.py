@@ -44,6 +44,7 @@ from sandbox.steps import StepFailed, Steps, run
 DATABASES = ("shop", "tidemark", "airflow")
 UI_USER = "admin"
 CLUSTER_VARIABLE = "CLUSTER"
+FOLLOW_VARIABLE = "FOLLOW"
 WORKERS = 2
 SHOP = "shop"
 _UI_PORT = 8080
@@ -92,6 +93,7 @@ class Services:
     ui_password: str = field(default_factory=lambda: secrets.token_urlsafe(9), repr=False)
     signing_key: str = field(default_factory=lambda: secrets.token_urlsafe(48), repr=False)
     on_cluster: bool = False
+    follows: bool = False  # its pipeline follows its source
     spark_port: int = 0
     spark_ui_port: int = 0
     spark_secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -145,6 +147,8 @@ class Services:
     def pipelines(self) -> Path:
         """The folder of the pipeline's file: the shop's with its lake in a folder here, or in a bucket."""
         include = self.checkout.root / "include"
+        if self.follows:
+            return include / "sandbox" / "demo" / "following"
         return include / "sandbox" / "demo" / "on_cluster" if self.on_cluster else include / "pipelines"
 
     @property
@@ -183,6 +187,7 @@ class Services:
             "AIRFLOW_CONN_TIDEMARK_LEDGER": json.dumps({**connection, "schema": "tidemark"}),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
             **(self._of_the_cluster() if self.on_cluster else {}),
+            **({"TIDEMARK_PIPELINES": str(self.pipelines)} if self.follows else {}),
         }
 
     def _of_the_cluster(self) -> dict[str, str]:
@@ -230,13 +235,19 @@ def up(checkout: Checkout) -> int:
 
 def wants_cluster() -> bool:
     """Whether `make … CLUSTER=1` was said."""
-    return os.environ.get(CLUSTER_VARIABLE, "") not in ("", "0")
+    return _is_said(CLUSTER_VARIABLE)
+
+
+def _is_said(variable: str) -> bool:
+    return os.environ.get(variable, "") not in ("", "0")
 
 
 def refuse_another_kind(services: Services) -> None:
     """What runs without a cluster cannot become one that has it, and the other way round nobody needs to ask."""
     if wants_cluster() and not services.on_cluster:
         raise StepFailed("All of it runs without a cluster; `make down` first.")
+    if _is_said(FOLLOW_VARIABLE) != services.follows:
+        raise StepFailed("All of it runs with another pipeline file; `make down` first.")
 
 
 def start_cluster(services: Services, steps: Steps) -> None:
@@ -305,7 +316,9 @@ def start_airflow(services: Services, steps: Steps, *, scheduled: bool = True) -
     Unless `scheduled`, runs happen only when they are triggered.
     """
     stop_airflow(services)  # what is left where one process has ended
-    services.on_cluster = wants_cluster()
+    services.on_cluster, services.follows = wants_cluster(), _is_said(FOLLOW_VARIABLE)
+    if services.on_cluster and services.follows:
+        raise StepFailed("CLUSTER=1 and FOLLOW=1 are two demos")
     services.ui_port = _free_port(services.ui_port or _UI_PORT)
     services.write()
     try:

@@ -62,7 +62,7 @@ _ARROW: Final = pa.schema(
         ("source_name", pa.string()),
     ]
 )
-_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.dataSkippingStatsColumns": "generation,lsn"}
+_PROPERTIES: Final = {"delta.dataSkippingStatsColumns": "generation,lsn"}
 
 
 def note(spark: SparkSession, plan: MergePlan, result: PlanResult) -> bool:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tidemark.capture.merge_planning import Ingested
 
 DRAIN_TASK = "drain"
+ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
 # How often in a row an application may die before it has applied a plan, and how long it may take to end; the first one
 # of a machine leaves an archive of classes then.
 APPLICATIONS = 3
@@ -110,6 +111,7 @@ class FollowMergeOperator(MergeOperator):
             run,
             window(self.config, context),
             holder(context, DRAIN_TASK),
+            partial(_has_ended, DRAIN_TASK, context),
             all_of_them=self.all_by_hand and is_by_hand(context),
             between=lambda: watch.look(cycles.run) or file.newer() is not None,
         )
@@ -202,6 +204,13 @@ class _PreflightedFile:
         self._log.info("%s", report)
         self._file.take_up(newer)
         return other
+
+
+def _has_ended(task: str, context: Context) -> bool:
+    """Whether a task of this run is not tried any more."""
+    ti = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[task], run_ids=[ti.run_id]).get(ti.run_id, {})
+    return states.get(task) in ENDED
 
 
 def _is_in_force(run: Run) -> bool:

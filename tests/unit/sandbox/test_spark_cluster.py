@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.checkout import Checkout
+from sandbox.checkout import Checkout, this_checkout
 from sandbox.services import processes
 from sandbox.services.processes import Services
 from sandbox.steps import StepFailed
@@ -66,3 +66,14 @@ def test_what_runs_without_a_cluster_gets_none_on_the_way(
         return
     with pytest.raises(StepFailed, match="make down"):
         processes.refuse_another_kind(without)
+
+
+def test_the_pipeline_that_follows_is_that_of_the_demo_in_another_folder(tmp_path: Path) -> None:
+    root = this_checkout().root / "include"
+    following = load(root / "sandbox" / "demo" / "following" / "shop.yaml")
+    usual = load(root / "pipelines" / "shop.yaml")
+    assert following.follow is not None
+    for name in ("pipeline", "source_connection", "slot", "publication", "tables", "lake", "ledger_connection"):
+        assert getattr(following, name) == getattr(usual, name)
+    services = Services(Checkout(tmp_path), follows=True)
+    assert services.environment()["TIDEMARK_PIPELINES"] == str(services.pipelines)

@@ -60,6 +60,7 @@ def test_whatever_make_test_leaves_out_is_played_by_another_target() -> None:
         *suites.THOROUGH,
         *(f"tests/simulation/{name}.py" for name in suites.SIMULATIONS),
         suites.SOAK,
+        suites.SOAK_FOLLOWING,
         suites.SCHEDULER,
         suites.CLUSTERS,
         suites.TUTORIAL,

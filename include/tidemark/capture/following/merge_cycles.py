@@ -9,7 +9,7 @@ waits for is left out until that task has had its turn. A table that failed is l
 failed runs are as far from each other as those of runs by a schedule may be.
 
 The run is over when its window is, its drain has staged up to a heartbeat and ended, and nothing more can be merged
-now; and where no drain of the run has held the slot for `ALONE_S`, since it failed for good then.
+now; and where its drain is not tried any more. While that is tried again, the merge waits for it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ LOOKS_PER_PAUSE: Final = 20
 # How often a plan is tried although nothing was staged: tables come due, are let go by others, or are un-parked.
 AGAIN_S: Final = 5.0
 FAILED_S: Final = 60.0
-ALONE_S: Final = 300.0
+# How often it is asked whether a drain that does not hold the slot is tried again.
+ASK_S: Final = 10.0
 
 
 class Application(Protocol):
@@ -65,7 +66,8 @@ class MergeCycle:
 
 @dataclass(slots=True)
 class MergeCycles:
-    """The cycles of one run; `drain_holder` is the name by which the run's drain holds the slot.
+    """The cycles of one run; `drain_holder` is the name by which the run's drain holds the slot, and `drain_has_ended`
+    says whether it is not tried any more.
 
     `between` is called between two of them, and while nothing is to be merged; says it True, they end, and may go on.
     """
@@ -73,14 +75,12 @@ class MergeCycles:
     run: Run
     window: Window
     drain_holder: str
+    drain_has_ended: Callable[[], bool]
     all_of_them: bool = False
     between: Callable[[], bool] = lambda: False
     pause: Callable[[float], None] = time.sleep
     _failed_until: dict[str, float] = field(default_factory=dict, init=False)
-    _drain_at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._drain_at = self.run.clock()
+    _asked_at: float = field(default=float("-inf"), init=False)
 
     def results(self, application: Application) -> Iterator[MergeCycle]:
         """Merge until the run is over, or `between` says so.
@@ -113,13 +113,15 @@ class MergeCycles:
 
     def _is_over(self, book: Ledger) -> bool:
         if leases.holders(book).get(SLOT) == self.drain_holder:
-            self._drain_at = self.run.clock()
             return False
-        if self.run.clock() - self._drain_at > ALONE_S:
-            return True
-        return self.window.left_s(self.run.now()) <= 0 and any(
+        if self.window.left_s(self.run.now()) <= 0 and any(
             batch.heartbeat_lsn is not None for batch in batches.of_run(book, self.run.run_id)
-        )
+        ):
+            return True
+        if self.run.clock() - self._asked_at < ASK_S:
+            return False
+        self._asked_at = self.run.clock()
+        return self.drain_has_ended()
 
     def _cycle(self, book: Ledger, application: Application) -> MergeCycle | None:
         if generations.current(book) is None:

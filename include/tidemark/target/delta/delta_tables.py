@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -68,6 +69,9 @@ _COMMITS: Final = frozenset({"_generation", "_commit_lsn"})
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
 
 COPY_BUFFER: Final = 2**20
+
+# Commits between two checkpoints of a table, at least.
+CHECKPOINTS: Final = 40
 
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
@@ -266,10 +270,14 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
     commit leaves one, and the table could never be created; a rival in the middle of its own commit has one too, and
     the slower of the two would fail. So an empty log is accepted.
 
+    Unless `properties` say how often, it has a checkpoint every `CHECKPOINTS` commits or some more, by its path: tables
+    that are merged together have theirs one after the other.
+
     Raises LocationTaken, and what `is_contested` recognises if another driver was faster.
     """
     _refuse_what_is_not_ours(spark, table)
-    properties = {**properties, **_column_mapping(schema.names)}
+    interval = CHECKPOINTS + zlib.crc32(table.path.encode()) % (CHECKPOINTS // 2)
+    properties = {"delta.checkpointInterval": str(interval), **properties, **_column_mapping(schema.names)}
     if table.logged is not None:
         public_path.create(table.logged, schema, properties)
     else:

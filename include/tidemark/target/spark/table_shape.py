@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 # The comment of a column that the source dropped.
 DROPPED: Final = "Dropped at the source: NULL in every row that was written since"
 
-TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.enableDeletionVectors": "true"}
+TABLE_PROPERTIES: Final = {"delta.enableDeletionVectors": "true"}
 
 
 @dataclass(frozen=True, slots=True)
