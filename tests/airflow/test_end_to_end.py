@@ -30,6 +30,7 @@ def shop(
         yield opened
 
 
+@pytest.mark.thorough
 def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spark(shop: Shop) -> None:
     before = shop.confirmed_lsn()
     shop.sql(FIRST_ORDERS)
@@ -105,7 +106,7 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
     error = ErrorRecord("TargetDiffers", "FIX_TARGET", "The Delta table has other columns. Undo that.")
     with open_ledger(shop.ledger, "shop") as book:
         tables.park(book, "shop.audit", error)
-    earlier = len(airflow.task_states("shop_capture"))
+    earlier, before = len(airflow.task_states("shop_capture")), shop.confirmed_lsn()
     shop.configure(schedule='"* * * * *"', wait_s=55)
     shop.sql(FIRST_ORDERS.replace("generate_series(1,", "generate_series(20001, 20000 +"))
 
@@ -126,6 +127,9 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
             wait_for(f"{dag_id} is known", lambda dag_id=dag_id: airflow.unpause(dag_id), SLOW_S)  # type: ignore[misc]
         wait_for("the first scheduled run is over", lambda: finished(1), SLOW_S)
         assert set(shop.differences()) == {"shop.audit"}
+        events = dict(airflow.asset_events())
+        assert events["tidemark://shop/shop/orders"]["rows"]["inserted"] == 300
+        assert Lsn.parse(events["tidemark://shop/shop/orders"]["end_lsn"]) > before
         wait_for(
             "the second run waits in the triggerer",
             lambda: [run["changes_waiting"] for run in runs()[1:2]] == ["deferred"],
