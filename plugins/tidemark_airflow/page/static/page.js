@@ -70,11 +70,12 @@ export async function refresh() {
 
 const dagsOf = (pipeline) => view.pipelines.find((one) => one.pipeline === pipeline).dags;
 
-// The pipeline's DAGs that Airflow does not run by their schedules.
+// The pipeline's DAGs that have a schedule, by which Airflow does not run them.
 async function readPaused() {
   const own = Object.values(dagsOf(view.chosen));
   const { dags } = await airflow(`dags?paused=true&limit=100&dag_id_pattern=${encodeURIComponent(view.chosen)}`);
-  return new Set(dags.map((one) => one.dag_id).filter((dag) => own.includes(dag)));
+  const scheduled = dags.filter((one) => own.includes(one.dag_id) && one.timetable_summary);
+  return new Set(scheduled.map((one) => one.dag_id));
 }
 
 async function readRuns() {
