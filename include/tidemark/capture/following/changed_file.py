@@ -60,11 +60,14 @@ class ChangedFile:
             seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if seen == self._seen:
                 return
+            self._seen, self._newer = seen, None
             said = load(path)
-        except (OSError, TidemarkError) as broken:
+        except OSError as unreadable:
+            log.warning("%s is left as it was read before: %s", path, type(unreadable).__name__)
+            return
+        except TidemarkError as broken:
             log.warning("%s is left as it was read before: %s", path, broken)
             return
-        self._seen, self._newer = seen, None
         elsewhere = [name for name in LEFT_TO_THE_NEXT_RUN if getattr(said, name) != getattr(self.config, name)]
         if elsewhere:
             log.warning("%s says something else of %s, which the next run takes up", path, ", ".join(elsewhere))
