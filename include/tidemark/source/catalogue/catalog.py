@@ -131,11 +131,11 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
 
 
 def captured_tables(
-    conn: psycopg.Connection[Any], config: PipelineConfig, relation_oid: int | None = None
+    conn: psycopg.Connection[Any], config: PipelineConfig, only: int | None = None
 ) -> list[CapturedTable]:
-    """The existing tables and partition roots that the pipeline file names, in name order, published or not; or that
-    one alone."""
-    named = matching(conn, config, others=False, relation=relation_oid).tables
+    """The existing tables and partition roots that the pipeline file names, in name order, published or not; or the
+    one with that OID alone."""
+    named = matching(conn, config, others=False, relation=only).tables
     oids = [source_table.relation.oid for source_table in named]
     columns = _columns(conn, oids)
     published = _published(conn, config.publication, oids)
