@@ -322,16 +322,18 @@ def _tokens(text: pa.Array) -> _Tokens:
 
 def _convert_array(text: pa.Array, element: str) -> Converted:
     """One-dimensional arrays with lower bound 1, "{a,NULL,\\"b c\\"}", and pgvector's
-    "[1,2]"; another shape does not fit."""
+    "[1,2]"; another shape does not fit. PostgreSQL quotes a brace in an element, and no bracket: "{[],a[1]}"."""
     tokens = _tokens(text)
     data, offsets, valid = tokens.data, tokens.offsets, tokens.valid
     low, high = offsets[:-1], offsets[1:]
-    brackets = ~tokens.inside & np.isin(data, np.frombuffer(b"{}[]", np.uint8))
-    bracket_count = np.diff(_offsets(brackets)[offsets])
+    braces, brackets = (
+        np.diff(_offsets(~tokens.inside & np.isin(data, np.frombuffer(pair, np.uint8)))[offsets])
+        for pair in (b"{}", b"[]")
+    )
     first, last = _at(data, low), _at(data, high - 1)
     curly = (first == ord("{")) & (last == ord("}"))
     square = (first == ord("[")) & (last == ord("]"))
-    shaped = valid & (high - low >= 2) & (curly | square) & (bracket_count == 2)
+    shaped = valid & (high - low >= 2) & ((curly & (braces == 2)) | (square & (brackets == 2) & (braces == 0)))
     refused = tokens.broken | (valid & ~shaped)
 
     full = shaped & (high - low > 2)

@@ -188,6 +188,8 @@ def test_arrays() -> None:
         ['c"d', "e\\f", "\\", '\\"', "plain"],
         ["x"],
     ]
+    # PostgreSQL's array_out quotes an element for its braces, not for its brackets.
+    assert values(["{[],a[1],]}", "{[1]}"], "array<string>") == [["[]", "a[1]", "]"], ["[1]"]]
     assert values([r'{"\\x00ff","\\x",NULL}'], "array<binary>") == [[b"\0\xff", b"", None]]
     assert values(["{t,f,NULL}"], "array<boolean>") == [[True, False, None]]
     assert values(['{"2024-01-01 00:00:00"}'], "array<timestamp_ntz>") == [[dt.datetime(2024, 1, 1)]]
@@ -201,6 +203,7 @@ def test_arrays_of_another_shape_do_not_fit() -> None:
         [True, True, False, False, True, True, True, True, False],
     )
     assert unfit(['{"{1}"}', '{{"a"}}'], "array<string>") == ([["{1}"], None], [False, True])
+    assert unfit(["[1,2]", "[1,[2]]", "[{1}]"], "array<float>") == ([[1.0, 2.0], None, None], [False, True, True])
 
 
 def test_an_element_that_does_not_fit_marks_the_array() -> None:
