@@ -158,12 +158,14 @@ class CapturedDatabase:
         rows = self.environment.table_rows()
         with self.environment.ledger_connection() as ledger:
             names = relation_ids.names(ledger)
+            system = str(self.environment.one("SELECT system_identifier FROM pg_control_system()"))
+            relations = {str(one.table): oid for oid, one in relation_ids.all_of(ledger, system).items()}
         for table, row in rows.items():
             called = relation_ids.name_in(names, table)
             file = file_of(called)
             if table in self.let_go or file is None:
                 continue
-            is_there = row.life.is_captured and str(called) in at_source
+            is_there = row.life.is_captured and relations.get(table) in at_source
             state = (judge.marked(row) or "") if is_there else "dropped"
             seen = state, self.tables.version(table)
             if self.judged.get(table) == seen:
@@ -193,7 +195,10 @@ class CapturedDatabase:
         except (AssertionError, ValueError, psycopg.Error) as error:
             return [f"{type(error).__name__}: {error}"]
 
-    def _at_source(self) -> set[str]:
-        """Those with a column at least: of the others there is nothing to compare."""
-        rows = self.environment.sql("SELECT schemaname, tablename FROM pg_publication_tables WHERE attnames <> '{}'")
-        return {f"{schema}.{name}" for schema, name in rows}
+    def _at_source(self) -> set[int]:
+        """The OIDs of those with a column at least: of the others there is nothing to compare."""
+        rows = self.environment.sql(
+            "SELECT c.oid::bigint FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname "
+            "JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.attnames <> '{}'"
+        )
+        return {oid for (oid,) in rows}
