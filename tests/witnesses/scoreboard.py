@@ -23,20 +23,27 @@ _HEAD: Final = """\
 # PostgreSQL's own tests as witnesses
 
 `make witnesses POSTGRES_SOURCE=/path/to/postgresql` plays the test suites of a PostgreSQL source tree in a captured
-database. Capture runs between the statements and behind them. At the end of each file every table that the file
-changed is compared with its Delta tables by a reader of its own, and its `history` is replayed to the same rows.
-This page is written by that command.
+database. Capture runs between the statements and at the end of each file. Then every table that the file changed is
+compared with its source by a reader of its own. This page is written by that command.
 
 | outcome | meaning |
 |---|---|
-| equal | `current` equals the source, and `history` leads to it |
-| repaired | Tidemark marked the table by itself, with the reason below; it was equal behind the backfill |
-| dropped | not at the source any more, or in another shape; `history` leads to what `current` last had |
-| marked | still marked behind the backfill |
+| equal | the table equals its source |
+| repaired | Tidemark marked the table by itself, for the reason below; a backfill made it equal |
+| dropped | not at the source any more, or in another shape |
+| marked | still marked after the backfill |
 | parked | the table waits for a person; the reason says for what |
 | differs | not equal and not marked: a fault |
 | error | a run failed: a fault |
 """
+
+_LAKES: Final = {
+    "delta": "Spark merged into Delta tables; `history` was replayed to the rows of `current`.",
+    "rows": (
+        "Changes were merged into lists of rows, without Spark: capture, definitions, backfill and plans were tested, "
+        "and how Spark writes Delta tables was not."
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,9 @@ def _section(result: SuiteResult) -> str:
     lines = [
         f"## The {result.suite} tests, on PostgreSQL {result.version}",
         "",
-        f"Played: {covered}.",
+        _LAKES[result.lake.partition(",")[0]],
+        "",
+        f"Played{result.lake.partition(',')[2]}: {covered}.",
         "",
         "| file | " + " | ".join(OUTCOMES) + " |",
         "|---|" + "---|" * len(OUTCOMES),
