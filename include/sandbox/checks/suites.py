@@ -24,8 +24,8 @@ def lint(checkout: Checkout) -> int:
     return _all(checkout, _lint(checkout))
 
 
-# Two processes with a Spark of their own, and about as much to do; all other tests are a third one, which waits for
-# PostgreSQL and for Airflow's clock.
+# Two processes with a Spark of their own, and about as much to do. The tests of Airflow are a third one, which waits
+# for its clock, and all other tests a fourth one, which waits for PostgreSQL.
 _MERGES_ELSEWHERE: Final = (
     "tests/target/test_any_moment.py",
     "tests/target/test_whole_chunks.py",
@@ -35,6 +35,7 @@ WITH_SPARK: Final = {
     "tests of merges": ("tests/target", *(f"--ignore={file}" for file in _MERGES_ELSEWHERE)),
     "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation", *_MERGES_ELSEWHERE),
 }
+SCHEDULER: Final = "tests/airflow"
 # Three JVMs and an Airflow take six gigabytes, and what tests write about one.
 LEAST_FREE: Final = 4 * 2**30
 LEAST_AVAILABLE: Final = 12 * 2**30
@@ -44,13 +45,14 @@ NOT_THOROUGH: Final = ("-m", "not thorough")
 
 
 def test(checkout: Checkout) -> int:
-    """Format, lint and types, then all tests in three processes side by side; or those that TESTS names and no more."""
+    """Format, lint and types, then all tests in four processes side by side; or those that TESTS names and no more."""
     if chosen := os.environ.get("TESTS", "").split():
         return _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)})
     linted = _all(checkout, _lint(checkout))
-    ignored = [f"--ignore={path}" for paths in WITH_SPARK.values() for path in paths if not path.startswith("-")]
+    apart = {**WITH_SPARK, "tests of Airflow": (SCHEDULER,)}
+    ignored = [f"--ignore={path}" for paths in apart.values() for path in paths if not path.startswith("-")]
     selections = {
-        **{title: [*folders, *NOT_THOROUGH] for title, folders in WITH_SPARK.items()},
+        **{title: [*folders, *NOT_THOROUGH] for title, folders in apart.items()},
         "other tests": ["tests", *ignored, *NOT_THOROUGH],
     }
     tested = _side_by_side(checkout, {title: _pytest(checkout, title, paths) for title, paths in selections.items()})
@@ -222,7 +224,6 @@ def tutorial(checkout: Checkout) -> int:
     return _all(checkout, {"the tutorial": _pytest(checkout, "the tutorial", [TUTORIAL])})
 
 
-SCHEDULER: Final = "tests/airflow"
 BROWSER_TESTS: Final = "tests/airflow/test_page_in_a_browser.py"
 
 
