@@ -65,6 +65,14 @@ def test_a_column_that_is_masked_by_now_is_not_shown_of_older_changes(people: Pi
     assert {tuple(change["values"]) for change in older} == {("id", "born", "note")}
 
 
+@pytest.mark.parametrize("rule", [TableRule(TABLE, mask={"email": "sha256"}), TableRule(TABLE, leave_out=("email",))])
+def test_what_the_file_hides_is_hidden_before_any_run_has_met_that(people: Pipeline, rule: TableRule) -> None:
+    applied(people)
+    assert "email" in shown(people)[0]["values"]
+    people.with_tables(rule)
+    assert {tuple(change["values"]) for change in shown(people)} == {("id", "born", "note")}
+
+
 def test_a_long_value_is_cut_and_one_that_was_not_sent_is_said(people: Pipeline) -> None:
     people.execute(
         "ALTER TABLE people ALTER note SET STORAGE EXTERNAL",

@@ -1,7 +1,7 @@
 """Reads the newest changes of one table, as `history` has them, from the staged files that they came in.
 
-A staged file is what `history` holds: masks were applied before it was written. A column that has another mask by now,
-or is left out by now, is not shown.
+A staged file is what `history` holds: masks were applied before it was written. A column is not shown if the file was
+written under another mask than the one that is in force now, in the ledger or in the pipeline file.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.config import PipelineConfig
+from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats.manifest import StagedFile
 from tidemark.ledger import migrations
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import relation_ids, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import batches, generations, positions
 from tidemark.lsn import Lsn
@@ -44,18 +44,24 @@ def read(config: PipelineConfig, table: str, *, ledger: str) -> list[dict[str, A
             return []
         files = batches.newest_files(book, generation, row.table, position.history_lsn, BATCHES)
         versions = {schema.version: schema for schema in tables.versions(book, row.table)}
+        rule = config.rule(relation_ids.name_of(book, row.table))
     store = Store(config.lake, config.lake_access)
-    newest: list[dict[str, Any]] = []
+    now = versions[max(versions)]
+    newest: list[tuple[dict[str, Any], dict[str, str]]] = []
     for of_batch in files:
-        rows = [row for file in of_batch for row in _last_rows(store, file, versions)]
-        rows.sort(key=lambda one: tuple(one[name] for name in ORDER_COLUMNS), reverse=True)
+        rows = [
+            (one, _shown(versions[file.schema_version], now, rule))
+            for file in of_batch
+            for one in _last_rows(store, file)
+        ]
+        rows.sort(key=lambda one: tuple(one[0][name] for name in ORDER_COLUMNS), reverse=True)
         newest += rows[: CHANGES - len(newest)]
         if len(newest) == CHANGES:
             break
-    return [_change(one) for one in newest]
+    return [_change(one, shown) for one, shown in newest]
 
 
-def _last_rows(store: Store, file: StagedFile, versions: Mapping[int, TableSchema]) -> Iterator[dict[str, Any]]:
+def _last_rows(store: Store, file: StagedFile) -> Iterator[dict[str, Any]]:
     """The last CHANGES rows of a file; none of one that maintenance has removed."""
     try:
         with store.open(file.path) as opened:
@@ -70,25 +76,28 @@ def _last_rows(store: Store, file: StagedFile, versions: Mapping[int, TableSchem
     if not groups:
         return
     rows = pa.concat_tables(groups)
-    shown = _shown(versions[file.schema_version], versions[max(versions)])
-    for row in rows.slice(max(0, rows.num_rows - CHANGES)).to_pylist():
-        yield row | {"": shown}
+    yield from rows.slice(max(0, rows.num_rows - CHANGES)).to_pylist()
 
 
-def _shown(then: TableSchema, now: TableSchema) -> dict[str, str]:
-    """The columns of a file that are captured in the same way today: what they are called now -> what then."""
+def _shown(then: TableSchema, now: TableSchema, rule: TableRule | None) -> dict[str, str]:
+    """The columns of a file that are captured in the same way today: what they are called now -> what then. `rule` is
+    what the pipeline file says, which may be newer than the last run."""
+    if rule is None:
+        return {}
     before = {column.attnum: column for column in then.columns}
     return {
         column.name: before[column.attnum].name
         for column in now.columns
-        if column.attnum in before and before[column.attnum].mask == column.mask
+        if column.attnum in before
+        and before[column.attnum].mask == column.mask == rule.mask.get(column.name)
+        and column.name not in rule.leave_out
     }
 
 
-def _change(row: Mapping[str, Any]) -> dict[str, Any]:
+def _change(row: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
     texts = dict(row["_text"] or ())
     at: datetime = row["_committed_at"]
-    shown, unchanged = row[""], set(row["_unchanged"] or ())
+    unchanged = set(row["_unchanged"] or ())
     return {
         "op": row["_op"],
         "at": at.isoformat(),
