@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.capture.following import changed_file
 from tidemark.capture.following.changed_file import LOOK_S, REFUSED_S, ChangedFile
 from tidemark.config.file_reader import load
 
@@ -89,3 +90,25 @@ def test_what_was_refused_is_new_again_after_a_while(watched: Watched) -> None:
     assert watched.tables is None
     watched.now += REFUSED_S
     assert watched.tables == ["shop.o*"]
+
+
+def test_a_broken_file_is_said_once_and_read_again_until_it_is_sound(
+    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.says("tables: [\n")
+    assert watched.tables is None
+    watched.now += LOOK_S
+    assert watched.tables is None
+    assert len(caplog.records) == 1
+    caplog.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(changed_file, "load", unreadable)
+        watched.says(TEXT.replace("shop.*", "shop.o*"))
+        assert watched.tables is None
+        assert [record.message.rpartition(" ")[2] for record in caplog.records] == ["PermissionError"]
+    watched.now += LOOK_S
+    assert watched.tables == ["shop.o*"]
+
+
+def unreadable(path: Path) -> None:
+    raise PermissionError(path)

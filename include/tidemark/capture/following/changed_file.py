@@ -19,7 +19,7 @@ from tidemark.errors import TidemarkError
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 2.0
-# How long a file is left alone that preflight refused: what it says may become right at the source.
+# After this time a file that preflight refused is checked again: what was wrong may have been mended at the source.
 REFUSED_S: Final = 60.0
 LEFT_TO_THE_NEXT_RUN: Final = (
     *("pipeline", "source_connection", "slot", "publication", "lake", "ledger_connection", "lake_connection"),
@@ -36,9 +36,10 @@ class ChangedFile:
         self._seen: tuple[int, ...] | None = None
         self._newer: PipelineConfig | None = None
         self._refused_until = float("-inf")
+        self._problem = ""
 
     def newer(self) -> PipelineConfig | None:
-        """What it says, where that is something else; looks at the file now and then."""
+        """The file's content where it differs from `config`, else None. The file is read at most every LOOK_S."""
         now = self._clock()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
@@ -60,17 +61,24 @@ class ChangedFile:
             seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if seen == self._seen:
                 return
-            self._seen, self._newer = seen, None
             said = load(path)
         except OSError as unreadable:
-            log.warning("%s is left as it was read before: %s", path, type(unreadable).__name__)
+            self._keep_the_old(type(unreadable).__name__)
             return
         except TidemarkError as broken:
-            log.warning("%s is left as it was read before: %s", path, broken)
+            self._keep_the_old(str(broken))
             return
+        self._seen, self._newer, self._problem = seen, None, ""
         elsewhere = [name for name in LEFT_TO_THE_NEXT_RUN if getattr(said, name) != getattr(self.config, name)]
         if elsewhere:
             log.warning("%s says something else of %s, which the next run takes up", path, ", ".join(elsewhere))
         elif said != self.config:
             log.info("%s says something else than before", path)
             self._newer = said
+
+    def _keep_the_old(self, problem: str) -> None:
+        """A problem is logged once; the file is read again at the next look."""
+        self._newer = None
+        if problem != self._problem:
+            log.warning("%s cannot be read, the run goes on with its old content: %s", self.config.path, problem)
+        self._problem = problem
