@@ -178,7 +178,29 @@ class Soak:
         self.chain.promote()
         self.chain.follow()
 
-    # --- the end --------------------------------------------------------------------------------------------------
+    # --- beginning and end ----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The tables, captured and backfilled."""
+        create_tables(self.environment)
+        altering.create(self.environment)
+        assert self.pgbench("-i", "-s", "1", "-q").wait() == 0
+        self.environment.execute("ALTER TABLE public.pgbench_history REPLICA IDENTITY FULL")
+        self.environment.run()
+        self.environment.backfill()
+        self.chain.carry_over()
+
+    def judge(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Bring all to an end, and compare every table with its source."""
+        self.finish()
+        figures = self.figures()
+        with capsys.disabled():
+            print(f"\nsoak of {MINUTES:g} minutes, seed {SEED}: {figures}")
+        assert self.done["failovers"] == 2, figures
+        # What nobody can tell apart cannot be read twice: behind a gap it stays marked.
+        repaired = [table for table in judge.captured(self.environment) if table != HISTORY_ONLY]
+        assert judge.wrongs(self.environment, repaired) == [], figures
+        assert judge.second_run_changes_nothing(self.environment) == [], figures
 
     def finish(self) -> None:
         """Runs until one of them has nothing to say, and backfills until nothing is wanted."""
@@ -228,14 +250,7 @@ def soak(postgres: PostgresServer, spark: SparkSession, tmp_path: Path) -> Itera
 def test_a_pipeline_that_is_never_left_alone_ends_equal_to_its_source(
     soak: Soak, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = soak.environment
-    create_tables(environment)
-    altering.create(environment)
-    assert soak.pgbench("-i", "-s", "1", "-q").wait() == 0
-    environment.execute("ALTER TABLE public.pgbench_history REPLICA IDENTITY FULL")
-    environment.run()
-    environment.backfill()
-    soak.chain.carry_over()
+    soak.begin()
     began = time.monotonic()
     failovers = [(0.4, True), (0.75, False)]
     with soak.writing():
@@ -244,12 +259,4 @@ def test_a_pipeline_that_is_never_left_alone_ends_equal_to_its_source(
                 soak.fail_over(failovers.pop(0)[1])
                 soak.done["failovers"] += 1
             soak.happen()
-    soak.finish()
-    figures = soak.figures()
-    with capsys.disabled():
-        print(f"\nsoak of {MINUTES:g} minutes, seed {SEED}: {figures}")
-    assert not failovers, figures
-    # What nobody can tell apart cannot be read twice: behind a gap it stays marked.
-    repaired = [table for table in judge.captured(environment) if table != HISTORY_ONLY]
-    assert judge.wrongs(environment, repaired) == [], figures
-    assert judge.second_run_changes_nothing(environment) == [], figures
+    soak.judge(capsys)

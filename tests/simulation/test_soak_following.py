@@ -23,13 +23,10 @@ import psutil
 import psycopg
 import pytest
 
-from tests.simulation import altering
-from tests.simulation.backfilling import HISTORY_ONLY
+from sandbox.services.postgres import wait_for
 from tests.simulation.failing_over import GAPS
-from tests.simulation.test_soak import MINUTES, SEED, Soak
+from tests.simulation.test_soak import MINUTES, Soak
 from tests.simulation.test_soak import soak as soak
-from tests.simulation.workload import create_tables
-from tests.support import judge
 from tests.support.capture import Environment
 
 RUN_S = 90
@@ -65,16 +62,20 @@ class Runs:
             self._until_it_works(self.own.confirm)
             self.soak.done["runs that followed"] += 1
 
-    def _until_it_works(self, stage: Callable[[], object]) -> bool:
-        for _ in range(20):
+    def _until_it_works(self, stage: Callable[[], object]) -> None:
+        """For a while: a source or a ledger that is away comes back."""
+
+        def works() -> bool:
             self.own.source = self.soak.environment.source
             try:
                 stage()
-                return True
             except (*GAPS, psycopg.Error) as told:
                 self.soak.done[type(told).__name__] += 1
-                time.sleep(1)
-        return False
+                return False
+            return True
+
+        with suppress(TimeoutError):
+            wait_for(f"{stage} works", works, WAIT_S)
 
     def _task(self, name: str) -> None:
         """One task, try after try."""
@@ -92,7 +93,6 @@ class Runs:
             assert self.own.ends_at is not None
             if self.stop.is_set() and datetime.now(UTC) > self.own.ends_at + timedelta(seconds=180):
                 return
-            time.sleep(0.5)
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -131,7 +131,9 @@ class FollowingSoak:
         ]
         act = soak.random.choice([act for act, weight in weighted for _ in range(weight)])
         self.attempt(act)
-        time.sleep(soak.random.uniform(1, 8))
+        # What happens next falls some time into the work of a drain, or upon its end.
+        with suppress(subprocess.TimeoutExpired):
+            self.runs.processes["follow_drain"].wait(soak.random.uniform(1, 8))
 
     def attempt(self, act: Callable[[], object]) -> bool:
         try:
@@ -163,13 +165,19 @@ class FollowingSoak:
         self.soak.environment.drain()
 
     def cut_off_the_ledger(self) -> None:
+        """Once, or every session that comes for some seconds."""
         for _ in range(self.soak.random.choice([1, 30])):
-            with suppress(psycopg.Error), psycopg.connect(self.soak.environment.ledger, autocommit=True) as connection:
-                connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            time.sleep(0.1)
+            with suppress(TimeoutError):
+                wait_for("somebody uses the ledger", self._terminated, 1)
+
+    def _terminated(self) -> int:
+        """How many sessions of the ledger were ended."""
+        with suppress(psycopg.Error), psycopg.connect(self.soak.environment.ledger, autocommit=True) as connection:
+            return connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).rowcount
+        return 0
 
     def cleared(self) -> None:
         """A task of a run that is over, run again beside the one that follows."""
@@ -189,13 +197,7 @@ def test_a_pipeline_that_follows_and_is_never_left_alone_ends_equal_to_its_sourc
     soak: Soak, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment = soak.environment
-    create_tables(environment)
-    altering.create(environment)
-    assert soak.pgbench("-i", "-s", "1", "-q").wait() == 0
-    environment.execute("ALTER TABLE public.pgbench_history REPLICA IDENTITY FULL")
-    environment.run()
-    environment.backfill()
-    soak.chain.carry_over()
+    soak.begin()
     environment.wait_s = WAIT_S
     runs = Runs(soak)
     following = FollowingSoak(soak, runs)
@@ -210,10 +212,4 @@ def test_a_pipeline_that_follows_and_is_never_left_alone_ends_equal_to_its_sourc
                 following.happen()
         soak.stop.set()
     environment.wait_s = 0.0
-    soak.finish()
-    figures = soak.figures()
-    with capsys.disabled():
-        print(f"\nsoak of {MINUTES:g} minutes, seed {SEED}: {figures}")
-    repaired = [table for table in judge.captured(environment) if table != HISTORY_ONLY]
-    assert judge.wrongs(environment, repaired) == [], figures
-    assert judge.second_run_changes_nothing(environment) == [], figures
+    soak.judge(capsys)
