@@ -297,7 +297,7 @@ class EndOfDrain:
     staged_lsn: Lsn
     messages: Sequence[bytes]
     described: Mapping[int, bytes]
-    has_strange_partitions: bool
+    has_partitions_of_another_identity: bool
 
 
 class Draining:
@@ -405,8 +405,8 @@ class Draining:
             return None
         behind = 1 + index_of_commit(payloads, XLOG_HEADER_BYTES, self._heartbeat_commit)
         described |= relations_among(payloads[:behind], XLOG_HEADER_BYTES)
-        strange = self._decoder.has_strange_partitions
-        return EndOfDrain(self._batch.start_lsn, payloads[behind:], described, strange)
+        of_another_identity = self._decoder.has_partitions_of_another_identity
+        return EndOfDrain(self._batch.start_lsn, payloads[behind:], described, of_another_identity)
 
     def abandon(self) -> None:
         """Let go of it before it stages anything."""

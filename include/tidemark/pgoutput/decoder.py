@@ -112,7 +112,7 @@ class Decoder:
         return {**self._described_before, **self._definitions}
 
     @property
-    def has_strange_partitions(self) -> bool:
+    def has_partitions_of_another_identity(self) -> bool:
         """Whether a partition that identifies old rows by other columns than its root was described: its changes are
         the root's, and say nothing of it."""
         return bool(self._with_others)

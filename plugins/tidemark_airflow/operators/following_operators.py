@@ -107,13 +107,18 @@ class FollowMergeOperator(MergeOperator):
         run = run_of(self.config, context)
         file = ChangedFile(self.config)
         watch = _Watch(self, context)
+
+        def between() -> bool:
+            watch.look(cycles.run)
+            return file.newer() is not None
+
         cycles = MergeCycles(
             run,
             window(self.config, context),
             holder(context, DRAIN_TASK),
             partial(_has_ended, DRAIN_TASK, context),
             all_of_them=self.all_by_hand and is_by_hand(context),
-            between=lambda: watch.look(cycles.run) or file.newer() is not None,
+            between=between,
         )
         ingested, plans = self._until_over(cycles, file, watch, context)
         events = self.emit(cycles.run, ingested, context)
@@ -230,10 +235,10 @@ class _Watch:
         self._looked_at = time.monotonic()
         self.has_merged = False
 
-    def look(self, run: Run) -> bool:
-        """It decides nothing. What it cannot see or send is said, and is no failure of the merge."""
+    def look(self, run: Run) -> None:
+        """An error here is logged, and is no failure of the merge."""
         if time.monotonic() - self._looked_at < WATCH_S:
-            return False
+            return
         self._looked_at = time.monotonic()
         try:
             from tidemark.observe.run_verdict import examine
@@ -243,8 +248,7 @@ class _Watch:
             self.has_merged = False
         except Exception as failed:
             said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
-            self._operator.log.warning("How the pipeline stands was not seen: %s", said)
-        return False
+            self._operator.log.warning("Alerts, metrics and figures of this minute failed: %s", said)
 
     def _tell(self, message: str) -> None:
         tell(self._operator.config, message, self._context)

@@ -300,9 +300,9 @@ class ToldDefinitions:
 
     def has_all_of(self, oid: int, made_by: int, config: PipelineConfig) -> bool:
         """Whether this drain met the relation from its creation by that transaction on, and all of its rows came as its
-        own: the file named it under each of its names, and it was no partition, and never UNLOGGED. Another schema may
-        have been one that the publication does not have; nothing is told of a table there, but `made_by` is the
-        transaction of its way back then."""
+        own: the file named it under each of its names, and it was no partition, and never UNLOGGED. `made_by` is
+        from `catalog.made_by`, which leaves out tables that were ever in another schema: the trigger tells nothing of a
+        table while its schema is not published."""
         relation = self._relations.get(oid)
         if relation is None or self.is_doubted(oid) or relation.first_xid != made_by:
             return False

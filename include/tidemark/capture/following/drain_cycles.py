@@ -51,10 +51,11 @@ class RunFile(Protocol):
     """The pipeline file of a run that goes on for long."""
 
     def has_changed(self) -> bool:
-        """Whether it says something else than what the run works with."""
+        """Whether its content differs from what the run works with."""
 
     def taken_up(self, run: Run) -> Run:
-        """The run by what it says now, if a preflight finds no error in that; nobody else has the slot meanwhile."""
+        """The run with the file's new content if a preflight accepts it, else the run as it is. Called while the run
+        does not hold the slot."""
 
 
 class AsItWas:
@@ -129,7 +130,7 @@ class _Following:
             assert end is not None
             self.due_at = self.run.clock() + self.window.every_s
             self.stream.expect_more()
-            if end.has_strange_partitions:
+            if end.has_partitions_of_another_identity:
                 log.info("A partition tells rows apart by other columns than its root: the stream is opened anew")
                 return
             reason = self._wait(end)

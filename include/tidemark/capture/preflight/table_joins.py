@@ -4,10 +4,10 @@ Rows from before a table's join are in no stream, so it needs a backfill, unless
 its join horizon saw it empty. The checks of all tables share one time limit. A table that is locked or slow counts as
 one with rows, and costs the others nothing (R6, R9).
 
-Where the stream may have had a table before its join, as it has those of a publication FOR ALL TABLES, an empty one may
-have lost rows of which the stream has the insert and nothing else: those of a partition that was truncated by its name,
-or what was deleted while the table was UNLOGGED, in another schema or out of the publication. So it must be as it was
-created.
+A publication FOR ALL TABLES or of a schema has a table before its join. The stream then may have the inserts of rows
+whose removal it does not have: a partition was truncated by its name, or rows were deleted while the table was
+UNLOGGED, in another schema or out of the publication. So an empty table counts as empty only if it still has the files
+and the schema that it was created with.
 """
 
 from __future__ import annotations
