@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.capture.definitions.test_reshaping import TYPE, Items
+from tests.capture.definitions.reshaped_items import TYPE, Items
 from tests.support.pipeline import Pipeline
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.capture import drain as drain_module
