@@ -92,6 +92,10 @@ class Capture:
         self.pipeline.drain()
         self.lake.merge()
 
+    def run_and_judge(self, here: str) -> Verdict:
+        """One run, and the verdict on the table that is called so behind it."""
+        return self.verdict(here, self.known(self.run()))
+
     # --- judging ------------------------------------------------------------------------------------------------------
 
     def known(self, errors: dict[str, str]) -> Known:

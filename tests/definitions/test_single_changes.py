@@ -71,14 +71,14 @@ def test_names_that_go_round_beside_a_renamed_key_never_park(
         for statements in TWO_PAUSES:
             pipeline.execute(*statements)
             if pauses:
-                found = capture.verdict(TABLE, capture.known(capture.run()))
+                found = capture.run_and_judge(TABLE)
                 assert found.word not in NEVER, found
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word not in NEVER, found
         capture.run()  # what is built anew can be read from the next run on
         capture.backfills()
         pipeline.execute("UPDATE s1.t SET v = 9, id = 'e' WHERE key = 4")
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word == "equal", found
 
 
@@ -273,12 +273,12 @@ def test_a_table_that_was_out_of_the_publication_before_its_first_run_needs_one(
         pipeline.execute("CREATE TABLE s1.u (id int PRIMARY KEY, v text)", "INSERT INTO s1.u VALUES (1, 'a'), (2, 'b')")
         pipeline.execute(change.format("DROP"), WITHOUT_PUBLICATION[how], change.format("ADD"))
         for then in ("DELETE FROM s1.u", "INSERT INTO s1.u VALUES (9, 'z')"):
-            found = capture.verdict("s1.u", capture.known(capture.run()))
+            found = capture.run_and_judge("s1.u")
             assert found.word == "marked", found
             pipeline.execute(then)
         capture.run()
         capture.backfills()
-        found = capture.verdict("s1.u", capture.known(capture.run()))
+        found = capture.run_and_judge("s1.u")
         assert found.word == "equal", found
 
 
@@ -296,12 +296,12 @@ def test_a_root_is_not_complete_because_it_is_empty(left: bool, has_trigger: boo
         rows = "(11, 'a'), (21, 'b')" if left else "(11, 'a')"
         pipeline.execute(f"INSERT INTO s1.u VALUES {rows}", "TRUNCATE s1.leaf1")
         for _ in range(2):
-            found = capture.verdict("s1.u", capture.known(capture.run()))
+            found = capture.run_and_judge("s1.u")
             assert found.word == "marked", found
             pipeline.execute("DELETE FROM s1.u")
         capture.run()
         capture.backfills()
-        found = capture.verdict("s1.u", capture.known(capture.run()))
+        found = capture.run_and_judge("s1.u")
         assert found.word == "equal", found
 
 
@@ -320,7 +320,7 @@ def test_a_new_partition_may_have_defaults_and_be_altered(has_trigger: bool, mak
             "INSERT INTO s1.t VALUES (2, 'b')",
             "COMMIT",
         )
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word == "equal", found
 
 
@@ -340,7 +340,7 @@ def test_a_partition_that_was_filled_before_is_seen_in_its_own_transaction(
             "ALTER TABLE s1.t ATTACH PARTITION s1.leaf FOR VALUES FROM (0) TO (10)",
             "COMMIT",
         )
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word == "marked", found
 
 
@@ -354,7 +354,7 @@ def test_a_right_on_a_systems_column_makes_no_table_new(make_pipeline: MakePipel
         capture.run()
         rights = "GRANT SELECT (tableoid) ON s1.t TO PUBLIC"
         pipeline.execute("BEGIN", rights, "ALTER TABLE s1.t ADD c int", "COMMIT")
-        found = capture.verdict("s1.t", capture.known(capture.run()))
+        found = capture.run_and_judge("s1.t")
         assert found.word == "marked", found
 
 
@@ -368,14 +368,14 @@ def test_an_identity_behind_the_first_rows_is_seen_by_the_run_that_meets_them(
         begun(capture, has_trigger, "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
         pipeline.execute("BEGIN", "CREATE TABLE s1.u AS SELECT 1 AS id, 'a' AS v")
         pipeline.execute("ALTER TABLE s1.u REPLICA IDENTITY FULL", "COMMIT")
-        found = capture.verdict("s1.u", capture.known(capture.run()))
+        found = capture.run_and_judge("s1.u")
         assert (found.word, "the replica identity changed" in found.why) == ("marked", True)
         capture.run()
         pipeline.plan()
         pipeline.read()
         pipeline.drain()
         capture.lake.merge()
-        found = capture.verdict("s1.u", capture.known(capture.run()))
+        found = capture.run_and_judge("s1.u")
         assert found.word == "equal", found
 
 
@@ -388,14 +388,14 @@ def test_names_that_differ_in_case_alone_end_when_one_of_them_goes(look: str, ma
         if look == "drain first":
             pipeline.drain()
             capture.lake.merge()
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word in ("parked", "marked"), found
         pipeline.execute('ALTER TABLE s1.t RENAME "Total" TO sum', "INSERT INTO s1.t VALUES (3, 3, 30)")
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word == "marked", found
         capture.run()
         capture.backfills()
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word == "equal", found
 
 
@@ -414,13 +414,13 @@ def test_a_key_that_is_left_out_ends_when_the_file_has_it(look: str, make_pipeli
         if look == "drain first":
             pipeline.drain()
             capture.lake.merge()
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word in ("parked", "marked"), found
         pipeline.with_tables(TableRule("s1.*", line=3))
         pipeline.execute("INSERT INTO s1.t VALUES (3, 3)")
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word == "marked", found
         capture.run()
         capture.backfills()
-        found = capture.verdict(TABLE, capture.known(capture.run()))
+        found = capture.run_and_judge(TABLE)
         assert found.word == "equal", found

@@ -254,7 +254,7 @@ def test_a_pipeline_that_is_never_left_alone_ends_equal_to_its_source(
     began = time.monotonic()
     failovers = [(0.4, True), (0.75, False)]
     with soak.writing():
-        while (passed := (time.monotonic() - began) / (MINUTES * 60)) < 1:
+        while (passed := (time.monotonic() - began) / (MINUTES * 60)) < 1 or failovers:
             if failovers and passed > failovers[0][0]:
                 soak.fail_over(failovers.pop(0)[1])
                 soak.done["failovers"] += 1

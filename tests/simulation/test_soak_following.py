@@ -204,7 +204,7 @@ def test_a_pipeline_that_follows_and_is_never_left_alone_ends_equal_to_its_sourc
     began = time.monotonic()
     failovers = [(0.4, True), (0.75, False)]
     with soak.writing(), runs.following():
-        while (passed := (time.monotonic() - began) / (MINUTES * 60)) < 1:
+        while (passed := (time.monotonic() - began) / (MINUTES * 60)) < 1 or failovers:
             if failovers and passed > failovers[0][0]:
                 following.attempt(lambda: soak.fail_over(failovers.pop(0)[1]))
                 soak.done["failovers"] += 1

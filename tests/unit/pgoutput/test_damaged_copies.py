@@ -12,7 +12,7 @@ import pytest
 from tests.support import pgoutput as wire
 from tests.support.thorough import thorough
 from tests.unit.pgoutput.test_copy_rows import HEADER, TRAILER, Row, messages
-from tests.unit.pgoutput.test_damaged_streams import DAMAGE, Messages
+from tests.unit.pgoutput.test_damaged_streams import Messages, damage, refused_of_200
 from tidemark.errors import MalformedMessage
 from tidemark.pgoutput.copy_rows import CopyDecoder
 
@@ -60,10 +60,7 @@ def test_a_damaged_copy_is_refused_by_name_or_holds_every_row_that_comes_of_it(s
     random_ = random.Random(seed)
     for _ in range(DAMAGES):
         copied = random_copy(random_)
-        for _ in range(random_.choice((1, 1, 1, 2, 5))):
-            if copied:
-                random_.choice(DAMAGE)(random_, copied)
-        cuts = sorted(random_.sample(range(len(copied) + 1), min(2, len(copied))))
+        cuts = damage(random_, copied)
         try:
             rows = decoded(copied, cuts)
         except MalformedMessage:
@@ -77,13 +74,4 @@ def test_a_damaged_copy_is_refused_by_name_or_holds_every_row_that_comes_of_it(s
 
 def test_the_damage_of_a_copy_is_of_both_kinds() -> None:
     """Refused always, or never, would prove little."""
-    refused = 0
-    for seed in range(200):
-        random_ = random.Random(seed)
-        copied = random_copy(random_)
-        random_.choice(DAMAGE)(random_, copied)
-        try:
-            decoded(copied, [])
-        except MalformedMessage:
-            refused += 1
-    assert 20 < refused < 180
+    assert 20 < refused_of_200(random_copy, decoded) < 180

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -74,6 +75,28 @@ def join(random_: random.Random, messages: Messages) -> None:
 DAMAGE = (cut, flip, lengthen, drop, double, swap, join)
 
 
+def damage(random_: random.Random, messages: Messages) -> list[int]:
+    """Once or several times; and where blocks of what is left end."""
+    for _ in range(random_.choice((1, 1, 1, 2, 5))):
+        if messages:
+            random_.choice(DAMAGE)(random_, messages)
+    return sorted(random_.sample(range(len(messages) + 1), min(2, len(messages))))
+
+
+def refused_of_200(make: Callable[[random.Random], Messages], decode: Callable[[Messages, list[int]], object]) -> int:
+    """How many of 200 that are damaged once are refused."""
+    refused = 0
+    for seed in range(200):
+        random_ = random.Random(seed)
+        messages = make(random_)
+        random_.choice(DAMAGE)(random_, messages)
+        try:
+            decode(messages, [])
+        except (MalformedMessage, SchemaDisagrees):
+            refused += 1
+    return refused
+
+
 def decoded(messages: Messages, cuts: list[int]) -> list[tuple[str, dict[str, Any]]]:
     """Every row, as blocks that end at the cuts give them."""
     decoder = Decoder(as_text, 1)
@@ -98,10 +121,7 @@ def test_a_damaged_stream_is_refused_by_name_or_holds_every_row_that_comes_of_it
     random_ = random.Random(seed)
     for _ in range(DAMAGES):
         messages = random_stream(random_)
-        for _ in range(random_.choice((1, 1, 1, 2, 5))):
-            if messages:
-                random_.choice(DAMAGE)(random_, messages)
-        cuts = sorted(random_.sample(range(len(messages) + 1), min(2, len(messages))))
+        cuts = damage(random_, messages)
         try:
             rows = decoded(messages, cuts)
         except (MalformedMessage, SchemaDisagrees):
@@ -115,13 +135,4 @@ def test_a_damaged_stream_is_refused_by_name_or_holds_every_row_that_comes_of_it
 
 def test_the_damage_is_of_both_kinds() -> None:
     """Refused always, or never, would prove little."""
-    refused = 0
-    for seed in range(200):
-        random_ = random.Random(seed)
-        messages = random_stream(random_)
-        random_.choice(DAMAGE)(random_, messages)
-        try:
-            decoded(messages, [])
-        except (MalformedMessage, SchemaDisagrees):
-            refused += 1
-    assert 40 < refused < 195
+    assert 40 < refused_of_200(random_stream, decoded) < 195
