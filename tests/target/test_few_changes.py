@@ -91,9 +91,12 @@ def both(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> BothWays:
 def test_random_changes_come_to_what_the_model_says(
     lake: Lake, folded: list[bool], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Ten tables, three plans each: keys deleted, used again, moved and swapped, values not sent, truncates; as few
-    files as usual, and all of them written anew by each merge."""
+    """Ten tables, three plans each: keys deleted, used again, moved and swapped, values not sent, truncates; all files
+    written anew by each merge, and several files, which are read as large ones: in pieces, beside each other."""
     monkeypatch.setattr(small_files, "MOST", most)
+    if most > 1:
+        monkeypatch.setattr(target_rows, "BY_ONE_BYTES", 0)
+        monkeypatch.setattr(target_rows, "PIECE_ROWS", 1)
     played = [(lake.table(table_schema(f"t{seed}", TEXTS)), random.Random(seed)) for seed in range(10)]
     states: list[dict[Key, Row]] = [{} for _ in played]
     histories: list[list[tuple[str, Row]]] = [[] for _ in played]

@@ -51,7 +51,7 @@ class DriverLimits:
 
 
 MB: Final = 2**20
-FEW: Final = DriverLimits(20_000, 16 * MB, 128 * MB, 200, is_alone=False)
+FEW: Final = DriverLimits(20_000, 16 * MB, 128 * MB, 1_000, is_alone=False)
 MANY: Final = DriverLimits(4_000_000, 256 * MB, 512 * MB, 1_000, is_alone=True)
 
 # Changes that lack a value or move a key: each of them is walked in Python, with all others of its key.

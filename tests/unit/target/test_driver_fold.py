@@ -22,7 +22,7 @@ from tidemark.names import ROW_HOLES, TableName
 from tidemark.schema.table import Column, TableSchema
 from tidemark.target.delta import data_files
 from tidemark.target.delta.data_files import DataFile
-from tidemark.target.driver import driver_fold
+from tidemark.target.driver import driver_fold, target_rows
 from tidemark.target.driver.change_reader import change_shape, in_order
 from tidemark.target.driver.driver_fold import FoldedChanges, fold_changes, newest_changes
 from tidemark.target.driver.target_rows import TargetRows
@@ -49,6 +49,7 @@ class Current:
     """The files, and which of their rows are masked."""
 
     folder: Path
+    group_rows: int = 2
     files: list[Path] = field(default_factory=list)
     masked: dict[str, set[int]] = field(default_factory=dict)
 
@@ -71,7 +72,7 @@ class Current:
             self.masked[file.path].update(rows)
         if folded.staying.num_rows:
             path = self.folder / f"{len(list(self.folder.iterdir()))}.parquet"
-            pq.write_table(folded.staying, path, row_group_size=2)
+            pq.write_table(folded.staying, path, row_group_size=self.group_rows)
             self.files.append(path)
 
     def rows(self) -> dict[Key, Row]:
@@ -125,8 +126,15 @@ def said(folded: FoldedChanges) -> list[tuple[str, Row]]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_changes_come_to_what_the_model_says(current: Current, seed: int) -> None:
-    """Some keys are walked and others are not; values are sent in some rounds only."""
+def test_random_changes_come_to_what_the_model_says(
+    current: Current, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some keys are walked and others are not; values are sent in some rounds only. Every third time the files are read
+    as large ones are: in pieces of their row groups, and beside each other."""
+    if seed % 3 == 0:
+        current.group_rows = 100
+        monkeypatch.setattr(target_rows, "PIECE_ROWS", 1)
+        monkeypatch.setattr(target_rows, "BY_ONE_BYTES", 0)
     rng, state = random.Random(seed), dict[Key, Row]()
     for step in range(6):
         changes = list(random_changes(rng, state, rng.randint(1, 25), truncates=bool(seed % 2)))

@@ -39,7 +39,7 @@ from tidemark.target.delta.delta_tables import PinnedPair
 from tidemark.target.driver import driver_memory
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.driver.target_rows import RowGroup, TargetRows, bytes_of
+from tidemark.target.driver.target_rows import RowGroup, TargetRows, bounds_of, bytes_of
 from tidemark.target.merge_choice import MAX_TOUCHED, Declined, MergeFacts, against_folding_chunks
 
 MAX_FILES: Final = 2_000  # of current, and of history where texts may lie in it
@@ -224,23 +224,22 @@ class _Proof:
 
     def _bounds(
         self, keys: Sequence[Sequence[pa.ChunkedArray]], sweeps: Sequence[Sweep]
-    ) -> list[tuple[int | None, int | None]] | None:
-        """Between which values of the key's first column all of it lies; None if that is not known."""
-        if not pa.types.is_integer(self._types[0]) or any(s.parts is None for s in sweeps):
+    ) -> list[tuple[Any, Any]] | None:
+        """Between which values of the key's first column all of it lies, None where it has no end; None if that is not
+        known. A sweep's part of texts has its ends by a collation, which is another order."""
+        if (sweeps and not pa.types.is_integer(self._types[0])) or any(s.parts is None for s in sweeps):
             return None
-        bounds = [pc.min_max(columns[0]).as_py() for columns in keys if len(columns[0])]
+        bounds = [bounds_of(columns[0]) for columns in keys if len(columns[0])]
         parts = [(_first(part.lower), _first(part.upper)) for s in sweeps for part in s.parts or ()]
-        return [*((between["min"], between["max"]) for between in bounds), *parts]
+        return None if None in bounds else [*filter(None, bounds), *parts]
 
     def _may_meet(
-        self,
-        lowest: Mapping[str, Any],
-        highest: Mapping[str, Any],
-        bounds: Sequence[tuple[int | None, int | None]] | None,
+        self, lowest: Mapping[str, Any], highest: Mapping[str, Any], bounds: Sequence[tuple[Any, Any]] | None
     ) -> bool:
         """Whether rows whose columns are between these values may have a key within the bounds."""
         low, high = lowest.get(self.schema.key[0]), highest.get(self.schema.key[0])
-        if bounds is None or not isinstance(low, int) or not isinstance(high, int):
+        kind = int if pa.types.is_integer(self._types[0]) else str
+        if bounds is None or not isinstance(low, kind) or not isinstance(high, kind):
             return True
         return any((most is None or low <= most) and (least is None or least <= high) for least, most in bounds)
 

@@ -48,14 +48,14 @@ _RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file of a pinned version: its path in the table's folder, its size, its rows with those that a vector
-    masks, between which values its columns are as far as that is known, what whoever added it wrote beside it, and
-    Delta's own action for it."""
+    masks, between which values its columns of whole numbers are as far as that is known, what whoever added it wrote
+    beside it, and Delta's own action for it."""
 
     path: str
     bytes: int
     rows: int
-    low: Mapping[str, Any]
-    high: Mapping[str, Any]
+    low: Mapping[str, int]
+    high: Mapping[str, int]
     masked: int
     tags: Mapping[str, str]
     added: Any
@@ -89,14 +89,19 @@ def data_files(table: PinnedTable) -> list[DataFile] | None:
                 unquote(text["path"]),
                 text["size"],
                 statistics["numRecords"],
-                statistics.get("minValues", {}),
-                statistics.get("maxValues", {}),
+                _whole_numbers(statistics.get("minValues", {})),
+                _whole_numbers(statistics.get("maxValues", {})),
                 (text.get("deletionVector") or {}).get("cardinality", 0),
                 text.get("tags") or {},
                 added.apply(n),
             )
         )
     return described
+
+
+def _whole_numbers(values: Mapping[str, Any]) -> dict[str, int]:
+    """The log has texts cut short, and other values rounded."""
+    return {name: value for name, value in values.items() if isinstance(value, int)}
 
 
 def rows_in_checksum(table: PinnedTable) -> int | None:

@@ -32,8 +32,7 @@ def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> Bina
     size, once: by us where it is not said, or else by opening it.
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    scheme = path.toUri().getScheme()
-    if scheme == "file" or (scheme is None and uri.startswith("/") and _is_local_by_default(spark)):
+    if is_local(spark, path):
         return open(path.toUri().getPath(), "rb")
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     if size is not None and size <= WHOLE_BYTES and is_object(spark, path):
@@ -74,6 +73,12 @@ def is_object(spark: SparkSession, path: Any) -> bool:
     """Whether one of Hadoop's paths leads to objects that the log store's jar reads: it is there where its log store is
     in use."""
     return str(path.toUri().getScheme()) == "s3a" and spark.conf.get(commit_safety.OF_S3, None) == commit_safety.OWN
+
+
+def is_local(spark: SparkSession, path: Any) -> bool:
+    """Whether one of Hadoop's paths leads to a file of this machine, which is read without the JVM."""
+    scheme = path.toUri().getScheme()
+    return scheme == "file" or (scheme is None and str(path).startswith("/") and _is_local_by_default(spark))
 
 
 def write_new(spark: SparkSession, folder: str, content: bytes) -> str:

@@ -21,9 +21,10 @@ from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.lsn import Lsn
 from tidemark.target.chunks.first_load import FirstLoad
-from tidemark.target.delta import data_files, delta_tables
+from tidemark.target.delta import data_files, delta_tables, hadoop_files
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
+from tidemark.target.delta.jvm import java_class
 from tidemark.target.driver import driver_memory, history_files
 from tidemark.target.driver.change_reader import StagedTable, read_changes
 from tidemark.target.driver.driver_fold import FoldedChanges, NewestChanges, fold_changes, newest_changes
@@ -32,7 +33,11 @@ from tidemark.target.driver.prefetch import ReadAhead
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import DriverLimits
 
-MAX_KEY_BYTES: Final = 512 * 2**20  # of current's key columns, decoded
+# Of current's key columns, decoded. Spark's MERGE reads them too, and joins them; but on a cluster it does so on many
+# machines. These are some 400 million uuids as text, or two billion bigints: a minute of CPU, and of an object store,
+# whose bytes come through the JVM, an eighth of them.
+MAX_KEY_BYTES: Final = 16 * 2**30
+MAX_FAR_KEY_BYTES: Final = 2 * 2**30
 
 
 @dataclass(slots=True)
@@ -134,8 +139,11 @@ def driver_merge(
 
 def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) -> TargetRows:
     """Raises Declined."""
-    files = 5 * limits.files
-    return TargetRows.pinned(table, current, listed=files, opened=limits.files, left=MAX_KEY_BYTES)
+    is_local = hadoop_files.is_local(
+        table.session, java_class(table.session, "org.apache.hadoop.fs.Path")(current.path)
+    )
+    left = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
+    return TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=left)
 
 
 def read_newest(table: StagedTable, batches: Sequence[PlannedBatch], most_bytes: int) -> NewestChanges:

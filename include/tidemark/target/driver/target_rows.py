@@ -5,7 +5,11 @@ Raises Declined if the driver should not read these rows itself: there are too m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -30,6 +34,15 @@ from tidemark.target.merge_choice import Declined
 MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
 
 MAX_COLUMN_BYTES: Final = 256 * 2**20  # of columns that are read of all rows of a row group, decoded
+
+# What is read of a file's key at once.
+PIECE_ROWS: Final = 500_000
+BUFFER_BYTES: Final = 8 * 2**20
+# Files of together more bytes are read by several threads.
+BY_ONE_BYTES: Final = 32 * 2**20
+# Texts that are sorted, to find row groups between whose bounds one lies.
+MAX_SORTED: Final = 100_000
+READERS: Final = min(4, os.cpu_count() or 1)
 
 # In the footer of a file whose days and times Spark wrote by the Julian calendar, as it can be told to.
 _LEGACY_CALENDAR: Final = b"org.apache.spark.legacyDateTime"
@@ -61,10 +74,7 @@ class SoughtKeys:
     def __init__(self, types: Sequence[pa.DataType], columns: Sequence[pa.ChunkedArray]) -> None:
         self.types = types
         self.columns = columns
-        self._bounds = [
-            pc.min_max(column).as_py() if pa.types.is_integer(column.type) and len(column) else None
-            for column in columns
-        ]
+        self._bounds = [bounds_of(column) for column in columns]
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -74,35 +84,45 @@ class SoughtKeys:
         return KeySet(self.types, [self.columns])
 
     @cached_property
-    def _values(self) -> list[Numbers | None]:
-        """Of the columns of whole numbers, in order."""
+    def _values(self) -> list[Sequence[int] | Sequence[str] | Numbers | None]:
+        """Of the columns of whole numbers and of texts, in order; None of many texts, which take long to sort."""
         return [
-            None if bounds is None else np.unique(np.asarray(column.to_numpy(), np.int64))
+            None
+            if bounds is None or (isinstance(bounds[0], str) and len(column) > MAX_SORTED)
+            else np.unique(np.asarray(column.to_numpy(), np.int64))
+            if isinstance(bounds[0], int)
+            else sorted(column.to_pylist())
             for column, bounds in zip(self.columns, self._bounds, strict=True)
         ]
 
     def may_be_in(self, low: Callable[[str], Any], high: Callable[[str], Any], key: Sequence[str]) -> bool:
-        """Whether rows may have one of the keys, by the bounds of whole numbers; those of other types may be cut short
-        or rounded in the log."""
+        """Whether rows between these bounds may have one of the keys, by the columns of whole numbers and of texts."""
         if not len(self):
             return False
         known = [
-            (n, low(name), high(name))
-            for n, name in enumerate(key)
-            if self._bounds[n] is not None and isinstance(low(name), int) and isinstance(high(name), int)
+            (n, own, low(name), high(name))
+            for n, (name, own) in enumerate(zip(key, self._bounds, strict=True))
+            if own is not None and isinstance(low(name), type(own[0])) and isinstance(high(name), type(own[0]))
         ]
-        for n, least, most in known:
-            own = self._bounds[n]
-            assert own is not None
-            if own["max"] < least or most < own["min"]:
-                return False
-        for n, least, most in known:
+        if any(own[1] < least or most < own[0] for _, own, least, most in known):
+            return False
+        for n, _, least, most in known:
             values = self._values[n]
-            assert values is not None
-            at = int(np.searchsorted(values, least))
+            if values is None:
+                continue
+            at = bisect_left(values, least)
             if at == len(values) or values[at] > most:
                 return False
         return True
+
+
+def bounds_of(column: pa.ChunkedArray) -> tuple[int, int] | tuple[str, str] | None:
+    """The least and the greatest of whole numbers or texts; None of other types, and of nothing. Texts are ordered by
+    their bytes in UTF-8, as Parquet orders them; Python's order is the same."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)) or len(column) == column.null_count:
+        return None
+    between = pc.min_max(column).as_py()
+    return between["min"], between["max"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +175,7 @@ class TargetRows:
     left: int
     most_files: int
     found: FoundRows | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of `left`
     footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
 
     @classmethod
@@ -180,7 +201,7 @@ class TargetRows:
         ]  # fmt: skip
         if len(may_hold) > self.most_files:
             raise Declined("many files of current may have one of the keys")
-        pieces = [(number, *self._in_file(self.files[number], sought)) for number in may_hold]
+        pieces = self._read(may_hold, sought)
         nothing = np.empty(0, np.int64)
         self.found = FoundRows(
             sought,
@@ -195,21 +216,28 @@ class TargetRows:
         numbers = np.unique(found.files).tolist()
         return [(self.files[n], np.sort(found.rows[found.files == n]).tolist()) for n in numbers]
 
+    def _read(self, numbers: Sequence[int], sought: SoughtKeys) -> list[tuple[int, Numbers, Numbers]]:
+        """Of each of these files its number, the rows that have one of the keys, and which of them; large files beside
+        each other."""
+        if sum(self.files[number].bytes for number in numbers) <= BY_ONE_BYTES:
+            return [(number, *self._in_file(self.files[number], sought)) for number in numbers]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="keys of current") as threads:
+            reading = [threads.submit(self._in_file, self.files[number], sought) for number in numbers]
+            try:
+                return [(number, *read.result()) for number, read in zip(numbers, reading, strict=True)]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
     def _in_file(self, file: DataFile, sought: SoughtKeys) -> tuple[Numbers, Numbers]:
-        """The file's rows that have one of the keys, and which: by row groups, since a file may be of any size."""
-        rows, keys, masked, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)], None, 0
+        """The file's rows that have one of the keys, and which."""
+        rows, keys, masked = [np.empty(0, np.int64)], [np.empty(0, np.int64)], None
         with self._open(file) as source:
-            parquet = self._without_julian_days(pq.ParquetFile(source))
+            parquet = self._without_julian_days(pq.ParquetFile(source, buffer_size=BUFFER_BYTES))
             if parquet.metadata.num_rows != file.rows:
                 raise Declined(_OTHER_ROWS)
-            for group in range(parquet.num_row_groups):
-                begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
-                low, high = _bounds_of(parquet, group)
-                if not sought.may_be_in(low.get, high.get, self.key):
-                    continue
-                self._count(parquet, group)
-                read = parquet.read_row_group(group, columns=list(self.key))
-                places = sought.keys.places([self._column(read, name) for name in self.key])
+            for begins, columns in self._pieces(parquet, sought):
+                places = sought.keys.places(columns)
                 within = pc.indices_nonzero(pc.is_valid(places))
                 if not len(within):
                     continue
@@ -220,6 +248,21 @@ class TargetRows:
                 rows.append(own[stays])
                 keys.append(np.asarray(places.take(within).cast(pa.int64()).to_numpy(), np.int64)[stays])
         return np.concatenate(rows), np.concatenate(keys)
+
+    def _pieces(self, parquet: pq.ParquetFile, sought: SoughtKeys) -> Iterator[tuple[int, list[pa.ChunkedArray]]]:
+        """The key's columns of the row groups that may have one of the keys, piece by piece, since a row group may be
+        of any size, each with the number of its first row in the file."""
+        at_once, ends = max(PIECE_ROWS, len(sought)), 0  # for each piece the keys that are sought are hashed anew
+        for group in range(parquet.num_row_groups):
+            begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
+            low, high = _bounds_of(parquet.metadata, group, self.key)
+            if not sought.may_be_in(low.get, high.get, self.key):
+                continue
+            self._count(parquet, group)
+            for piece in parquet.iter_batches(at_once, row_groups=[group], columns=list(self.key)):
+                read = pa.Table.from_batches([piece])
+                yield begins, [self._column(read, name) for name in self.key]
+                begins += piece.num_rows
 
     def keys(self, file: DataFile) -> list[pa.ChunkedArray]:
         """The key's columns of all rows of the file, masked ones included. Raises Declined."""
@@ -238,7 +281,7 @@ class TargetRows:
         begins, groups = 0, []
         for number in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(number).num_rows
-            groups.append(RowGroup(file, number, begins, rows, *_bounds_of(parquet, number)))
+            groups.append(RowGroup(file, number, begins, rows, *_bounds_of(parquet.metadata, number, self.key)))
             begins += rows
         return groups
 
@@ -283,9 +326,10 @@ class TargetRows:
         return parquet
 
     def _count(self, parquet: pq.ParquetFile, only: int | None = None) -> None:
-        self.left -= bytes_of(parquet.metadata, self.key, only)
-        if self.left < 0:
-            raise Declined(_MANY_KEYS)
+        with self.lock:
+            self.left -= bytes_of(parquet.metadata, self.key, only)
+            if self.left < 0:
+                raise Declined(_MANY_KEYS)
 
     def _open(self, file: DataFile) -> Any:
         return hadoop_files.open_to_read(self.session, f"{self.current.path}/{file.path}", file.bytes)
@@ -351,13 +395,13 @@ class TargetRows:
         return pa.concat_tables(pieces)
 
 
-def _bounds_of(parquet: pq.ParquetFile, group: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Between which values a row group's columns are, as far as its footer says."""
+def _bounds_of(footer: pq.FileMetaData, group: int, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Between which values some columns of a row group are, as far as the footer says."""
     low, high = dict[str, Any](), dict[str, Any]()
-    described = parquet.metadata.row_group(group)
+    described = footer.row_group(group)
     for n in range(described.num_columns):
         column = described.column(n)
-        if column.is_stats_set and column.statistics.has_min_max:
+        if column.path_in_schema in names and column.is_stats_set and column.statistics.has_min_max:
             low[column.path_in_schema], high[column.path_in_schema] = column.statistics.min, column.statistics.max
     return low, high
 
