@@ -13,6 +13,7 @@ MODULES: Final = (
     "history",
     "new_table",
     "updates",
+    "large_tables",
     "backfill",
     "verifying",
     "many_tables",
