@@ -233,7 +233,7 @@ class TargetRows:
         """The file's rows that have one of the keys, and which."""
         rows, keys, masked = [np.empty(0, np.int64)], [np.empty(0, np.int64)], None
         with self._open(file) as source:
-            parquet = self._without_julian_days(pq.ParquetFile(source, buffer_size=BUFFER_BYTES))
+            parquet = self._without_julian_days(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
             if parquet.metadata.num_rows != file.rows:
                 raise Declined(_OTHER_ROWS)
             for begins, columns in self._pieces(parquet, sought):
