@@ -153,7 +153,7 @@ def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
 def _begin(source: str, ledger: str, folder: Path) -> Pipeline:
     """A pipeline that read changes of two tables with rows, and no backfill filled them."""
     rules = (TableRule("public.people", mask={"email": "sha256"}), TableRule("public.pets"))
-    pipeline = Pipeline(pipeline_config("begun", folder / "begun", rules), source, ledger, folder)
+    pipeline = Pipeline(pipeline_config("begun", folder / "begun", rules), source, ledger)
     with psycopg.connect(source, autocommit=True) as connection:
         for table in ("people", "pets"):
             connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text, email text)".encode())
