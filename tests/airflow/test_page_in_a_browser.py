@@ -245,6 +245,9 @@ def test_all_pipelines_are_shown_first_the_worst_on_top(site: Site, window: Brow
     said = window.run("return document.querySelector('#pipelines').innerText")
     for fact in ("needs somebody", "new", "500 tables", "cannot be seen"):
         assert fact in said
+    begun = window.run("return document.querySelector('#pipeline-begun').closest('.card').innerText")
+    assert "2 tables" in begun
+    assert "rows" not in begun, "nobody has counted them yet"
     window.screenshot(site.pictures / "page-overview.png")
     window.click("#pipeline-shop")
     window.wait("the tables are drawn", DRAWN)
