@@ -165,7 +165,7 @@ def _begin(source: str, ledger: str, folder: Path) -> Pipeline:
         connection.execute("DELETE FROM people WHERE id = 10")
     pipeline.drain(salt=SALT)
     with pipeline.ledger_connection() as book:
-        positions.rise(book, 1, {"public.people": (pipeline.staged_lsn, pipeline.staged_lsn)})
+        positions.rise(book, 1, {"public.people": (pipeline.staged_lsn(), pipeline.staged_lsn())})
     return pipeline
 
 
