@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, command: Command, summary: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        added.add_argument("pipeline", help="the pipeline's file, for example include/pipelines/shop.yaml, or its name")
+        added.add_argument("pipeline", help="the pipeline's name, or the path of its file")
         added.set_defaults(command=command)
         return added
 

@@ -159,13 +159,16 @@ class PipelineFileInvalid(ConfigError):
 
 
 class PipelinesNotFound(ConfigError):
-    happened = "The folder of pipeline files does not exist: {where}"
-    remedy = "Set TIDEMARK_PIPELINES to the folder in which they lie, for every process of Airflow."
+    happened = "There is no folder of pipeline files: {where}"
+    remedy = (
+        "Set TIDEMARK_PIPELINES to the folder in which they lie, for every process of Airflow; "
+        "a command also takes the path of a file."
+    )
 
 
 class PipelineUnknown(ConfigError):
     happened = "There is no pipeline {pipeline}: {known}"
-    remedy = "Give the name of one of them, or the path of its file."
+    remedy = "Give one of these names, or the path of the pipeline's file."
 
 
 class TableUnknown(ConfigError):

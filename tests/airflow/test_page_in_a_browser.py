@@ -20,16 +20,19 @@ from tests.conftest import create_database
 from tests.support import many_tables
 from tests.support.airflow_home import FOREIGN_DAG, AirflowHome, postgres_connection, spark_connection
 from tests.support.chromium import Browser, browser
+from tests.support.pipeline import SALT, Pipeline, pipeline_config
+from tidemark.config import TableRule
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.staged import positions
 
 pytestmark = pytest.mark.thorough
 
 # Keys, as W3C's WebDriver names them.
-ENTER, ESCAPE = "\ue007", "\ue00c"
+CONTROL, ENTER, ESCAPE = "\ue009", "\ue007", "\ue00c"
 FRAME = "iframe[title=Tidemark]"
 DRAWN = "document.querySelector('#tables tbody tr') !== null"
-ALL_READ = "document.querySelectorAll('#pipelines .facts').length === 3"
+ALL_READ = "document.querySelectorAll('#pipelines .facts').length === 4"
 AXE = Path(__file__).parents[2] / axe.SCRIPT
 
 
@@ -37,6 +40,7 @@ AXE = Path(__file__).parents[2] / axe.SCRIPT
 class Site:
     airflow: AirflowHome
     ledger: str
+    begun: Pipeline
     pictures: Path
 
     @property
@@ -63,10 +67,10 @@ class Site:
             window.click("#pipeline-shop")
         window.wait("the tables are drawn", DRAWN)
 
-    def open_new(self, window: Browser) -> None:
-        """The page of a pipeline that never ran."""
+    def open_new(self, window: Browser, pipeline: str = "fresh") -> None:
+        """The page of a pipeline that never ran, or that read changes and no rows so far."""
         window.within(None)
-        window.go(f"{self.url}/tidemark/?pipeline=fresh")
+        window.go(f"{self.url}/tidemark/?pipeline={pipeline}")
         window.wait("the first steps are drawn", "document.querySelector('#first-steps') !== null")
 
     def is_paused(self, dag: str) -> bool:
@@ -99,16 +103,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
-    source, ledger, metadata, empty = (
-        create_database(server, name) for name in ("source", "ledger", "metadata", "empty")
+    source, ledger, metadata, empty, people, begun_ledger = (
+        create_database(server, name) for name in ("source", "ledger", "metadata", "empty", "people", "begun")
     )
     many_tables.make(source, ledger)
+    begun = _begin(people, begun_ledger, folder)
     pipelines, dags = folder / "pipelines", folder / "dags"
     pipelines.mkdir()
     dags.mkdir()
     (pipelines / "shop.yaml").write_text("source: {connection: shop_source}\ntables: ['*.*']\nlake: /lake\n")
     (pipelines / "fresh.yaml").write_text(
         "source: {connection: shop_source}\nledger: {connection: fresh_ledger}\ntables: ['*.*']\nlake: /fresh\n"
+    )
+    (pipelines / "begun.yaml").write_text(
+        "source: {connection: begun_source}\nledger: {connection: begun_ledger}\nmask_salt_connection: salt\n"
+        f"lake: {begun.config.lake}\ntables:\n  - {{name: public.people, mask: {{email: sha256}}}}\n  - public.pets\n"
     )
     (pipelines / "away.yaml").write_text(
         "source: {connection: nowhere}\nledger: {connection: nowhere}\ntables: [a.b]\nlake: /away\n"
@@ -123,6 +132,8 @@ def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
             "shop_source": postgres_connection(source),
             "tidemark_ledger": postgres_connection(ledger),
             "fresh_ledger": postgres_connection(empty),
+            "begun_source": postgres_connection(people),
+            "begun_ledger": postgres_connection(begun_ledger),
             "spark_default": spark_connection(),
         },
         {"AIRFLOW__CORE__DAGS_FOLDER": str(dags)},
@@ -135,9 +146,27 @@ def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
     with airflow.services("api-server"):
         airflow.wait_until_healthy("metadatabase")
         _play_runs(airflow)
-        site = Site(airflow, ledger, pictures)
+        site = Site(airflow, ledger, begun, pictures)
         site.pause("shop_%", paused=False)
         yield site
+
+
+def _begin(source: str, ledger: str, folder: Path) -> Pipeline:
+    """A pipeline that read changes of two tables with rows, and no backfill filled them."""
+    rules = (TableRule("public.people", mask={"email": "sha256"}), TableRule("public.pets"))
+    pipeline = Pipeline(pipeline_config("begun", folder / "begun", rules), source, ledger)
+    with psycopg.connect(source, autocommit=True) as connection:
+        for table in ("people", "pets"):
+            connection.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text, email text)".encode())
+            connection.execute(f"INSERT INTO {table} SELECT n, 'old', 'old@example.org' FROM generate_series(1, 9) n")
+        pipeline.capture()
+        for number in range(10, 25):
+            connection.execute("INSERT INTO people VALUES (%s, %s, 'secret@example.org')", (number, f"new {number}"))
+        connection.execute("DELETE FROM people WHERE id = 10")
+    pipeline.drain(salt=SALT)
+    with pipeline.ledger_connection() as book:
+        positions.rise(book, 1, {"public.people": (pipeline.staged_lsn(), pipeline.staged_lsn())})
+    return pipeline
 
 
 def _play_runs(airflow: AirflowHome) -> None:
@@ -212,10 +241,13 @@ def test_all_pipelines_are_shown_first_the_worst_on_top(site: Site, window: Brow
     window.go(f"{site.url}/tidemark/")
     window.wait("all are read", ALL_READ)
     order = window.run("return [...document.querySelectorAll('#pipelines button')].map(one => one.innerText)")
-    assert (set(order[:2]), order[2]) == ({"shop", "away"}, "fresh"), "two need somebody, one is new"
+    assert (set(order[:2]), set(order[2:])) == ({"shop", "away"}, {"fresh", "begun"}), "two need somebody, two are new"
     said = window.run("return document.querySelector('#pipelines').innerText")
     for fact in ("needs somebody", "new", "500 tables", "cannot be seen"):
         assert fact in said
+    begun = window.run("return document.querySelector('#pipeline-begun').closest('.card').innerText")
+    assert "2 tables" in begun
+    assert "rows" not in begun, "nobody has counted them yet"
     window.screenshot(site.pictures / "page-overview.png")
     window.click("#pipeline-shop")
     window.wait("the tables are drawn", DRAWN)
@@ -481,6 +513,159 @@ def test_a_link_leads_out_of_the_frame_into_airflow(site: Site, page: Browser) -
     page.click("header nav a")
     page.within(None)
     page.wait("Airflow shows the DAG", "location.pathname.startsWith('/dags/shop_capture')")
+
+
+def open_table(page: Browser, table: str) -> None:
+    page.type("#search", table)
+    page.wait("it is found", "document.querySelector('td.name')?.innerText === arguments[0]", table)
+    page.click("tr.row")
+    page.wait("its details are there", "document.querySelector('.details .grid') !== null")
+
+
+def confirm(page: Browser, sentence: str) -> None:
+    """What the dialog says first, and its button."""
+    page.wait("it says what it will do", "document.querySelector('dialog')?.innerText.includes(arguments[0])", sentence)
+    page.click("dialog button[data-action=confirm]")
+
+
+def test_a_run_is_started_once_it_is_confirmed(site: Site, page: Browser) -> None:
+    before = len(site.runs("shop_capture"))
+    page.click("header button[data-action=run]")
+    page.wait("it asks first", "document.querySelector('dialog') !== null")
+    page.click("dialog .foot button:first-child")
+    page.wait("it is closed", "document.querySelector('dialog') === null")
+    assert len(site.runs("shop_capture")) == before
+    page.click("header button[data-action=run]")
+    confirm(page, "Starts one run of shop_capture")
+    page.wait("it is started", "document.querySelector('#toasts').innerText.includes('Started')")
+    assert len(site.runs("shop_capture")) == before + 1
+    page.click("#toasts a")
+    page.within(None)
+    page.wait("its run is shown", "location.pathname.startsWith('/dags/shop_capture/runs/')")
+
+
+def test_a_parked_table_is_unparked(site: Site, page: Browser) -> None:
+    page.click(".concern button[data-action=unpark]")
+    confirm(page, "tries again to apply what is staged of shop.orders, in order: 3,000 changes")
+    wait_for("it is merged again", lambda: site.state("shop.orders") == "merging")
+    page.wait("nothing is parked", "document.querySelector('#state-parked') === null")
+    with open_ledger(site.ledger, "shop") as book, book.transaction():
+        tables.lock(book, [many_tables.PARKED])
+        tables.park(book, many_tables.PARKED, many_tables.NOT_FOLLOWED)
+
+
+def test_a_paused_table_is_resumed(site: Site, page: Browser) -> None:
+    open_table(page, "shop.prices")
+    page.click("tr.detail button[data-action=resume]")
+    confirm(page, "applies what was staged of shop.prices meanwhile")
+    wait_for("it is merged again", lambda: site.state("shop.prices") == "merging")
+    page.wait("it can be paused", "document.querySelector('tr.detail button[data-action=pause]') !== null")
+    with open_ledger(site.ledger, "shop") as book:
+        tables.pause(book, many_tables.PAUSED, "anna")
+
+
+def test_what_verify_found_is_repaired(site: Site, page: Browser) -> None:
+    page.click(".concern button[data-action=verify].main")
+    page.wait("the form is there", "document.querySelector('dialog textarea[name=tables]') !== null")
+    assert page.run("return document.querySelector('dialog textarea[name=tables]').value") == "people.customers"
+    assert page.run("return document.querySelector('dialog input[name=repair]').checked")
+    page.screenshot(site.pictures / "page-repair.png")
+    page.click("dialog button[type=submit]")
+    page.wait("it is started", "document.querySelector('#toasts').innerText.includes('Started')")
+    assert site.runs("shop_verify") == [{"tables": ["people.customers"], "share": 1, "repair": True}]
+
+
+def test_a_replay_is_started_by_its_form_as_it_is(site: Site, page: Browser) -> None:
+    open_table(page, "shop.orders")
+    page.click("tr.detail button[data-action=replay]")
+    page.wait("the form is there", "document.querySelector('dialog select[name=step]') !== null")
+    page.screenshot(site.pictures / "page-replay.png")
+    page.click("dialog button[type=submit]")
+    page.wait("it is started", "document.querySelector('#toasts').innerText.includes('Started')")
+    assert site.runs("shop_replay") == [{"tables": ["shop.orders"]}]
+    page.wait("its run is on the page", "document.querySelector('#runs').innerText.includes('replay')")
+
+
+def test_paths_and_snippets_are_copied(page: Browser) -> None:
+    open_table(page, "shop.orders")
+    page.click(".details details summary")
+    snippets = page.run("return [...document.querySelectorAll('.details details pre')].map(one => one.innerText)")
+    path = "/lake/shop/current/shop/orders"
+    assert snippets == [
+        f'spark.read.format("delta").load("{path}")',
+        f"SELECT * FROM delta_scan('{path}') LIMIT 100",
+        f'import polars\n\npolars.scan_delta("{path}")',
+    ]
+    page.click(".details .copied button")
+    page.wait("it says so", "document.querySelector('.details .copied button').innerText === 'Copied'")
+    page.run("document.querySelector('#search').value = ''")
+    page.type("#search", f"{CONTROL}v{CONTROL}")
+    assert page.run("return document.querySelector('#search').value") == path
+
+
+def test_definitions_are_a_diff_and_a_merge_leads_to_its_log(site: Site, page: Browser) -> None:
+    with psycopg.connect(site.airflow.metadata) as connection:
+        row = connection.execute("SELECT max(run_id) FROM dag_run WHERE dag_id = 'shop_capture'").fetchone()
+    assert row is not None
+    with open_ledger(site.ledger, "shop") as book:
+        book.execute("UPDATE tidemark.plans SET run_id = %s WHERE pipeline = 'shop'", (f"shop_capture/{row[0]}",))
+    open_table(page, "shop.orders")
+    lines = page.run(
+        "return [...document.querySelectorAll('.details .diff')].map(one => [one.className, one.innerText])"
+    )
+    assert lines == [["diff added", '+\ncolumn "currency" was added']]
+    page.click(".details a[href*='/tasks/merge']")
+    page.within(None)
+    page.wait("Airflow shows the task", "location.pathname.endsWith('/tasks/merge')")
+    page.wait("of that run", "decodeURIComponent(location.pathname).includes(arguments[0])", row[0])
+
+
+def test_the_next_step_of_a_new_pipeline_starts_its_capture(site: Site, window: Browser) -> None:
+    site.open_new(window)
+    assert site.is_paused("fresh_capture")
+    window.click("button[data-action=first-capture]")
+    confirm(window, "Un-pauses fresh_capture, so that it runs by its schedule, and starts a run now.")
+    wait_for("it is un-paused", lambda: not site.is_paused("fresh_capture"))
+    wait_for("a run is started", lambda: site.runs("fresh_capture") == [{}])
+    site.pause("fresh_capture", paused=True)
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+def test_every_table_with_rows_is_filled_by_one_button(site: Site, window: Browser, width: int) -> None:
+    window.resize(width, 1000)
+    site.open_new(window, "begun")
+    window.wait("its tables are drawn", "document.querySelectorAll('tr.row').length === 2")
+    window.screenshot(site.pictures / f"page-begun-{width}.png")
+    if width < 1440:
+        assert window.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        return
+    assert window.run("return document.querySelector('#first-steps button').innerText") == "Backfill all 2…"
+    assert "airflow dags" not in window.run("return document.querySelector('#first-steps').innerText")
+    assert window.run("return document.querySelector('#concerns') === null"), "the step says it already"
+    window.click("#first-steps button")
+    window.wait("the form is there", "document.querySelector('dialog textarea[name=tables]') !== null")
+    window.click("dialog button[type=submit]")
+    wait_for("a run is started", lambda: site.runs("begun_backfill") == [{}])
+
+
+def test_the_last_ten_changes_are_shown_as_they_are_masked(site: Site, window: Browser) -> None:
+    window.resize(1440, 1000)
+    site.open_new(window, "begun")
+    window.click("#row-public\\.people")
+    window.wait("its details are there", "document.querySelector('.details .grid') !== null")
+    window.click("tr.detail button[data-action=changes]")
+    rows = "document.querySelectorAll('[aria-label^=\"Change, Committed\"] tbody tr')"
+    window.wait("they are there", f"{rows}.length === 10")
+    first, second = window.run(f"return [...{rows}].slice(0, 2).map(one => one.innerText.split('\\t'))")
+    assert (first[0], first[3]) == ("delete", "10"), "the newest on top"
+    assert (second[0], second[3:5]) == ("insert", ["24", "new 24"])
+    assert len(second[5]) == 64, "a hash of the e-mail address"
+    assert "secret@" not in window.run("return document.documentElement.innerHTML")
+    window.run("document.querySelector('tr.detail button[data-action=changes]').scrollIntoView()")
+    window.screenshot(site.pictures / "page-changes.png")
+    with psycopg.connect(site.airflow.metadata) as connection:
+        noted = connection.execute("SELECT owner FROM log WHERE event = 'tidemark_changes'").fetchall()
+    assert ("admin",) in noted
 
 
 def test_a_viewer_sees_all_of_it_and_may_do_nothing(site: Site, tmp_path: Path) -> None:

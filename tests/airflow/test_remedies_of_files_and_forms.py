@@ -54,7 +54,7 @@ def test_files_and_forms_are_corrected(tmp_path: Path, told: Told, monkeypatch: 
     file.write_text(SHOP)
     config = load(file)
     assert [dag.dag_id for dag in pipeline_dags() if dag.dag_id.endswith("_capture")] == ["shop_capture"]
-    with told(PipelineUnknown, "Give the name of one of them", "did you mean shop?"):
+    with told(PipelineUnknown, "Give one of these names", "did you mean shop?"):
         find_file("shpo")
     assert find_file("shop") == file
 

@@ -104,7 +104,7 @@ def _merge(book: Ledger) -> None:
     book.execute(
         """
         INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables, result, ingested_at)
-        VALUES (%s, 'p1', 1, 'r1', 'h1', 'plan.json', %s, %s, now())
+        VALUES (%s, 'p1', 1, 'shop_capture/manual__1', 'h1', 'plan.json', %s, %s, now())
         """,
         (
             book.pipeline,

@@ -22,7 +22,7 @@ from tidemark.capture.preflight.airflow_findings import installed_airflow, this_
 from tidemark.command_line import bug_report, screen
 from tidemark.command_line.invocation import Invocation, LookUp, pipelines_folder
 from tidemark.config import file_reader
-from tidemark.errors import TidemarkError
+from tidemark.errors import PipelinesNotFound, TidemarkError
 from tidemark.run import Run
 from tidemark.spark_submit import jar_versions, spark_jars
 from tidemark.spark_submit.delta_version import delta_version, minor, refusal
@@ -149,8 +149,8 @@ def _spark() -> Iterator[Line]:
 def _pipelines() -> Line:
     try:
         folder = pipelines_folder()
-    except TidemarkError as unset:
-        return Line("pipeline files", str(unset.facts["known"]), "tidemark init", "warning")
+    except PipelinesNotFound as unset:
+        return Line("pipeline files", str(unset.facts["where"]), "tidemark init", "warning")
     configs, problems = file_reader.read_all(folder)
     if problems:
         return Line("pipeline files", f"{problems[0]}", f"Correct {problems[0].path}", "red")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tidemark.config import PipelineConfig, file_reader
 from tidemark.config.airflow_connections import Connection
-from tidemark.errors import PipelineUnknown, TidemarkError
+from tidemark.errors import PipelinesNotFound, PipelineUnknown, TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.wording import closest
@@ -74,11 +74,12 @@ class Invocation:
 
 
 def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """The file of a pipeline that is given as a path or by its name. Raises PipelineUnknown, which names all."""
+    """The file of a pipeline that is given as a path or by its name. Raises PipelineUnknown, which names all,
+    and PipelinesNotFound."""
     path = Path(pipeline)
     if path.exists() or os.sep in pipeline:
         return path
-    folder = pipelines_folder(environment, pipeline)
+    folder = pipelines_folder(environment)
     if (folder / path).is_file():
         return folder / path
     files = {config.pipeline: Path(config.path) for config in file_reader.read_all(folder)[0]}
@@ -86,20 +87,19 @@ def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Pat
     if pipeline in files:
         return files[pipeline]
     meant = closest(pipeline, files)
-    hint = f"; did you mean {meant}?" if meant else ""
+    hint = f" (did you mean {meant}?)" if meant else ""
     raise PipelineUnknown(
         pipeline=pipeline, known=f"{folder} has {', '.join(sorted(files)) or 'no pipeline file'}{hint}"
     )
 
 
-def pipelines_folder(environment: Mapping[str, str] = os.environ, pipeline: str = "") -> Path:
-    """Where the pipeline files are. Raises PipelineUnknown."""
+def pipelines_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the pipeline files are. Raises PipelinesNotFound."""
     named = environment.get(PIPELINES_VARIABLE)
     folder = Path(named or CHECKOUT)
     if not folder.is_dir():
-        why = f"{PIPELINES_VARIABLE} names {named}, and there is no such folder" if named else ""
-        why = why or f"{PIPELINES_VARIABLE}, the folder of the pipeline files, is not set"
-        raise PipelineUnknown(pipeline=pipeline, known=f"{why}; set it, or give the path of the pipeline's file")
+        where = f"{PIPELINES_VARIABLE} names {named}" if named else f"{PIPELINES_VARIABLE} is not set"
+        raise PipelinesNotFound(where=where)
     return folder
 
 

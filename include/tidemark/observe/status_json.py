@@ -138,12 +138,13 @@ def overview(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The line of one pipeline among all of them, from what `to_json` returned."""
     captured = [table for table in whole["tables"] if table["state"] != NOT_CAPTURED]
     proofs = sorted(table["verified_at"] for table in captured if table["verified_at"])
+    rows = [table["rows"] for table in captured if table["rows"] is not None]
     return {
         **{key: whole[key] for key in ("pipeline", "now", "health", "line", "lag", "slot", "queue", "unseen")},
         "is_new": whole["health"] == "warning" and any(one["kind"] == "new" for one in whole["concerns"]),
         "states": Counter(table["state"] for table in whole["tables"]),
         "tables": len(captured),
-        "rows": sum(table["rows"] or 0 for table in captured),
+        "rows": sum(rows) if rows else None,
         "bytes": sum(table["bytes"] or 0 for table in captured),
         "proven": len(proofs),
         "oldest_proof": proofs[0] if proofs else None,

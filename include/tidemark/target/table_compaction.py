@@ -17,6 +17,7 @@ A compaction beside a merge gives way to it, or makes it read the positions agai
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -29,9 +30,9 @@ from tidemark import failpoints
 from tidemark.formats import layout
 from tidemark.formats.upkeep_plan import Kind, TableUpkeep, UpkeepPlan, UpkeepResult
 from tidemark.names import TableName, spark_identifier
-from tidemark.target.delta import delta_tables
+from tidemark.target.delta import data_files, delta_tables, hadoop_files
 from tidemark.target.delta.delta_tables import PinnedTable
-from tidemark.target.delta.session import activate, table_session
+from tidemark.target.delta.session import activate, expect_any_rows, expect_few_rows, table_session
 from tidemark.target.merge_failures import condition_of, told
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,16 @@ OPTIMIZE: Final = {
     "spark.databricks.delta.optimize.minFileSize": str(64 * 2**20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 * 2**20),
 }
-# VACUUM lists a folder by so many tasks, however few files lie in it: 10,000, if nobody says otherwise.
-LISTING: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
+VACUUM: Final = {
+    # It lists a folder by so many tasks, however few files lie in it: 10,000, if nobody says otherwise.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    # Two commits that only say that it ran, each with its checksum: on S3 Delta writes none either.
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
+}
+# A folder of more files than this is left to VACUUM, whose tasks list it side by side.
+MANY_LISTED: Final = 1000
 LOG_DAYS: Final = 7
+DAY_S: Final = 86_400
 
 NOT_LITE: Final = "DELTA_CANNOT_VACUUM_LITE"
 
@@ -74,7 +82,7 @@ def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
     def one(table: str) -> list[TableUpkeep]:
         session = table_session(spark, pool=table, lake=plan.lake)
         activate(session)
-        for key, value in {**OPTIMIZE, **LISTING}.items():
+        for key, value in {**OPTIMIZE, **VACUUM}.items():
             session.conf.set(key, value)
         kinds: list[Kind] = ["current"] if plan.step == "current" else ["history", "current"]
         return [upkept for kind in kinds if (upkept := _guarded(session, plan, table, kind)) is not None]
@@ -91,7 +99,7 @@ def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
 def keep_positions(spark: SparkSession, plan: UpkeepPlan) -> None:
     """The same for `_positions`, which gets a file with each merge and is small; beside merges, which only append."""
     session = table_session(spark, pool="positions", lake=plan.lake)
-    for key, value in {**OPTIMIZE, **LISTING}.items():
+    for key, value in {**OPTIMIZE, **VACUUM}.items():
         session.conf.set(key, value)
     try:
         table = delta_tables.pin(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
@@ -121,6 +129,7 @@ def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) ->
 
 
 def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pinned: PinnedTable) -> TableUpkeep:
+    (expect_few_rows if _is_small(pinned) else expect_any_rows)(session)
     shape = look(session, pinned, kind)
     due = shape.small >= MANY_SMALL[kind] or shape.deleted_share > DELETED_SHARE
     if plan.step == "look":
@@ -129,9 +138,9 @@ def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pi
     if compacted:
         optimize(session, pinned)
         failpoints.reach("maintain.after_optimize")
-    if plan.step == "look":
-        vacuum(session, pinned, thorough=plan.thorough)
     after = delta_tables.pin(session, pinned.path)
+    if plan.step == "look" and _may_have_dead_files(session, after, plan.versions_days):
+        vacuum(session, after, thorough=plan.thorough)
     if compacted:
         log.info("%s of %s: %d files became %d", kind, table, shape.files, after.files)
     return TableUpkeep(
@@ -139,13 +148,23 @@ def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pi
     )
 
 
+def _is_small(table: PinnedTable) -> bool:
+    return table.bytes is not None and table.bytes < SMALL_BYTES
+
+
 def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> FileSizes:
-    """Read from the table's log. On `public_path` each file counts as large as their average, and no row as deleted: no
-    merge there marks one."""
+    """Read from the version's checksum file, which has the files of a small table, or else from the log by a Spark job.
+    On `public_path` each file counts as large as their average, and no row as deleted: no merge there marks one."""
     if table.logged is not None:
         detail = table.logged.detail
         files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
         return FileSizes(files, files if size < SMALL_BYTES * files else 0, 0.0, None)
+    listed = data_files.files_in_checksum(table)
+    if listed is not None:
+        small = sum(one.bytes < SMALL_BYTES for one in listed)
+        written, masked = sum(one.rows for one in listed), sum(one.masked for one in listed)
+        share = masked / written if written and sum(one.bytes for one in listed) > LITTLE_BYTES else 0.0
+        return FileSizes(len(listed), small, share, written - masked)
     added = DataFrame(table.snapshot.added.toDF(), spark)
     deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
     row = added.agg(
@@ -165,6 +184,20 @@ def optimize(spark: SparkSession, table: PinnedTable) -> None:
     """The rows of its small files, and of those with many deleted rows, in fewer files. Raises what `is_contested`
     recognises where another commit took one of them away."""
     spark.sql(f"OPTIMIZE delta.{spark_identifier(table.path)}").collect()
+
+
+def _may_have_dead_files(spark: SparkSession, table: PinnedTable, versions_days: int) -> bool:
+    """Whether VACUUM could find a file to delete: one that is older than the retention, and that the version does not
+    have. A VACUUM that finds none costs a second of CPU. True where only VACUUM can tell: for a table whose checksum
+    file does not list its files, and for a folder of many."""
+    files = data_files.files_in_checksum(table)
+    if files is None:
+        return True
+    names, before_ms = data_files.names_of(table, files), 1000 * (time.time() - versions_days * DAY_S)
+    for number, (name, written_ms) in enumerate(hadoop_files.visible_files(spark, table.path)):
+        if number == MANY_LISTED or (name not in names and written_ms < before_ms):
+            return True
+    return False
 
 
 def vacuum(spark: SparkSession, table: PinnedTable, *, thorough: bool) -> None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tidemark.maintenance.replay_runs import ReplayRequest
 
 STEPS: Final = {
-    "as_of": "as_of: the tables as of one moment, into tables of their own beside the live ones",
-    "rebuild": "rebuild: put what history says in the place of all that current holds",
-    "staged": "staged: apply what staging still holds once more, into new tables that take the place of the live ones",
+    "as_of": "As of a moment: into tables of their own, beside the live ones",
+    "rebuild": "From history: put what it says in the place of all that current holds",
+    "staged": "From staging: apply what it still holds once more, into new tables that take the place of the live ones",
 }
 
 
@@ -31,14 +31,14 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
     offered = of_backfill["tables"].schema
     return {
         "step": Param("as_of", type="string", title="What", enum=list(STEPS), values_display=STEPS),
-        "tables": Param([], **{**offered, "description": "Tables, not patterns. None: every table, for as_of."}),
+        "tables": Param([], **{**offered, "description": "Tables, not patterns. None: every table, as of a moment."}),
         "other_tables": of_backfill["other_tables"],
         "moment": Param(
             None,
             type=["string", "null"],
             title="Moment",
-            description="For as_of: an LSN (16/B374D848), or a time with its zone (2026-11-17T00:00:00+01:00). "
-            "Empty: now.",
+            description="An LSN (16/B374D848), or a time with its zone (2026-11-17T00:00:00+01:00), "
+            "for tables as of a moment. Empty: now.",
             maxLength=100,
         ),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.command_line.invocation import find_file
-from tidemark.errors import PipelineUnknown
+from tidemark.errors import PipelinesNotFound, PipelineUnknown
 
 FILE = "source: {connection: stock}\ntables: [public.*]\nlake: /lake\n"
 
@@ -34,9 +34,9 @@ def test_a_file_of_this_folder_comes_first(folder: Path) -> None:
 
 
 def test_the_error_says_which_variable_is_missing_or_wrong(folder: Path) -> None:
-    with pytest.raises(PipelineUnknown, match="TIDEMARK_PIPELINES, the folder of the pipeline files, is not set"):
+    with pytest.raises(PipelinesNotFound, match="There is no folder of pipeline files: TIDEMARK_PIPELINES is not set"):
         find_file("shop.yaml", {})
-    with pytest.raises(PipelineUnknown, match="TIDEMARK_PIPELINES names /nowhere, and there is no such folder"):
+    with pytest.raises(PipelinesNotFound, match="TIDEMARK_PIPELINES names /nowhere"):
         find_file("shop", {"TIDEMARK_PIPELINES": "/nowhere"})
-    with pytest.raises(PipelineUnknown, match=r"has shop, web_shop; did you mean web_shop\?"):
+    with pytest.raises(PipelineUnknown, match=r"has shop, web_shop \(did you mean web_shop\?\)"):
         find_file("web_shp", {"TIDEMARK_PIPELINES": str(folder)})

@@ -14,7 +14,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -78,7 +78,16 @@ def data_files(table: PinnedTable) -> list[DataFile] | None:
     from the log, by a Spark job. None if one of them says less of itself than it must."""
     if not table.exists:
         return []
-    added, texts = table.snapshot.listed_files()
+    return _described(*table.snapshot.listed_files())
+
+
+def files_in_checksum(table: PinnedTable) -> list[DataFile] | None:
+    """The same without a Spark job: None where its checksum file does not have them all."""
+    added = None if table.logged is not None else table.snapshot.files_in_checksum()
+    return None if added is None else _described(added, internals.json_of(table.snapshot.spark, added))
+
+
+def _described(added: Any, texts: Sequence[Mapping[str, Any]]) -> list[DataFile] | None:
     described = []
     for n, text in enumerate(texts):
         statistics = json.loads(text.get("stats") or "{}")
@@ -106,18 +115,17 @@ def _whole_numbers(values: Mapping[str, Any]) -> dict[str, int]:
 
 def rows_in_checksum(table: PinnedTable) -> int | None:
     """How many rows the pinned version has, None if its checksum file does not say so of every file."""
-    if table.logged is not None:
-        return None
-    added = table.snapshot.files_in_checksum()
-    if added is None:
-        return None
-    rows = 0
-    for text in internals.json_of(table.snapshot.spark, added):
-        written = json.loads(text.get("stats") or "{}").get("numRecords")
-        if written is None:
-            return None
-        rows += written - (text.get("deletionVector") or {}).get("cardinality", 0)
-    return rows
+    files = files_in_checksum(table)
+    return None if files is None else sum(file.rows - file.masked for file in files)
+
+
+def names_of(table: PinnedTable, files: Collection[DataFile]) -> set[str]:
+    """The names of these files of the pinned version and of their vectors' files, without folders."""
+    names = {file.path.rpartition("/")[2] for file in files}
+    for vector in (file.added.deletionVector() for file in files if file.masked):
+        if vector.isOnDisk():
+            names.add(str(vector.absolutePath(table.snapshot.log.dataPath()).getName()))
+    return names
 
 
 def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, cast
 
@@ -61,6 +61,25 @@ def exists(spark: SparkSession, uri: str) -> bool:
     """Whether there is such a file; one request of an object store. Raises what the file system has to say."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
+
+
+def visible_files(spark: SparkSession, folder: str) -> Iterator[tuple[str, int]]:
+    """The name of each file in the folder and below it, and when it was last written, in milliseconds. Left out is what
+    Spark takes for hidden: a name that begins with _ or a dot."""
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    waiting = [path]
+    while waiting:
+        listing = files.listStatusIterator(waiting.pop())
+        while listing.hasNext():
+            status = listing.next()
+            name = str(status.getPath().getName())
+            if name.startswith(("_", ".")):
+                continue
+            if status.isDirectory():
+                waiting.append(status.getPath())
+            else:
+                yield name, int(status.getModificationTime())
 
 
 def read_piece(spark: SparkSession, path: Any, begins: int, size: int) -> bytes:

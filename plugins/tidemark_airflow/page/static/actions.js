@@ -165,7 +165,7 @@ async function captureAsText(one) {
 const STARTS = {
   backfill: "Reads the rows of the tables at the source, in chunks, while the capture goes on, and brings what is missing or differs into Delta. Rows that are equal stay as they are.",
   verify: "Reads the tables at the source and compares every row with Delta. It changes nothing, unless you choose to repair.",
-  replay: "Works on what the lake has; the source is not read. As of a moment, it makes tables of their own; rebuild and staged replace what readers see, once it is whole.",
+  replay: "Works on what the lake has; the source is not read. As of a moment, it makes tables of their own. From history or staging, it replaces what readers see, once it is whole.",
 };
 
 // As Airflow has it, filled in for some tables. Airflow itself checks the values and starts the run.

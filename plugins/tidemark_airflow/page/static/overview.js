@@ -45,6 +45,6 @@ function facts(one) {
   const wal = one.slot ? [`${bytes(one.slot.retained_bytes)} of ${bytes(limit)}`, meter(one.slot.retained_bytes / limit, one.slot.lost ? "red" : "ok", "WAL kept")] : "–";
   const proven = one.tables ? [`${count(one.proven)} of ${count(one.tables)}`, meter(one.proven / one.tables, "ok", "Tables proven equal")] : "–";
   return [["behind", one.lag ? duration(one.lag.s) : "–"], ["changes/min", short(one.rates?.changes_min)], ["WAL kept", wal],
-    ["tables", one.tables ? [counted(one.tables, "table"), h("small", {}, `${short(one.rows)} rows`)] : "–"], ["proven equal", proven]]
+    ["tables", one.tables ? [counted(one.tables, "table"), one.rows !== null && h("small", {}, `${short(one.rows)} rows`)] : "–"], ["proven equal", proven]]
     .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
 }

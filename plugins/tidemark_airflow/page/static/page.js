@@ -156,15 +156,19 @@ function turnTo(pipeline) {
 
 // --- the first steps of a new pipeline -------------------------------------------------------------------------------
 
+const nextStep = () => view.status.first_steps.find((one) => !one.done);
+
+// What a button does needs no command beside it.
 function firstSteps() {
   const steps = view.status.first_steps;
-  const next = steps.find((one) => !one.done);
+  const next = nextStep();
   if (!next) return null;
+  const button = stepButton(next);
   return h("section", { id: "first-steps", class: "card concern warning" }, h("div", { class: "said" },
     h("div", { class: "title" }, pill("warning", "new"), h("b", {}, "First steps")),
     h("ol", { class: "steps" }, steps.map((one) => h("li", { class: one.done ? "done" : one === next ? "next" : "" },
-      h("b", {}, one.name), " ", h("span", { class: "quiet" }, one.said), one === next && h("p", {}, one.way))))),
-    h("div", { class: "acts" }, stepButton(next)));
+      h("b", {}, one.name), " ", h("span", { class: "quiet" }, one.said), one === next && !button && h("p", {}, one.way))))),
+    h("div", { class: "acts" }, button));
 }
 
 // --- what Airflow does not run ----------------------------------------------------------------------------------------
@@ -185,7 +189,8 @@ function pausedDags() {
 // --- what needs somebody ---------------------------------------------------------------------------------------------
 
 function concerns() {
-  const wanted = view.status.concerns.filter((one) => one.severity !== "note" && one.kind !== "new");
+  const isStep = (one) => one.kind === "new" || (one.kind === "needs a backfill" && one.severity === "warning" && nextStep()?.name === "backfill");
+  const wanted = view.status.concerns.filter((one) => one.severity !== "note" && !isStep(one));
   if (!wanted.length) return null;
   const groups = [...Map.groupBy(wanted, (one) => `${one.severity}/${one.kind}/${one.group}`).values()];
   const rest = groups.slice(SHOWN_CONCERNS);
