@@ -424,3 +424,22 @@ def test_a_key_that_is_left_out_ends_when_the_file_has_it(look: str, make_pipeli
         capture.backfills()
         found = capture.run_and_judge(TABLE)
         assert found.word == "equal", found
+
+
+def test_truncate_of_a_root_beside_an_alteration_that_is_told_needs_no_backfill(make_pipeline: MakePipeline) -> None:
+    """All leaves have new storage, and a column was altered. Without the trigger that may be a rewrite by ALTER."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(
+            capture,
+            True,
+            "CREATE TABLE s1.t (id int PRIMARY KEY, v varchar(10), long text) PARTITION BY RANGE (id)",
+            "CREATE TABLE s1.low PARTITION OF s1.t FOR VALUES FROM (0) TO (100)",
+            "CREATE TABLE s1.high PARTITION OF s1.t FOR VALUES FROM (100) TO (200)",
+        )
+        pipeline.execute("INSERT INTO s1.t VALUES (1, 'a'), (101, 'b')")
+        capture.run()
+        pipeline.execute(
+            "TRUNCATE s1.t", "ALTER TABLE s1.t ALTER v TYPE text", "INSERT INTO s1.t (id, v) VALUES (2, 'c')"
+        )
+        assert capture.run_and_judge(TABLE).word == "equal"
