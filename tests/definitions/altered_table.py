@@ -185,7 +185,8 @@ class AlteredTable:
         return [*statements, self.update(), *(self.random.choice(more)() for _ in range(self.random.randint(0, 2)))]
 
     def update(self) -> str:
-        ordinary = [c for c in self.columns if c.is_ordinary and c.name not in {*self.key, *self.index_key}]
+        taken = {*self.key, *self.index_key, *(c.name for c in self.columns[: self.is_partitioned])}
+        ordinary = [c for c in self.columns if c.is_ordinary and c.name not in taken]
         chosen = self.random.sample(ordinary, min(len(ordinary), self.random.randint(1, 2)))
         if not chosen:
             return self.insert()

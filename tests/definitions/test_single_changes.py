@@ -463,3 +463,19 @@ def test_a_column_that_only_a_chunk_has_is_no_value_of_a_row_behind_it(
         )
         found = capture.run_and_judge(TABLE)
         assert found.word in ("equal", "marked")[: 1 + (not has_trigger)], found
+
+
+@TRIGGER
+def test_an_attribute_that_comes_and_goes_marks_what_was_sent_with_it(
+    has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    """The source reads the row without the attribute by now, and the stream has it with one."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        create = ("CREATE TYPE s1.pair AS (x int, y int)", "CREATE TABLE s1.t (id int PRIMARY KEY, p s1.pair)")
+        begun(capture, has_trigger, *create)
+        add, row = "ALTER TYPE s1.pair ADD ATTRIBUTE z int", "INSERT INTO s1.t VALUES (1, ROW(1, 2, 3))"
+        pipeline.execute("BEGIN", add, row, "ALTER TYPE s1.pair DROP ATTRIBUTE z", "COMMIT")
+        assert capture.run_and_judge(TABLE).word == "marked"
+        capture.backfills()
+        assert capture.run_and_judge(TABLE).word == "equal"
