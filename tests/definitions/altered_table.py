@@ -13,12 +13,13 @@ from random import Random
 BASES = ("keyed", "keyless", "partitioned", "listed")
 # Bases whose publication lists its tables; the others' has all tables.
 LISTED = ("listed",)
+MAY_FILL = ("default", "identity")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`fills` says who gives the column its values: "dml" does, a "default" may, only the server does ("generated",
-    "virtual"). One that is `is_fixed` keeps its name and type: something depends on it."""
+    """`fills` says who gives the column its values: "dml" does, a "default" or an "identity" may, only the server does
+    ("generated", "virtual"). One that is `is_fixed` keeps its name and type: something depends on it."""
 
     name: str
     type: str
@@ -33,7 +34,7 @@ class Column:
 
     @property
     def is_ordinary(self) -> bool:
-        return self.fills in ("dml", "default")
+        return self.fills in ("dml", *MAY_FILL)
 
 
 @dataclass
@@ -53,6 +54,7 @@ class AlteredTable:
     identity: str = "default"
     index_key: tuple[str, ...] = ()
     key_name: str = "t_pkey"
+    has_unique_index: bool = False
     unlogged: bool = False
     labels: list[str] = field(default_factory=lambda: ["low", "mid", "high"])
     attributes: list[str] = field(default_factory=lambda: ["x", "y"])
@@ -160,7 +162,7 @@ class AlteredTable:
                 return f"'v{n}'"
 
     def insert(self) -> str:
-        written = [c for c in self.columns if c.fills == "dml" or (c.fills == "default" and self.random.random() < 0.5)]
+        written = [c for c in self.columns if c.fills == "dml" or (c.fills in MAY_FILL and self.random.random() < 0.5)]
         if not written:
             return f"INSERT INTO {self.here} DEFAULT VALUES"
         values = []
@@ -183,7 +185,8 @@ class AlteredTable:
         return [*statements, self.update(), *(self.random.choice(more)() for _ in range(self.random.randint(0, 2)))]
 
     def update(self) -> str:
-        ordinary = [c for c in self.columns if c.is_ordinary and c.name not in {*self.key, *self.index_key}]
+        taken = {*self.key, *self.index_key, *(c.name for c in self.columns[: self.is_partitioned])}
+        ordinary = [c for c in self.columns if c.is_ordinary and c.name not in taken]
         chosen = self.random.sample(ordinary, min(len(ordinary), self.random.randint(1, 2)))
         if not chosen:
             return self.insert()
@@ -238,7 +241,7 @@ class AlteredTable:
         """The table with the columns that it has."""
         columns = ", ".join(f"{c.name} {c.type}{' NOT NULL' * c.not_null}" for c in self.columns)
         self.identity, self.index_key, self.unlogged, self.key_name = "default", (), False, f"{self.name}_pkey"
-        self.kids, self.parent, self.unpublished = [], "", False
+        self.kids, self.parent, self.unpublished, self.has_unique_index = [], "", False, False
         statements = []
         if self.base == "keyless":
             self.key = ()

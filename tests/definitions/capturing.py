@@ -1,4 +1,4 @@
-"""Captures tables without Spark, run by run, and judges each: equal to its source, marked, or at fault."""
+"""Captures tables run by run, with whatever merges them, and judges each: equal to its source, marked, or at fault."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Known:
 
 
 class Capture:
-    """A pipeline, and the tables that its merges make of rows."""
+    """A pipeline, and the tables that its merges make of rows: lists, if nothing else is said."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, lake: Lake | None = None) -> None:
         self.pipeline = pipeline
-        self.lake = Lake(pipeline)
+        self.lake = Lake(pipeline) if lake is None else lake
 
     def begin(self, *, all_tables: bool, has_trigger: bool) -> None:
         """Publication, slot and first preflight, and the event trigger."""
@@ -136,7 +136,7 @@ class Capture:
         return self._compare(only or here, table, columns)
 
     def _compare(self, only: str, table: str, columns: list[tuple[int, str]]) -> Verdict:
-        target = self.lake.targets.get(table)
+        target = self.lake.target(table)
         at_source = Counter(
             tuple(text_of(value) for value in row)
             for row in self.pipeline.query(f"SELECT {', '.join(name for _, name in columns)} FROM {only}")

@@ -363,6 +363,10 @@ class Lake:
         ingest(self.pipeline.task())
         return {r.table: r.error.kind for r in results if r.error is not None}
 
+    def target(self, table: str) -> Target | None:
+        """None where nothing was merged yet."""
+        return self.targets.get(table)
+
     def _result(self, plan: MergePlan, planned: PlannedTable) -> TableResult:
         target = self.targets.setdefault(planned.table, Target(str(self.pipeline.config.lake)))
         try:

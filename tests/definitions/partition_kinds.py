@@ -77,7 +77,7 @@ def partition_detached_and_attached(t: AlteredTable) -> Statements:
 
 def table_attached(t: AlteredTable) -> Statements:
     """With what it holds."""
-    if t.is_partitioned and all(c.is_ordinary for c in t.columns):
+    if t.is_partitioned and all(c.is_ordinary and c.fills != "identity" for c in t.columns):
         leaf = t.new_name("leaf")
         low, high = _next_bounds(t)
         yield f"CREATE TABLE {t.home}.{leaf} (LIKE {t.here} INCLUDING ALL)"

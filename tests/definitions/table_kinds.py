@@ -18,7 +18,14 @@ def key_made_again(t: AlteredTable) -> Statements:
 
 def row_lost_beside_the_key(t: AlteredTable) -> Statements:
     """While there is no key, two rows have the same one."""
-    if t.key and not t.is_partitioned and t.key == ("id",) and t.column("id").is_ordinary and _can_be_full(t):
+    if (
+        t.key
+        and not t.is_partitioned
+        and t.key == ("id",)
+        and t.column("id").is_ordinary
+        and _can_be_full(t)
+        and not t.has_unique_index
+    ):
         key = t.key
         t.identity = "full"
         yield f"ALTER TABLE {t.here} REPLICA IDENTITY FULL"
@@ -111,7 +118,7 @@ def identity_by_index(t: AlteredTable) -> Statements:
             t.put(replace(column, not_null=True), column.name)
             yield f"ALTER TABLE {t.here} ALTER {column.name} SET NOT NULL"
             yield f"CREATE UNIQUE INDEX {name} ON {t.here} ({column.name})"
-            t.identity, t.index_key = "index", (column.name,)
+            t.identity, t.index_key, t.has_unique_index = "index", (column.name,), True
             yield f"ALTER TABLE {t.here} REPLICA IDENTITY USING INDEX {name}"
 
 
@@ -209,11 +216,13 @@ def swap_with_another_table(t: AlteredTable) -> Statements:
         other, old = t.new_name("other"), t.new_name("old")
         fits = all(c.is_ordinary for c in t.columns)
         if fits:
-            yield f"CREATE TABLE {t.home}.{other} (LIKE {t.here} INCLUDING DEFAULTS INCLUDING STORAGE)"
+            like = f"LIKE {t.here} INCLUDING DEFAULTS INCLUDING IDENTITY INCLUDING STORAGE"
+            yield f"CREATE TABLE {t.home}.{other} ({like})"
             key_name = t.new_name("key")
             yield f"ALTER TABLE {t.home}.{other} ADD CONSTRAINT {key_name} PRIMARY KEY ({', '.join(t.key)})"
             yield f"INSERT INTO {t.home}.{other} SELECT * FROM {t.here}"
             t.key_name, t.identity, t.index_key, t.unlogged = key_name, "default", (), False
+            t.has_unique_index = False
             yield f"ALTER TABLE {t.here} RENAME TO {old}"
             yield f"ALTER TABLE {t.home}.{other} RENAME TO {t.name}"
 
@@ -250,16 +259,16 @@ def owner(t: AlteredTable) -> Statements:
 def taken_from_the_publication_and_back(t: AlteredTable) -> Statements:
     if t.is_listed and not t.unpublished:
         t.unpublished = True
-        yield f"ALTER PUBLICATION {{publication}} DROP TABLE {t.here}"
+        yield f"ALTER PUBLICATION {{publication}} DROP TABLE {t.only}"
         yield BETWEEN
         t.unpublished = False
-        yield f"ALTER PUBLICATION {{publication}} ADD TABLE {t.here}"
+        yield f"ALTER PUBLICATION {{publication}} ADD TABLE {t.only}"
 
 
 def taken_from_the_publication(t: AlteredTable) -> Statements:
     if t.is_listed and not t.unpublished:
         t.unpublished = True
-        yield f"ALTER PUBLICATION {{publication}} DROP TABLE {t.here}"
+        yield f"ALTER PUBLICATION {{publication}} DROP TABLE {t.only}"
 
 
 KINDS: tuple[Kind, ...] = (

@@ -55,8 +55,9 @@ def narrower_int(t: AlteredTable) -> Statements:
 
 
 def int_to_text(t: AlteredTable) -> Statements:
-    column = t.one("int", "bigint", "smallint")
-    if column is not None:
+    columns = [c for c in t.free("int", "bigint", "smallint") if c.fills != "identity"]
+    if columns:
+        column = t.random.choice(columns)
         yield _retype(t, column, "text", f"'n' || {column.name}")
 
 

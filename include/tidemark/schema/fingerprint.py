@@ -77,6 +77,12 @@ class PartitionPrint(JsonRecord, frozen=True):
         one that TRUNCATE or a rewrite gives it lies elsewhere. Kinds without a file have none."""
         return self.born_empty and self.relfilenode in (self.oid, 0)
 
+    def may_be_created_by(self, xid: int, within: int) -> bool:
+        """Whether that transaction, or a part of it below a savepoint, created the leaf. A part has a higher id: one of
+        the first `within` ids from the transaction's on."""
+        made_by = int(self.links.split()[-1]) if self.links else 0
+        return self.born_empty and (made_by - xid) & 0xFFFFFFFF < within
+
 
 class Fingerprint(JsonRecord, frozen=True):
     """What one reading of the catalogue found of a table.

@@ -107,6 +107,73 @@ def test_one_that_was_created_filled_and_truncated_by_its_name_marks_its_root(
     assert "got new storage, as TRUNCATE of a partition gives it" in (reason(items) or "")
 
 
+FILLED = "a partition was created and filled in one transaction, where a TRUNCATE of it is not seen"
+SAVEPOINT = ("SAVEPOINT made", LEAF, INTO, "RELEASE made")
+
+
+@pytest.mark.parametrize("look", ["before", pytest.param("behind", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param((LEAF, INTO, "TRUNCATE item_3"), id="at once"),
+        pytest.param((INTO.replace("3", "1"), *SAVEPOINT, "TRUNCATE item_3"), id="savepoint"),
+    ],
+)
+def test_one_that_its_creator_filled_and_truncated_keeps_its_storage_and_marks_its_root(
+    items: Pipeline, monkeypatch: pytest.MonkeyPatch, statements: tuple[str, ...], look: str
+) -> None:
+    """Neither the stream nor the catalogue shows the TRUNCATE."""
+    statements = ("BEGIN", *statements, "COMMIT")
+    if look == "before":
+        items.execute(*statements)
+        items.drain()
+    else:
+        behind_the_look(items, monkeypatch, *statements)
+    assert reason(items) == FILLED
+    filled(items)
+    items.execute("INSERT INTO item VALUES (3, 1), (10, 3)")
+    items.drain()
+    assert reason(items) is None
+
+
+def test_one_that_is_filled_by_an_older_transaction_than_its_creator_is_marked_at_most_once(items: Pipeline) -> None:
+    """Its id may be that of the transaction in which the creator was a part."""
+    items.execute("BEGIN", "SELECT pg_current_xact_id()", session="older")
+    items.execute(LEAF)
+    items.execute(INTO, "COMMIT", session="older")
+    items.drain()
+    assert reason(items) == FILLED
+    filled(items)
+    items.execute("INSERT INTO item VALUES (10, 3)")
+    items.drain()
+    assert reason(items) is None
+
+
+REFILLED = "it was truncated and filled in one transaction, where a TRUNCATE of a partition is not seen"
+
+
+@pytest.mark.parametrize("rows", [1000, pytest.param(1, marks=pytest.mark.thorough)])
+def test_one_that_is_truncated_in_the_transaction_that_truncated_and_filled_its_root_marks_it(
+    items: Pipeline, rows: int
+) -> None:
+    items.execute(LEAF, INTO)
+    items.drain()
+    items.with_bounds(batch_rows=rows)
+    items.execute("BEGIN", "TRUNCATE item", "INSERT INTO item VALUES (5, 1), (6, 3)", "TRUNCATE item_3", "COMMIT")
+    items.drain()
+    assert reason(items) == REFILLED
+
+
+def test_a_root_that_is_truncated_and_filled_behind_that_is_not_marked(items: Pipeline) -> None:
+    items.execute(LEAF, INTO)
+    items.drain()
+    items.execute(
+        "BEGIN", "INSERT INTO item VALUES (7, 3)", "TRUNCATE item", "COMMIT", "INSERT INTO item VALUES (5, 1)"
+    )
+    items.drain()
+    assert reason(items) is None
+
+
 @pytest.mark.thorough
 def test_one_that_is_there_is_nothing(items: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     items.execute(LEAF, INTO)

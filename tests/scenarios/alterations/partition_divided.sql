@@ -17,4 +17,4 @@ UPDATE item SET part = 90 WHERE id = 1;
 COMMIT;
 -- part: after
 UPDATE item SET id = 30 WHERE id = 3;
--- outcome: needs backfill item (detached or dropped)
+-- outcome: needs backfill item (created and filled in one transaction)

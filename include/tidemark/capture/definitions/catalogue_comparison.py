@@ -141,7 +141,12 @@ class Looking:
         looks = Looks(staged_look, self._fingerprints, self.next_xid)
         self.schemas.explain_by(looks, self._lost_numbers(), before)
         self.partitions = PassingPartitions(
-            self._fingerprints, before, self._captured_as, self.schemas.streamed, self.look_again
+            self._fingerprints,
+            before,
+            self._captured_as,
+            self.schemas.streamed,
+            self.look_again,
+            self.next_xid,
         )
 
     def replay(self, asked: Collection[str]) -> None:
@@ -221,7 +226,7 @@ class Looking:
     def said_by(self, staged: WrittenBatch, *, at_heartbeat: bool) -> Said:
         """What the manifest of this batch says; `at_heartbeat`: that of the run's last one."""
         of_partitions, with_partition = self.partitions.take()
-        marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions]
+        marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions, *self._truncates.take_refilled()]
         changed = self._changed | (with_partition - self._held)
         if not at_heartbeat:
             # Whether this run gets to staging their looks is not known, and the next one may find the partition gone.

@@ -11,8 +11,10 @@ the root's. If no reading has the partition, the catalogue is read again:
 - The partition exists, so it was created after this run's reading. It is added to that reading, so that the next run
   detects its removal.
 
-Two more cases are marked:
+Three more cases are marked:
 
+- The transaction that created a partition wrote rows to it. If it also truncated the partition by its name, the
+  partition kept its storage, and neither the stream nor the catalogue shows that.
 - A captured table was a partition for a while. Its changes of that time were sent as another table's.
 - A partition identifies its old rows by other columns than its root does. Then it is unknown which rows its changes
   were made to. The decoder leaves out the changes that it cannot assign at all. So every later batch of the run has the
@@ -22,6 +24,7 @@ Two more cases are marked:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -30,14 +33,18 @@ from tidemark.formats.manifest import TableMark
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.evolution import Difference, Verdict
-from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.fingerprint import Fingerprint, PartitionPrint
 from tidemark.schema.table import TableSchema
+
+FILLED_BY_ITS_CREATOR: Final = (
+    "a partition was created and filled in one transaction, where a TRUNCATE of it is not seen"
+)
 
 
 class PassingPartitions:
     """One drain's. `looks` are this run's, `before` those of the run before; `captured` gives the table as which a
     relation is captured, by its OID, `streamed` the last shape that the stream brought of it, and `look_again` what the
-    catalogue says of it now."""
+    catalogue says of it now. Transactions that `looks` contain have ids below `next_xid`."""
 
     def __init__(
         self,
@@ -46,12 +53,14 @@ class PassingPartitions:
         captured: Callable[[int], TableName | None],
         streamed: Callable[[str], TableSchema | None],
         look_again: Callable[[str], Fingerprint | None],
+        next_xid: int,
     ) -> None:
         self._looks = looks
         self._before = before
         self._captured = captured
         self._streamed = streamed
         self._look_again = look_again
+        self._next_xid = next_xid
         self._seen: set[tuple[int, int]] = set()
         self._latest: dict[str, Fingerprint] = {}
         self._marks: list[TableMark] = []
@@ -77,15 +86,19 @@ class PassingPartitions:
         if self._was_missed(root, partition):
             return  # what comes of it later is another matter
         self._seen.add((oid, root_oid))
-        if root is None or any(_has(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)):
+        if root is None:
+            return
+        known = [_leaf_of(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)]
+        if leaf := next(filter(None, known), None):
+            self._mark_if_filled_by_its_creator(root, partition, leaf, self._next_xid)
             return
         now = self._latest.get(str(root))
-        if now is None or not _has(now, root_oid, oid):
+        if now is None or _leaf_of(now, root_oid, oid) is None:
             now = self._look_again(str(root))
         if now is None or now.relation_oid != root_oid:
             return  # the root is gone itself, or is kept as another table from this look on
         self._latest[str(root)] = now
-        came = next((leaf for leaf in now.partitions if leaf.oid == oid), None)
+        came = _leaf_of(now, root_oid, oid)
         if came is None:
             self._mark(root, "a partition came and went since the run before, with what it held")
             return
@@ -93,11 +106,21 @@ class PassingPartitions:
             self._mark(root, "a partition was attached with what it held")
         elif not came.is_as_created:
             self._mark(root, "a partition was created and got new storage, as TRUNCATE of a partition gives it")
+        else:
+            self._mark_if_filled_by_its_creator(root, partition, came, (partition.xid or 0) + 2**31)
         look = self._looks.get(str(root))
         if look is not None and look.relation_oid == root_oid:
             leaves = tuple(sorted((*look.partitions, came), key=lambda leaf: leaf.oid))
             self._looks[str(root)] = replace(look, partitions=leaves)
             self._with_another.add(str(root))
+
+    def _mark_if_filled_by_its_creator(
+        self, root: TableName, partition: RelationMessage, leaf: PartitionPrint, below: int
+    ) -> None:
+        """To be asked of the first change alone: no other transaction's come before its creator's, which has a lower
+        id than `below`."""
+        if partition.xid is not None and leaf.may_be_created_by(partition.xid, below - partition.xid):
+            self._mark(root, FILLED_BY_ITS_CREATOR)
 
     def _was_missed(self, root: TableName | None, partition: RelationMessage) -> bool:
         """Whether the root was marked already by a look that missed the partition, behind this change."""
@@ -126,7 +149,7 @@ def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool
     }
 
 
-def _has(look: Fingerprint | None, root_oid: int, partition_oid: int) -> bool:
+def _leaf_of(look: Fingerprint | None, root_oid: int, partition_oid: int) -> PartitionPrint | None:
     if look is None or look.relation_oid != root_oid:
-        return False
-    return any(leaf.oid == partition_oid for leaf in look.partitions)
+        return None
+    return next((leaf for leaf in look.partitions if leaf.oid == partition_oid), None)

@@ -118,6 +118,7 @@ class Schemas:
         self._differences: dict[tuple[TableName, int], list[Difference]] = {}
         self._renamed: list[TableMark] = []
         self._met: set[TableName] = set()
+        self._passed: list[TableSchema] = []
 
     def explain_by(
         self,
@@ -169,7 +170,8 @@ class Schemas:
             same = latest.same_shape(shape)
             may_be_others = may_be_others and same
         if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
-            return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
+            last = self._behind_readers(latest, self._gone_from(latest))
+            return self._noted(structs.replace(last, relation_oid=shape.relation_oid), differences)
         if not same:
             self._look_behind(relation)  # it has the columns that are new
             captured = self._catalog.tables.get(relation.relation_oid)
@@ -178,7 +180,8 @@ class Schemas:
         if may_be_others and latest is not None and latest.published == shape.published:
             return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
         ahead = self._ahead_of(relation.table, latest)
-        schema = structs.replace(shape, version=_number(shape, latest, ahead))
+        gone = self._gone_from(shape) if shape.published else ()
+        schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, gone))
         older = self._older.setdefault(schema.table, [])
         if not self.is_bare(str(schema.table)):
             dropped = self._dropped(schema, ahead)
@@ -230,9 +233,10 @@ class Schemas:
         differences += self._told.older_values(oid, shape, latest)
         if latest is not None and latest.same_shape(shape) and self._lost_of(shape.table).isdisjoint(shape.published):
             self._told.settled(oid)
-            return self._noted(structs.replace(latest, relation_oid=oid), differences)
+            last = self._behind_readers(latest, self._told.gone(oid))
+            return self._noted(structs.replace(last, relation_oid=oid), differences)
         ahead = self._ahead_of(shape.table, latest)
-        schema = structs.replace(shape, version=_number(shape, latest, ahead))
+        schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, self._told.gone(oid)))
         if not self.is_bare(str(schema.table)):
             new, reason = self._told_since(schema, latest, ahead, exact.prints)
             if reason and (another := self._kept.another(oid, sent.table, reason)) is not None:
@@ -260,7 +264,7 @@ class Schemas:
 
     def told_unseen(self, end_lsn: Lsn) -> list[TableSchema | ToldShape]:
         """What the trigger told and no RELATION message has followed yet, when a batch ends there: versions, and shapes
-        that another table has to take."""
+        that another table has to take. And the readers' versions that the stream has passed without a change."""
         unseen: list[TableSchema | ToldShape] = []
         for oid in self._told.pending(end_lsn):
             table = self._kept.captured(oid)
@@ -283,9 +287,13 @@ class Schemas:
             differences = self._told.older_values(oid, shape, latest)
             if latest.same_shape(shape):
                 self._note_told(table, differences, oid)
+                if (last := self._behind_readers(latest, self._told.gone(oid))) is not latest:
+                    unseen.append(self._noted(last, []))
                 continue
             prints = {column.attnum: column for column in captured.columns}
-            schema = structs.replace(shape, version=_number(shape, latest, self._ahead_of(table, latest)))
+            ahead = self._ahead_of(table, latest)
+            number = self._number_of(shape, latest, ahead, self._told.gone(oid))
+            schema = structs.replace(shape, version=number)
             new, reason = self._told_since(schema, latest, [], prints)
             if reason:
                 unseen.append(ToldShape(captured, shape, reason))
@@ -293,7 +301,35 @@ class Schemas:
                 self._older.setdefault(table, []).append(schema)
                 unseen.append(self._noted(schema, [*differences, *new, *self._numbers_given_again(schema)]))
             self._told.settled(oid)
-        return unseen
+        passed, self._passed = self._passed, []
+        return [*passed, *unseen]
+
+    def _behind_readers(self, latest: TableSchema, gone: Collection[int]) -> TableSchema:
+        """The stream's last version; as a new one if readers have since seen columns that are `gone` by now: behind
+        the rows that these read it is another definition."""
+        if max(gone, default=0) <= max(latest.published, default=0):
+            return latest
+        ahead = self._ahead_of(latest.table, latest)
+        if not _with_gone(latest, ahead, gone):
+            return latest
+        last = structs.replace(latest, version=self._number_of(latest, latest, ahead, gone))
+        self._older.setdefault(last.table, []).append(last)
+        return last
+
+    def _number_of(
+        self, shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema], gone: Collection[int]
+    ) -> int:
+        """The number of a shape that the stream brings anew. Readers' versions with columns that are gone by now are
+        the stream's too, from before it."""
+        passed = _with_gone(shape, ahead, gone)
+        behind = [version for version in ahead if not passed or version.version > passed[-1].version]
+        self._passed += passed
+        return _number(shape, passed[-1] if passed else latest, behind)
+
+    def _gone_from(self, shape: TableSchema) -> set[int]:
+        """The numbers of columns that are dropped as the catalogue has it, and that the shape does not have."""
+        captured = self._catalog.tables.get(shape.relation_oid)
+        return set() if captured is None else {*captured.dropped} - {*shape.published}
 
     def _note_told(self, table: TableName, differences: list[Difference], oid: int) -> None:
         self._renamed += marks_of(table, differences)
@@ -525,6 +561,15 @@ class Schemas:
         """Asked anew at every RELATION message with a new shape, which are few: readers come and go beside the
         drain."""
         return [v for v in self._ahead(str(table)) if latest is None or v.version > latest.version]
+
+
+def _with_gone(shape: TableSchema, ahead: list[TableSchema], gone: Collection[int]) -> list[TableSchema]:
+    """The readers' versions with columns that are gone by now, oldest first."""
+    return [
+        version
+        for version in ahead
+        if version.relation_oid == shape.relation_oid and not {c.attnum for c in version.columns}.isdisjoint(gone)
+    ]
 
 
 def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:

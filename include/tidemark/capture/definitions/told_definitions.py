@@ -155,6 +155,14 @@ class ToldDefinitions:
         relation = self._relations.get(oid)
         return None if relation is None else relation.definition
 
+    def gone(self, oid: int) -> set[int]:
+        """The numbers of columns that this drain met, and that the last definition does not have any more."""
+        relation = self._relations.get(oid)
+        if relation is None or relation.definition is None:
+            return set()
+        there = {column.attnum for column in relation.definition.columns}
+        return {column.attnum for told in relation.states for column in told.columns} - there
+
     def pending(self, end_lsn: Lsn) -> list[int]:
         """The relations of which something was told behind their last RELATION message, all of it below this point."""
         return [oid for oid, one in self._relations.items() if one.is_pending and one.commit_lsn < end_lsn]

@@ -1,4 +1,4 @@
-"""Marks a partitioned table if a TRUNCATE that is not in the stream emptied all of its leaves.
+"""Marks a partitioned table if a TRUNCATE that is not in the stream may have emptied some of its leaves, or all.
 
     new storage of all leaves, by one transaction ──► held until the run's heartbeat is in
                         TRUNCATE of the root by it in the stream, now or before ──► nothing is to be done
@@ -9,6 +9,11 @@ before the reading of the catalogue are staged once the run's heartbeat is. Unti
 from before, so a run that ends earlier leaves the decision to the next one. Below a savepoint the catalogue has the
 subtransaction's id, and the stream has the transaction's. So a TRUNCATE of the root there is not recognised, and the
 table is marked.
+
+    TRUNCATE of the root, INSERT, in one transaction ──► the table is marked
+
+Leaves with new storage keep it if the same transaction truncates them by their names behind the INSERT. Then neither
+the stream nor the catalogue shows that.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,6 +33,8 @@ from tidemark.schema.evolution import PARTITIONS_EMPTIED, Difference, Verdict, e
 from tidemark.schema.fingerprint import Fingerprint
 
 _XID32: Final = 0xFFFFFFFF
+
+REFILLED: Final = "it was truncated and filled in one transaction, where a TRUNCATE of a partition is not seen"
 
 
 class Truncates:
@@ -44,6 +52,9 @@ class Truncates:
         self._unproven = {table: xid for table, xid in looks.items() if xid is not None}
         self._earlier = earlier
         self._read = read
+        self._partitioned = {table for table, look in now.items() if look.partitions}
+        self._last: dict[str, int] = {}  # by table: of a TRUNCATE that is its newest change, the transaction
+        self._refilled: dict[str, TableMark] = {}
 
     @property
     def held(self) -> frozenset[str]:
@@ -53,14 +64,34 @@ class Truncates:
     def note(self, block: DecodedBlock) -> None:
         """What a block of the stream says of them."""
         for change in block.changes:
+            table = str(change.schema.table)
             if change.counts.get("truncate"):
-                self._prove(str(change.schema.table), change.rows)
+                self._prove(table, change.rows)
+            if table in self._partitioned and (change.counts.get("truncate") or table in self._last):
+                self._look_for_refill(change.schema.table, change.rows)
 
     def _prove(self, table: str, rows: pa.RecordBatch | pa.Table) -> None:
         xid = self._unproven.get(table)
         truncates = rows.filter(pc.equal(rows.column("_op"), "truncate")) if xid is not None else None
         if truncates is not None and xid in {one & _XID32 for one in truncates.column("_xid").to_pylist()}:
             del self._unproven[table]
+
+    def _look_for_refill(self, table: TableName, rows: pa.RecordBatch | pa.Table) -> None:
+        """Whether a TRUNCATE stands right in front of another change of its transaction, wherever blocks end."""
+        is_truncate = np.asarray(pc.equal(rows.column("_op"), "truncate"))
+        xids = np.asarray(rows.column("_xid"))
+        truncated_by = np.where(is_truncate, xids, -1)
+        in_front = np.concatenate(([self._last.pop(str(table), -1)], truncated_by[:-1]))
+        if (~is_truncate & (in_front == xids)).any():
+            difference = Difference(Verdict.NEEDS_BACKFILL, REFILLED)
+            self._refilled |= {str(table): mark for mark in marks_of(table, [difference])}
+        if is_truncate[-1]:
+            self._last[str(table)] = int(xids[-1])
+
+    def take_refilled(self) -> list[TableMark]:
+        """The marks for the batch that ends now, once."""
+        marks, self._refilled = list(self._refilled.values()), {}
+        return marks
 
     def marks(self) -> list[TableMark]:
         """Once all that the look saw is staged: of the tables of which no TRUNCATE of the root was found."""

@@ -408,7 +408,8 @@ def _spellings(
     """Type OID -> labels of the enums and columns of the composite types in it, and the transactions (32 bits) that
     wrote these, each with its command's id; only for types that have any.
 
-    RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream.
+    RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream. An
+    attribute that came and went changed what the stream sent in between.
     """
     spellings: dict[int, dict[str, str]] = {}
     spelled_by: dict[int, set[tuple[int, int]]] = {}
@@ -432,7 +433,7 @@ def _spellings(
         FROM held JOIN pg_enum e ON e.enumtypid = held.type
         UNION ALL
         SELECT held.root, 'columns ' || t.oid,
-               string_agg(a.attnum::text, ',' ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped),
+               string_agg(CASE WHEN a.attisdropped THEN '-' ELSE a.attnum::text END, ',' ORDER BY a.attnum),
                array_agg(a.xmin::text::bigint), array_agg(a.cmin::text::bigint)
         FROM held JOIN pg_type t ON t.oid = held.type AND t.typtype = 'c'
         JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
