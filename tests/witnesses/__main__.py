@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument(
         "--part", default="1/1", help="such as 3/10: a tenth of the files, for several machines or turns"
     )
+    parser.add_argument("--after", default="", help="go on behind this file: what an ended run kept stays")
     parser.add_argument("--pauses", type=int, default=3, help="drains between the statements of a script")
     parser.add_argument("--seed", type=int, default=0, help="where the drains between statements stand")
     arguments = parser.parse_args()
@@ -71,11 +72,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
                 if not arguments.files:
-                    result.keep(kept)
+                    result.keep(kept, goes_on=bool(arguments.after))
         print(page([result]))
         faults += result.outcomes["differs"] + result.outcomes["error"]
         if not arguments.files:
-            (REPOSITORY / "docs" / "witnesses.md").write_text(page(kept_in(kept)))
+            written = REPOSITORY / "docs" / "witnesses.md"
+            written.write_text(page(kept_in(kept), written.read_text()))
     return 1 if faults else 0
 
 
@@ -112,7 +114,10 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
             verdicts: list[TableVerdict] = []
             played: list[str] = []
             suite.set_up()
-            for files in _part(list(suite.groups(arguments.files)), arguments.part):
+            chosen = arguments.files
+            if arguments.after:
+                chosen = suite.files()[suite.files().index(arguments.after) + 1 :]
+            for files in _part(list(suite.groups(chosen)), arguments.part):
                 played += files
                 verdicts += _shown(files, list(_played(suite, files)))
                 how = f"{arguments.lake}{'' if has_trigger else ', without the event trigger'}"

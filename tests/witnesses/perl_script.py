@@ -20,7 +20,7 @@ from typing import Final
 # Those that the tests publish from; of two that publish to each other the first.
 _PUBLISHER: Final = r"\$(?:node_publisher|node_A|node_pub|node_twoways|h)"
 _CALL: Final = re.compile(rf"{_PUBLISHER}->(?P<method>safe_psql|psql|query_safe|wait_for_catchup)\s*\(")
-_ASSIGNED: Final = re.compile(r"^\s*(?:my\s+)?\$(?P<name>\w+)\s*=\s*(?=['\"q])", re.MULTILINE)
+_ASSIGNED: Final = re.compile(r"^\s*(?:my\s+)?\$(?P<name>\w+)\s*=(?![=~])\s*", re.MULTILINE)
 _DATABASE: Final = re.compile(r"\s*(?:'postgres'|\"postgres\"|\$db)\s*,")
 _NAME: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+)(?![\w\[{]|->))")
 _CLOSING: Final = {"(": ")", "{": "}", "[": "]", "<": ">"}
