@@ -51,7 +51,7 @@ def text_of(value: Any) -> str | None:
         return format(value.normalize(), "f")
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).isoformat()
-    return str(value)
+    return str(list(value) if isinstance(value, tuple) else value)
 
 
 @dataclass
@@ -248,7 +248,8 @@ class _Reading:
                 if whole:
                     row[column.name] = _default(column.missing, column.target)
             elif own.name in values:
-                row[column.name] = _cast(values[own.name], own.target, column.target)
+                value = _cast(values[own.name], own.target, column.target)
+                row[column.name] = tuple(value) if isinstance(value, list) else value  # copies of rows are counted
         return row
 
     def _old_key(self, old: Row | None, version: TableSchema) -> Row | None:

@@ -11,6 +11,7 @@ from tests.definitions.book import MakePipeline
 from tests.definitions.capturing import NEVER, Capture, Verdict
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.config import TableRule
+from tidemark.ledger.captured import schema_versions
 
 TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
 TABLE = "s1.t"
@@ -479,3 +480,41 @@ def test_an_attribute_that_comes_and_goes_marks_what_was_sent_with_it(
         assert capture.run_and_judge(TABLE).word == "marked"
         capture.backfills()
         assert capture.run_and_judge(TABLE).word == "equal"
+
+
+# Under a publication FOR ALL TABLES the stream has what a table had before the run whose preflight reads it first.
+BEFORE_ITS_JOIN = {
+    "columns are added": (
+        [
+            "ALTER TABLE s1.u ADD c int",
+            "INSERT INTO s1.u VALUES (2, 'b', 2)",
+            "ALTER TABLE s1.u ADD d int",
+            "INSERT INTO s1.u VALUES (3, 'c', 3, 3)",
+        ],
+        [(1, 2), (1, 2, 3), (1, 2, 3, 4)],
+    ),
+    "one comes in another one's place": (
+        ["ALTER TABLE s1.u DROP v, ADD w text", "INSERT INTO s1.u VALUES (2, 'b')"],
+        [(1, 3)],  # nothing says whether the message before has 1 and 2, or 1 and 3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_ITS_JOIN)
+def test_what_is_read_of_a_table_as_it_joins_numbers_no_change_from_before(
+    name: str, make_pipeline: MakePipeline
+) -> None:
+    statements, numbers = BEFORE_ITS_JOIN[name]
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, False, "CREATE TABLE s1.t (id int PRIMARY KEY)", "INSERT INTO s1.t VALUES (1)")
+        pipeline.execute("CREATE TABLE s1.u (id int PRIMARY KEY, v text)", "INSERT INTO s1.u VALUES (1, 'a')")
+        pipeline.execute(*statements)
+        known = capture.known(capture.run())
+        table = known.called[known.at_source["s1.u"][0]]
+        with pipeline.ledger_connection() as ledger:
+            assert [version.published for version in schema_versions.Streamed(ledger)(table)] == numbers
+        capture.run()  # what is built anew can be read from here on
+        capture.backfills()
+        capture.run()
+        assert capture.verdict("s1.u", capture.known({})).word == "equal"

@@ -17,17 +17,31 @@ from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.support import local_spark
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
-from tests.witnesses import isolation_suite, regression_suite
 from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict
-from tests.witnesses.isolation_suite import IsolationSuite
-from tests.witnesses.regression_suite import RegressionSuite
+from tests.witnesses.decoding_suites import (
+    EXCLUDED_DECODING,
+    EXCLUDED_DECODING_SPECS,
+    DecodingSpecsSuite,
+    DecodingSuite,
+)
+from tests.witnesses.isolation_suite import EXCLUDED_SPECS, IsolationSuite
+from tests.witnesses.regression_suite import EXCLUDED, RegressionSuite
 from tests.witnesses.scoreboard import SuiteResult, kept_in, page
+from tests.witnesses.subscription_suite import EXCLUDED_SCRIPTS, SubscriptionSuite
 from tests.witnesses.tables_of_rows import EnvironmentOfRows, TablesOfRows
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.ledger import migrations
 
 SERVER = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "max_prepared_transactions": "5"}
-SUITES = {"regression": regression_suite.EXCLUDED, "isolation": isolation_suite.EXCLUDED_SPECS}
+# With the little memory of PostgreSQL's own tests of it, decoding spills and streams transactions.
+OF_DECODING = {**SERVER, "logical_decoding_work_mem": "64kB"}
+SUITES = {  # with the files that are not played
+    "regression": EXCLUDED,
+    "isolation": EXCLUDED_SPECS,
+    "subscription": EXCLUDED_SCRIPTS,
+    "decoding": EXCLUDED_DECODING,
+    "decoding-specs": EXCLUDED_DECODING_SPECS,
+}
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -36,15 +50,16 @@ def main() -> int:
     parser.add_argument(
         "files", nargs="*", help="names of tests, without .sql or .spec; without any: all, and the page"
     )
-    parser.add_argument("--suite", choices=SUITES, action="append", help="which; both without any")
+    parser.add_argument("--suite", choices=SUITES, action="append", help="which; all without any")
     parser.add_argument("--version", type=int, default=18, help="the PostgreSQL server's: 16 or 18")
-    parser.add_argument("--permutations", type=int, default=0, help="of an isolation test, at most; 0: all")
+    parser.add_argument("--permutations", type=int, default=0, help="of a specification, at most; 0: all")
     parser.add_argument("--lake", choices=["delta", "rows"], default="delta", help="rows: lists, without Spark")
     parser.add_argument("--without-trigger", action="store_true", help="definitions are seen in the catalogue alone")
     parser.add_argument(
         "--part", default="1/1", help="such as 3/10: a tenth of the files, for several machines or turns"
     )
-    parser.add_argument("--pauses", type=int, default=3, help="drains between the statements of a regression test")
+    parser.add_argument("--after", default="", help="go on behind this file: what an ended run kept stays")
+    parser.add_argument("--pauses", type=int, default=3, help="drains between the statements of a script")
     parser.add_argument("--seed", type=int, default=0, help="where the drains between statements stand")
     arguments = parser.parse_args()
     tree = os.environ.get("POSTGRES_SOURCE", "")
@@ -57,18 +72,23 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
                 if not arguments.files:
-                    result.keep(kept)
+                    result.keep(kept, goes_on=bool(arguments.after))
         print(page([result]))
         faults += result.outcomes["differs"] + result.outcomes["error"]
         if not arguments.files:
-            (REPOSITORY / "docs" / "witnesses.md").write_text(page(kept_in(kept)))
+            written = REPOSITORY / "docs" / "witnesses.md"
+            written.write_text(page(kept_in(kept), written.read_text()))
     return 1 if faults else 0
 
 
 def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> Iterator[SuiteResult]:
     """What is known behind each group of files."""
     with (
-        running(folder / "source", arguments.version, **SERVER) as server,
+        running(
+            folder / "source",
+            arguments.version,
+            **(SERVER if name in ("regression", "isolation") else OF_DECODING),
+        ) as server,
         running(folder / "ledger", 18, **SERVER) as ledger_server,
     ):
         source, ledger = _database(server, "regression"), _database(ledger_server, "ledger")
@@ -76,22 +96,28 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
         # A test's own sessions may hold a lock, or a transaction open, for as long as a chunk waits.
         bounds = {"drain_stall_s": 120, "lock_timeout_s": 2, "join_wait_s": 2}
         # Some isolation tests make a schema of their own, which their publication does not have.
-        managed = {"manage_publication": name == "regression"}
+        managed = {"manage_publication": name not in ("isolation", "decoding-specs")}
         config = pipeline_config("witness", folder / "lake", (TableRule("*.*"),), bounds, **managed)
         has_trigger = not arguments.without_trigger
         place = (config, source, ledger)
         with _captured(place, folder, arguments.lake) as database:
-            suite: RegressionSuite | IsolationSuite
-            if name == "regression":
-                suite = RegressionSuite(
-                    tree, database, server.binary("psql"), arguments.seed, has_trigger, arguments.pauses
-                )
+            psql = server.binary("psql")
+            suite: RegressionSuite | IsolationSuite | SubscriptionSuite
+            if name == "subscription":
+                suite = SubscriptionSuite(tree, database, psql, has_trigger)
+            elif name in ("regression", "decoding"):
+                kind = RegressionSuite if name == "regression" else DecodingSuite
+                suite = kind(tree, database, psql, arguments.seed, has_trigger, arguments.pauses)
             else:
-                suite = IsolationSuite(tree, database, arguments.seed, arguments.permutations, has_trigger)
+                of_specs = IsolationSuite if name == "isolation" else DecodingSpecsSuite
+                suite = of_specs(tree, database, arguments.seed, arguments.permutations, has_trigger)
             verdicts: list[TableVerdict] = []
             played: list[str] = []
             suite.set_up()
-            for files in _part(list(suite.groups(arguments.files)), arguments.part):
+            chosen = arguments.files
+            if arguments.after:
+                chosen = suite.files()[suite.files().index(arguments.after) + 1 :]
+            for files in _part(list(suite.groups(chosen)), arguments.part):
                 played += files
                 verdicts += _shown(files, list(_played(suite, files)))
                 how = f"{arguments.lake}{'' if has_trigger else ', without the event trigger'}"
@@ -123,7 +149,7 @@ def _part(groups: list[list[str]], part: str) -> list[list[str]]:
     return groups[len(groups) * (number - 1) // of : len(groups) * number // of]
 
 
-def _played(suite: RegressionSuite | IsolationSuite, files: list[str]) -> Iterator[TableVerdict]:
+def _played(suite: RegressionSuite | IsolationSuite | SubscriptionSuite, files: list[str]) -> Iterator[TableVerdict]:
     """A file that loses the server costs no other one."""
     try:
         yield from suite.play(files)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import psycopg
+from psycopg import sql
 
 from tests.support import judge
 from tests.support.capture import Environment
@@ -133,6 +134,18 @@ class CapturedDatabase:
             verdicts = [*(v for v in verdicts if v.table != verdict.table), verdict]
         yield from verdicts
 
+    def look(self, file_of: Callable[[TableName], str | None]) -> Iterator[TableVerdict]:
+        """Judge what changed since the last time, without a backfill. What is marked is left to `judge`."""
+        judged = self.judged.copy()
+        for verdict in self._verdicts(file_of):
+            if verdict.outcome != "marked":
+                yield verdict
+        self.judged = {
+            table: seen
+            for table, seen in self.judged.items()
+            if seen == judged.get(table) or not seen[0].startswith("needs backfill")
+        }
+
     def drain(self) -> str | None:
         """A run up to its drain; why it failed, None where it did not."""
         self.environment.begin_run()
@@ -146,11 +159,22 @@ class CapturedDatabase:
         the next run on."""
         return self.run() or error_of(self.environment.backfill) or self.run()
 
+    def end_prepared(self) -> None:
+        """Roll back what a test prepared and left."""
+        for (name,) in self.environment.query("SELECT gid FROM pg_catalog.pg_prepared_xacts"):
+            self.environment.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(name)).as_string())
+
     def drop_schemas(self, schemas: Iterable[str]) -> None:
         """Drop what was judged, so that the next runs have less to look at."""
+        self.end_prepared()
         named = set(schemas)
         self.let_go.update(t for t in self.environment.table_rows() if TableName.parse(t).schema in named)
-        self.environment.execute(*(f"DROP SCHEMA IF EXISTS {schema} CASCADE" for schema in sorted(named)))
+        self.environment.execute(*(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE' for schema in sorted(named)))
+
+    def schemas_of_files(self) -> list[str]:
+        """The schemas that the files, or a suite for its files, created. That of the event trigger is none of them."""
+        listed = self.environment.query("SELECT nspname FROM pg_catalog.pg_namespace WHERE oid >= 16384")
+        return sorted({name for (name,) in listed} - {definition_trigger.schema_of(self.environment.config)})
 
     def _verdicts(self, file_of: Callable[[TableName], str | None]) -> Iterator[TableVerdict]:
         """The tables that changed since the last verdict, or whose state did."""

@@ -1,6 +1,6 @@
 """Plays PostgreSQL's isolation tests, each permutation in a schema of its own, in one captured database.
 
-    schemas ──► each one's set-up ──► a run
+    schemas, published ──► a run ──► each one's set-up ──► a run
             ──► each one's steps, on its sessions' connections, and the sessions' tear-down
                   └── between two steps, now and then: a drain, or a chunk of a backfill
             ──► a run, and each table judged; a verify of some
@@ -21,14 +21,15 @@ from random import Random
 from typing import Final
 
 import psycopg
-from psycopg import pq, sql
+from psycopg import pq
 from psycopg.pq.abc import PGconn
 
 from tests.support import judge
 from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict, error_of
 from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, parse
 from tidemark.backfill.verify_report import TableProof
-from tidemark.errors import SourceLocked, TidemarkError
+from tidemark.errors import BackfillClosed, BackfillNotApplied, SourceLocked, TidemarkError
+from tidemark.ledger.captured import relation_ids
 from tidemark.names import TableName
 
 # Files that need what no captured database has: why they are left out.
@@ -36,9 +37,15 @@ EXCLUDED_SPECS: Final = {
     "stats": "waits for statistics, and changes no table that is kept",
     "intra-grant-inplace": "deletes a table's row of pg_class by hand: PostgreSQL itself cannot drop its schema then",
 }
+# The shares of permutations with a backfill, or a drain, between two of their steps; each file has a backfill in one.
+_READ: Final = 0.1
+_DRAINED: Final = 0.2
+_ANCHOR: Final = "witness_anchor"
 # A step that takes longer is cancelled, as isolationtester does.
 _STEP_S: Final = 30.0
-TOGETHER: Final = 60
+TOGETHER: Final = 20
+# How often what a backfill lacks is read again, as when a person clears its reading tasks.
+_READS: Final = 4
 
 
 @dataclass
@@ -121,6 +128,8 @@ class IsolationSuite:
     waited: int = 0  # steps
     drains: int = 0  # between two steps
     chunks: int = 0  # read between two steps
+    reads_again: int = 0  # of backfills, since a table changed behind a chunk
+    closed: int = 0  # backfills of tables that steps dropped or built anew
     verified: int = 0  # tables
 
     def files(self, chosen: Iterable[str] = ()) -> list[str]:
@@ -143,6 +152,8 @@ class IsolationSuite:
             "steps that waited for another session": self.waited,
             "drains between two steps": self.drains,
             "tables read in chunks between two steps": self.chunks,
+            "readings that a changed table asked for again": self.reads_again,
+            "backfills that ended with a table's life or shape": self.closed,
             "tables verified": self.verified,
         }
 
@@ -164,21 +175,28 @@ class IsolationSuite:
     def play(self, files: Iterable[str]) -> Iterator[TableVerdict]:
         """Play permutations of the files, and judge their tables."""
         permutations = [permutation for file in files for permutation in self._permutations(file)]
-        self._set_up(permutations)
-        if error := self.database.run():
-            yield TableVerdict(permutations[0].file, "(the run)", "error", error)
+        for first in range(0, len(permutations), TOGETHER):
+            yield from self._play_together(permutations[first : first + TOGETHER])
+
+    def _play_together(self, permutations: list[_Permutation]) -> Iterator[TableVerdict]:
+        yield from self._run(permutations[0].file, lambda: self._publish(permutations))
+        yield from self._run(permutations[0].file, lambda: self._set_up(permutations))
         for permutation in permutations:
             self._play(permutation)
             if permutation.error is not None:
                 yield TableVerdict(permutation.file, f"({permutation.schema})", "error", permutation.error)
-        if error := self.database.run():
-            yield TableVerdict(permutations[-1].file, "(the run)", "error", error)
+        yield from self._run(permutations[-1].file)
         file_of = {permutation.schema: permutation.file for permutation in permutations}
-        yield from self.database.judge(lambda table: file_of.get(table.schema))
+        yield from self.database.judge(lambda table: None if table.name == _ANCHOR else file_of.get(table.schema))
         firsts = {permutation.file: permutation.schema for permutation in reversed(permutations)}
         if isinstance(self.database.tables, DeltaTables) and (error := self._verify(set(firsts.values()))):
             yield TableVerdict(permutations[-1].file, "(the verify)", "error", error)
         self.database.drop_schemas(file_of)
+
+    def _run(self, file: str, before: Callable[[], None] = lambda: None) -> Iterator[TableVerdict]:
+        before()
+        if error := self.database.run():
+            yield TableVerdict(file, "(the run)", "error", error)
 
     def _spec(self, file: str) -> IsolationSpec:
         return parse((self._folder / f"{file}.spec").read_text())
@@ -190,20 +208,27 @@ class IsolationSuite:
         random = Random(f"{self.seed} {file}")
         if self.most and len(orders) > self.most:
             orders = random.sample(orders, self.most)
-        read_in = random.randrange(len(orders))
+        read_in = {random.randrange(len(orders)), *(n for n in range(len(orders)) if random.random() < _READ)}
         before, self.played = self.played, self.played + len(orders)
         return [
-            _Permutation(file, spec, steps, f"permutation_{before + number}", has_chunk=number == read_in + 1)
+            _Permutation(file, spec, steps, f"permutation_{before + number}", has_chunk=number - 1 in read_in)
             for number, steps in enumerate(orders, 1)
         ]
 
-    def _set_up(self, permutations: list[_Permutation]) -> None:
+    def _publish(self, permutations: list[_Permutation]) -> None:
+        """A run that drains a row of each schema proves that its later tables were published from their first row."""
         environment = self.database.environment
         for permutation in permutations:
             environment.execute(
                 f"CREATE SCHEMA {permutation.schema}",
                 f"ALTER PUBLICATION {environment.config.publication} ADD TABLES IN SCHEMA {permutation.schema}",
+                f"CREATE TABLE {permutation.schema}.{_ANCHOR} (id int PRIMARY KEY)",
+                f"INSERT INTO {permutation.schema}.{_ANCHOR} VALUES (1)",
             )
+
+    def _set_up(self, permutations: list[_Permutation]) -> None:
+        environment = self.database.environment
+        for permutation in permutations:
             control = SpecConnection.open(environment.source, permutation.schema)
             control.play(permutation.spec.setup)
             control.close()
@@ -216,7 +241,7 @@ class IsolationSuite:
         try:
             for session in spec.sessions:
                 sessions[session.name].play(session.setup)
-            stop = random.randrange(len(steps)) if permutation.has_chunk or random.random() < 0.2 else None
+            stop = random.randrange(len(steps)) if permutation.has_chunk or random.random() < _DRAINED else None
             for number, step in enumerate(steps):
                 if number == stop and permutation.has_chunk:
                     end_backfill = self._begin_backfill(permutation)
@@ -230,7 +255,7 @@ class IsolationSuite:
         finally:
             for connection in sessions.values():
                 connection.close()
-        self._end_prepared()
+        self.database.end_prepared()
         if end_backfill is not None:
             permutation.error = error_of(end_backfill)
 
@@ -255,32 +280,50 @@ class IsolationSuite:
         """Plan a backfill of the tables and read chunks of it; what ends it when the sessions are gone. Where a lock
         keeps it from being planned, or chunks from being read, that is done then, as by a task's retry."""
         environment = self.database.environment
-        rows = environment.table_rows()
-        tables = [
-            table
-            for table, row in rows.items()
-            if row.life.can_be_read and TableName.parse(table).schema == permutation.schema
-        ]
-        if not tables:
+        names = self._readable(permutation.schema)
+        if not names:
             return None
-        environment.begin_backfill(*tables)
+        environment.begin_backfill(*names)
+        is_planned = False
         try:
             environment.plan()
+            is_planned = True
             environment.read()
+            self.chunks += len(names)
         except SourceLocked:
             pass
         except TidemarkError as error:
             permutation.error = f"{type(error).__name__}: {error}"
             return None
-        else:
-            self.chunks += len(tables)
+        return lambda: self._end_backfill(permutation.schema, is_planned)
 
-        def end() -> None:
+    def _readable(self, schema: str) -> list[str]:
+        """The captured tables of a schema that are at the source now. No lock keeps this query waiting."""
+        with self.database.environment.ledger_connection() as ledger:
+            called = relation_ids.names(ledger)
+        rows = self.database.environment.table_rows().items()
+        captured = {str(relation_ids.name_in(called, table)) for table, row in rows if row.life.can_be_read}
+        listed = f"SELECT relname FROM pg_catalog.pg_class WHERE relnamespace = '{schema}'::regnamespace"
+        at_source = {str(TableName(schema, name)) for (name,) in self.database.environment.query(listed)}
+        return sorted((captured & at_source) - {str(TableName(schema, _ANCHOR))})
+
+    def _end_backfill(self, schema: str, is_planned: bool) -> None:
+        """What the tables changed behind a chunk is read again, as when its reading tasks are cleared. A backfill ends
+        early with the life of its table."""
+        environment = self.database.environment
+        if not is_planned and self._readable(schema):
             environment.plan()
+        for _ in range(_READS):
             environment.read()
-            environment.end_backfill()
-
-        return end
+            try:
+                environment.end_backfill()
+                return
+            except BackfillClosed:
+                self.closed += 1
+                return
+            except BackfillNotApplied:
+                self.reads_again += 1
+        environment.reported()
 
     def _verify(self, schemas: Collection[str]) -> str | None:
         """What a verify of these schemas' tables detects."""
@@ -294,8 +337,3 @@ class IsolationSuite:
             return error
         self.verified += sum(not proof.unproven for proof in proofs)
         return "; ".join(str(proof) for proof in proofs if proof.outcome.differences) or None
-
-    def _end_prepared(self) -> None:
-        """Roll back what the steps prepared and left."""
-        for (name,) in self.database.environment.query("SELECT gid FROM pg_catalog.pg_prepared_xacts"):
-            self.database.environment.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(name)).as_string())

@@ -9,7 +9,6 @@ What the files need of PostgreSQL's C test modules fails at the source.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import psycopg
 
 from tests.witnesses.captured_database import CapturedDatabase, TableVerdict
 from tests.witnesses.psql_script import pieces
+from tests.witnesses.psql_session import psql_command, psql_environment
 
 # Files that need what no captured database has: why they are left out.
 EXCLUDED: Final = {
@@ -91,28 +91,28 @@ class RegressionSuite:
                     yield TableVerdict(name, "(the run)", "error", error)
             yield from self.database.judge(lambda _, name=name: name)
 
+    def _parts(self, name: str) -> list[str]:
+        return list(pieces((self._folder / "sql" / f"{name}.sql").read_text(errors="surrogateescape")))
+
+    def _options(self, name: str) -> str:
+        """Settings of a file's session."""
+        return "-c intervalstyle=postgres_verbose"
+
     def _play(self, name: str, pauses: int) -> str | None:
         """Why a drain between statements failed; None where none did."""
-        script = (self._folder / "sql" / f"{name}.sql").read_text(errors="surrogateescape")
-        parts = list(pieces(script))
+        parts = self._parts(name)
         self.played += 1
         self.pieces += len(parts)
         stops = set(Random(f"{self.seed} {name}").sample(range(len(parts)), min(pauses, len(parts))))
         with psycopg.connect(self.database.environment.source) as connection:
-            info = connection.info
             environment = {
-                **os.environ,
-                "PGPASSWORD": info.password,
-                "PGOPTIONS": "-c statement_timeout=60000 -c intervalstyle=postgres_verbose",
-                "PGDATESTYLE": "Postgres, MDY",
-                "PGTZ": "America/Los_Angeles",
+                **psql_environment(connection.info, f"-c statement_timeout=60000 {self._options(name)}"),
                 "PG_ABS_SRCDIR": str(self._folder),
                 "PG_ABS_BUILDDIR": "/tmp",
                 "PG_LIBDIR": "/nowhere",
                 "PG_DLSUFFIX": ".so",
             }
-            command = [str(self.psql), "-X", "-q", "-h", info.host, "-p", str(info.port)]
-            command += ["-U", info.user, "-d", info.dbname]
+            command = psql_command(self.psql, connection.info)
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )

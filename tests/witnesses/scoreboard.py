@@ -9,7 +9,7 @@ import json
 import operator
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import groupby
@@ -19,6 +19,7 @@ from typing import Final
 from tests.witnesses.captured_database import TableVerdict
 
 OUTCOMES: Final = ("equal", "repaired", "dropped", "marked", "parked", "differs", "error")
+_ORDER: Final = ("regression", "isolation", "subscription", "decoding", "decoding-specs")
 _HEAD: Final = """\
 # PostgreSQL's own tests as witnesses
 
@@ -64,10 +65,12 @@ class SuiteResult:
     def outcomes(self) -> Counter[str]:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
-    def keep(self, folder: Path) -> None:
+    def keep(self, folder: Path, *, goes_on: bool = False) -> None:
+        """One that `goes_on` stands behind what a run before it kept."""
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{self.suite}-{self.version}-{self.lake}-{self.part}".replace("/", " of ")
-        (folder / f"{name}.json").write_text(json.dumps(asdict(self), indent=1))
+        result = replace(self, part=f"{self.part.split('/')[0]}.5/{self.part.split('/')[1]}") if goes_on else self
+        name = f"{self.suite}-{self.version}-{self.lake}-{result.part}".replace("/", " of ")
+        (folder / f"{name}.json").write_text(json.dumps(asdict(result), indent=1))
 
     @classmethod
     def kept(cls, file: Path) -> SuiteResult:
@@ -84,21 +87,37 @@ class SuiteResult:
 def kept_in(folder: Path) -> list[SuiteResult]:
     """What runs left there, the parts of each put together."""
     parts = [SuiteResult.kept(file) for file in folder.glob("*.json")]
-    parts.sort(key=lambda one: (one.suite, one.version, one.lake, int(one.part.split("/")[0])))
+    parts.sort(key=lambda one: (one.suite, one.version, one.lake, float(one.part.split("/")[0])))
     together = groupby(parts, key=lambda one: (one.suite, one.version, one.lake))
     return [reduce(operator.add, of_one) for _, of_one in together]
 
 
-def page(results: Iterable[SuiteResult]) -> str:
-    """The page in Markdown."""
-    return "\n".join([_HEAD, *(_section(result) for result in results)])
+def page(results: Iterable[SuiteResult], before: str = "") -> str:
+    """The page in Markdown. The sections of a page from before stay of suites that have no result."""
+    sections = dict(_sections(before))
+    sections |= {_title(result): _section(result) for result in results}
+    return "\n".join([_HEAD, *(sections[title] for title in sorted(sections, key=_rank))])
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    for section in re.split(r"^(?=## )", text, flags=re.M)[1:]:
+        yield section.partition("\n")[0], section.rstrip("\n") + "\n"
+
+
+def _rank(title: str) -> tuple[int, str]:
+    """In the order of the suites."""
+    return next((n for n, suite in enumerate(_ORDER) if f" {suite} tests" in title), len(_ORDER)), title
+
+
+def _title(result: SuiteResult) -> str:
+    return f"## The {result.suite} tests, on PostgreSQL {result.version}"
 
 
 def _section(result: SuiteResult) -> str:
     by_file = Counter((verdict.file, verdict.outcome) for verdict in result.verdicts)
     covered = ", ".join(f"{count:,} {what}" for what, count in result.covered.items())
     lines = [
-        f"## The {result.suite} tests, on PostgreSQL {result.version}",
+        _title(result),
         "",
         _LAKES[result.lake.partition(",")[0]],
         "",

@@ -39,6 +39,9 @@ from tidemark.config.problems import KEY, Place, Problem, problem_of
 from tidemark.config.sections import Bounds, PipelineFile, table_rules
 from tidemark.errors import PipelineFileInvalid
 
+# An alias is as much as what it names, and a file of aliases of aliases is without end.
+_MOST_VALUES: Final = 100_000
+
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -89,10 +92,15 @@ def read(path: Path | str) -> tuple[PipelineConfig | None, list[Problem]]:
         ]
     except yaml.YAMLError as broken:
         return None, [Problem(str(path), 0, f"is not YAML: {broken}")]
+    except RecursionError:
+        return None, [_too_deep(path)]
     if root is None:
         return None, [Problem(str(path), 0, "is empty; it needs at least source, tables and lake")]
     values = _Values()
-    value = values.of(root, ())
+    try:
+        value = values.of(root, ())
+    except RecursionError:
+        return None, [_too_deep(path)]
     named = {"pipeline": path.stem, **value} if isinstance(value, dict) else value
     config = None
     try:
@@ -103,6 +111,10 @@ def read(path: Path | str) -> tuple[PipelineConfig | None, list[Problem]]:
         values.problems += [(place, sentence) for place, sentence in errors if place not in unreadable_places]
     problems = sorted({Problem(str(path), values.line(place), sentence) for place, sentence in values.problems})
     return (None if problems else config), problems
+
+
+def _too_deep(path: Path) -> Problem:
+    return Problem(str(path), 0, "is nested too deeply")
 
 
 class _Values:
@@ -122,6 +134,9 @@ class _Values:
         self.lines[place] = node.start_mark.line + 1
         if node in around:
             self.problems.append((place, "an alias stands within what it names"))
+            return None
+        if len(self.lines) > _MOST_VALUES:
+            self.problems = [((), f"is more than {_MOST_VALUES:,} values, aliases included")]
             return None
         around = (*around, node)
         if isinstance(node, SequenceNode):
@@ -149,7 +164,7 @@ class _Values:
             return node.value  # as it is written: 3.10 is no number there
         try:
             return yaml.constructor.SafeConstructor().construct_object(node)
-        except (yaml.YAMLError, ValueError, LookupError):
+        except (yaml.YAMLError, ValueError, LookupError, AttributeError):
             self.problems.append(
                 (place, f"{node.value!r} cannot be read as {node.tag.removeprefix('tag:yaml.org,2002:')}")
             )

@@ -128,8 +128,10 @@ def parse(content: bytes, xid: int, keys: Keys, publication: str) -> Definition 
         return Unknown(None)
 
 
-def _definition(raw: dict[str, Any]) -> Definition:
+def _definition(raw: Any) -> Definition:
     """Raises ValueError, TypeError or KeyError."""
+    if not isinstance(raw, dict):
+        raise TypeError("an object is expected")
     kind = raw.pop("kind")
     if kind == "dropped":
         return DroppedRelation(_number(raw["oid"]))

@@ -293,6 +293,19 @@ class TestProblems:
     def test_what_is_no_pipeline_file_at_all(self, tmp_path: Path, text: str, said: str) -> None:
         assert any(problem.startswith(said) for problem in problems(tmp_path, text))
 
+    @pytest.mark.parametrize("text", ["[" * 3000 + "]" * 3000, LEAST + "spark: " + "{a: " * 3000 + "1" + "}" * 3000])
+    def test_nesting_without_end(self, tmp_path: Path, text: str) -> None:
+        assert problems(tmp_path, text) == ["0: is nested too deeply"]
+
+    def test_a_tag_that_its_value_does_not_fit(self, tmp_path: Path) -> None:
+        assert "4: 'noon' cannot be read as timestamp" in problems(tmp_path, LEAST + "schedule: !!timestamp noon\n")
+
+    def test_aliases_that_multiply(self, tmp_path: Path) -> None:
+        """Nine lines would be a billion values."""
+        levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+        said = problems(tmp_path, LEAST + "\n".join(["a0: &a0 [1]", *levels]))
+        assert any(one.endswith("is more than 100,000 values, aliases included") for one in said)
+
     def test_a_file_that_is_not_there_or_not_text(self, tmp_path: Path) -> None:
         with pytest.raises(PipelineFileInvalid, match=r"none\.yaml: cannot be read"):
             file_reader.load(tmp_path / "none.yaml")

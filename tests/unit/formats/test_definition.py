@@ -109,7 +109,8 @@ def test_no_value_of_a_row_is_in_what_a_log_shows() -> None:
 )
 def test_what_another_version_signed_is_unknown(change: dict[str, Any]) -> None:
     assert read(signed(text({**RELATION, **change}))) == Unknown(None)
-    assert read(signed(text([]))) == Unknown(None)
+    for definition in ([], None, "relation", 5):
+        assert read(signed(text(definition))) == Unknown(None)
     assert read(signed(b"[" * 100_000)) == Unknown(None)
 
 

@@ -137,7 +137,9 @@ class Looking:
         self._held = self._truncated | self._reshaping.held | self._grown | self._if_missed.keys()
         self._changed -= self._grown | self._if_missed.keys()
         self.next_xid = _next_xid(source)
-        staged_look = before if self._before_is_staged else {}
+        # That of a table's join may be younger than its changes, which a publication of all tables has too.
+        young = joins.judged_above(ledger, open_generation.staged_lsn)
+        staged_look = {t: look for t, look in before.items() if self._before_is_staged and t not in young}
         looks = Looks(staged_look, self._fingerprints, self.next_xid)
         self.schemas.explain_by(looks, self._lost_numbers(), before)
         self.partitions = PassingPartitions(

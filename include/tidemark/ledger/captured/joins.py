@@ -58,6 +58,13 @@ def join(
             tables.mark_needs_backfill(ledger, table, *backfill)
 
 
+def judged_above(ledger: Ledger, lsn: Lsn) -> set[str]:
+    """The tables of which a join was judged behind this position: the look that it left may be younger than changes
+    that come from there on."""
+    listed = 'SELECT "table" FROM tidemark.tables WHERE pipeline = %s AND joined_lsn > %s'
+    return {table for (table,) in ledger.execute(listed, (ledger.pipeline, lsn))}
+
+
 def take_over(ledger: Ledger, table: str, before: str) -> None:
     """The table is captured since the other one was: its relation never left the stream. Where that one's join is not
     judged yet, nor is this one's."""
