@@ -26,7 +26,7 @@ from tests.witnesses.decoding_suites import (
 )
 from tests.witnesses.isolation_suite import EXCLUDED_SPECS, IsolationSuite
 from tests.witnesses.regression_suite import EXCLUDED, RegressionSuite
-from tests.witnesses.scoreboard import SuiteResult, kept_in, page
+from tests.witnesses.scoreboard import SuiteResult, kept_in, kept_parts, page
 from tests.witnesses.subscription_suite import EXCLUDED_SCRIPTS, SubscriptionSuite
 from tests.witnesses.tables_of_rows import EnvironmentOfRows, TablesOfRows
 from tidemark.config import PipelineConfig, TableRule
@@ -43,6 +43,7 @@ SUITES = {  # with the files that are not played
     "decoding-specs": EXCLUDED_DECODING_SPECS,
 }
 REPOSITORY = Path(__file__).resolve().parents[2]
+KEPT = REPOSITORY / ".tidemark" / "witnesses"
 
 
 def main() -> int:
@@ -66,23 +67,26 @@ def main() -> int:
     if not Path(tree, "src", "test", "regress", "sql").is_dir():
         print("No PostgreSQL source tree: name one by POSTGRES_SOURCE=/path/to/postgresql", file=sys.stderr)
         return 0
-    kept = REPOSITORY / ".tidemark" / "witnesses"
     faults = 0
     for suite in arguments.suite or SUITES:
         with tempfile.TemporaryDirectory() as folder:
             for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
                 if not arguments.files:
-                    result.keep(kept, goes_on=bool(arguments.after))
+                    result.keep(KEPT)
         print(page([result]))
         faults += result.outcomes["differs"] + result.outcomes["error"]
         if not arguments.files:
             written = REPOSITORY / "docs" / "witnesses.md"
-            written.write_text(page(kept_in(kept), written.read_text()))
+            written.write_text(page(kept_in(KEPT), written.read_text()))
     return 1 if faults else 0
 
 
 def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> Iterator[SuiteResult]:
     """What is known behind each group of files."""
+    part = arguments.part
+    if arguments.after:
+        earlier = [one for one in kept_parts(KEPT) if (one.suite, one.version) == (name, arguments.version)]
+        part = f"{len(earlier) + 1}/{len(earlier) + 1}"
     with (
         running(
             folder / "source",
@@ -121,7 +125,7 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
                 played += files
                 verdicts += _shown(files, list(_played(suite, files)))
                 how = f"{arguments.lake}{'' if has_trigger else ', without the event trigger'}"
-                about = (name, arguments.version, how, arguments.part)
+                about = (name, arguments.version, how, part)
                 yield SuiteResult(*about, played, verdicts, suite.covered(), SUITES[name])
 
 

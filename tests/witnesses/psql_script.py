@@ -98,6 +98,8 @@ class _Scanner:
         if kind == "command":
             if _SENDS.match(text):
                 self._end()
+            elif text.lower().startswith("\\copy"):
+                self.ended = text
             return
         self.text += text
         if kind in ("dollar", "quote"):

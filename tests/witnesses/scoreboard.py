@@ -65,12 +65,10 @@ class SuiteResult:
     def outcomes(self) -> Counter[str]:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
-    def keep(self, folder: Path, *, goes_on: bool = False) -> None:
-        """One that `goes_on` stands behind what a run before it kept."""
+    def keep(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        result = replace(self, part=f"{self.part.split('/')[0]}.5/{self.part.split('/')[1]}") if goes_on else self
-        name = f"{self.suite}-{self.version}-{self.lake}-{result.part}".replace("/", " of ")
-        (folder / f"{name}.json").write_text(json.dumps(asdict(result), indent=1))
+        name = f"{self.suite}-{self.version}-{self.lake}-{self.part}".replace("/", " of ")
+        (folder / f"{name}.json").write_text(json.dumps(asdict(self), indent=1))
 
     @classmethod
     def kept(cls, file: Path) -> SuiteResult:
@@ -84,10 +82,15 @@ class SuiteResult:
         return replace(self, files=[*self.files, *other.files], verdicts=verdicts, covered=covered)
 
 
-def kept_in(folder: Path) -> list[SuiteResult]:
-    """What runs left there, the parts of each put together."""
+def kept_parts(folder: Path) -> list[SuiteResult]:
+    """What runs left there, in order."""
     parts = [SuiteResult.kept(file) for file in folder.glob("*.json")]
-    parts.sort(key=lambda one: (one.suite, one.version, one.lake, float(one.part.split("/")[0])))
+    return sorted(parts, key=lambda one: (one.suite, one.version, one.lake, int(one.part.split("/")[0])))
+
+
+def kept_in(folder: Path) -> list[SuiteResult]:
+    """The same, the parts of each put together."""
+    parts = kept_parts(folder)
     together = groupby(parts, key=lambda one: (one.suite, one.version, one.lake))
     return [reduce(operator.add, of_one) for _, of_one in together]
 

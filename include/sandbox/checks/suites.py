@@ -258,7 +258,7 @@ def page(checkout: Checkout) -> int:
 
 
 def witnesses(checkout: Checkout) -> int:
-    """PostgreSQL's own regression and isolation tests, of the source tree that POSTGRES_SOURCE names, in a captured
+    """PostgreSQL's own test suites, of the source tree that POSTGRES_SOURCE names, in a captured
     database; FILES names some of them. Played whole, they write docs/witnesses.md."""
     chosen = os.environ.get("FILES", "").split()
     return _all(checkout, {"witnesses": ["tests.witnesses", *chosen]})

@@ -20,6 +20,7 @@ from tests.witnesses.psql_script import pieces
         "CREATE RULE r AS ON INSERT TO t DO (DELETE FROM u;\n DELETE FROM v);\n",
         "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC\n SELECT CASE WHEN true THEN 1 END;\n SELECT 2;\nEND;\n",
         "COPY t FROM stdin;\n1\ta;b\n'\n\\.\n",
+        "\\COPY t FROM STDIN\n1\n'\n\\.\n",
         "\\if :x\nSELECT 1;\n\\endif\n",
         "SELECT 1 AS one\n\\gset\n",
     ],

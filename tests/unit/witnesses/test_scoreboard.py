@@ -8,33 +8,41 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_architecture import REPOSITORY
-from tests.witnesses import isolation_suite, regression_suite
+from tests.witnesses.__main__ import SUITES
 from tests.witnesses.captured_database import TableVerdict
 from tests.witnesses.scoreboard import OUTCOMES, SuiteResult, kept_in, page
 
 TEXT = (REPOSITORY / "docs" / "witnesses.md").read_text()
-SECTIONS = re.split(r"^## The (\w+) tests, on PostgreSQL \d+$", TEXT, flags=re.M)
+SECTIONS = re.split(r"^## The ([\w-]+) tests, on PostgreSQL \d+$", TEXT, flags=re.M)
 PAGE = dict(zip(SECTIONS[1::2], SECTIONS[2::2], strict=True))
 # Tables without any column: Delta has none.
 PARKED = {"regression": 2}
 # event_trigger_login leaves a login trigger that fails, so no session of anybody can begin.
 ERRORS = {"regression": 1}
-EXCLUDED = {"regression": regression_suite.EXCLUDED, "isolation": isolation_suite.EXCLUDED_SPECS}
+# 011_generated publishes generated columns by publications of its own; the judge takes them for the pipeline's, which
+# has none.
+DIFFERS = {"subscription": 3}
+# A suite in which less is compared than this was not played.
+EQUAL = {"regression": 400, "isolation": 1000, "subscription": 80, "decoding": 20, "decoding-specs": 50}
+
+
+def test_every_suite_has_its_section() -> None:
+    assert PAGE.keys() == SUITES.keys()
 
 
 @pytest.mark.parametrize("suite", PAGE)
 def test_no_table_differs_and_no_more_are_parked_than_were_read(suite: str) -> None:
     (row,) = re.findall(r"^\| \*\*all\*\* \|(.*)\|$", PAGE[suite], re.M)
     counts = dict(zip(OUTCOMES, map(int, row.split("|")), strict=True))
-    assert (counts["differs"], counts["marked"]) == (0, 0)
+    assert (counts["differs"], counts["marked"]) == (DIFFERS.get(suite, 0), 0)
     assert (counts["parked"], counts["error"]) == (PARKED.get(suite, 0), ERRORS.get(suite, 0))
-    assert counts["equal"] > 100
+    assert counts["equal"] >= EQUAL[suite]
 
 
 @pytest.mark.parametrize("suite", PAGE)
 def test_each_file_that_is_not_played_has_a_reason_on_the_page(suite: str) -> None:
     listed = dict(re.findall(r"^- ([\w-]+): (.+)$", PAGE[suite].partition("Not played:")[2], re.M))
-    assert listed == dict(EXCLUDED[suite])
+    assert listed == dict(SUITES[suite])
     assert len(listed) <= 9
 
 
@@ -53,8 +61,8 @@ def test_a_suite_that_is_played_alone_leaves_the_sections_of_the_others() -> Non
     ]
 
 
-def test_a_run_that_goes_on_adds_to_what_an_ended_one_kept(tmp_path: Path) -> None:
+def test_the_parts_of_a_suite_are_put_together(tmp_path: Path) -> None:
     result("isolation", "a").keep(tmp_path)
-    result("isolation", "b").keep(tmp_path, goes_on=True)
+    result("isolation", "b", "2/2").keep(tmp_path)
     (kept,) = kept_in(tmp_path)
     assert (kept.files, kept.covered) == (["a", "b"], {"files": 2})
