@@ -106,7 +106,9 @@ class TablesOfRows:
             held = [] if target is None else target.rows
             return [tuple(_plain(row[f.name], f.dataType) for f in compared) for row in held]
 
-        compared = compare_rows(source=self.environment.source, table=str(name), fields=fields, rows=rows)
+        of = self.environment
+        publication = of.config.publication
+        compared = compare_rows(source=of.source, table=str(name), fields=fields, rows=rows, publication=publication)
         if compared.equal:
             return []
         return [

@@ -106,9 +106,11 @@ def compare_rows(
     rows: Callable[[list[T.StructField]], Iterable[Row]],
     leave_out: Collection[str] = (),
     masked: Collection[str] = (),
+    publication: str | None = None,
     most_examples: int = 5,
 ) -> Comparison:
     """The same for rows of `current` that were read by other means; `fields` are its columns, None if there is none.
+    `publication` is the pipeline's, where other publications have generated columns that it has not.
 
     `rows` is asked for the columns to compare. Times are numbers, microseconds or days since 1970; floats their `repr`;
     arrays tuples; maps sorted pairs.
@@ -117,7 +119,7 @@ def compare_rows(
     with psycopg.connect(source) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(_SESSION)
-        at_source = _columns(connection, name)
+        at_source = _columns(connection, name, publication)
         primary_key = _primary_key(connection, name)
         called = _names_by_number(connection, name)
         compared = _fields(fields, [c for c in at_source if c not in leave_out], table, called)
@@ -193,14 +195,15 @@ def _multiset(names: list[str], source: list[Row], current: list[Row]) -> Iterat
 # --- the source's side: PostgreSQL's text -> the value that current shall hold ---------------------------------------
 
 
-def _columns(connection: psycopg.Connection[Any], table: TableName) -> list[str]:
-    """The columns that the stream can carry: of the generated ones those that a publication has."""
+def _columns(connection: psycopg.Connection[Any], table: TableName, publication: str | None) -> list[str]:
+    """The columns that the stream can carry: of the generated ones those that the publication has, or any."""
     rows = connection.execute(
         "SELECT attname FROM pg_attribute"
         " WHERE attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text))"
         " AND attnum > 0 AND NOT attisdropped AND (attgenerated = '' OR EXISTS (SELECT FROM pg_publication_tables p"
-        " WHERE p.schemaname = %(schema)s AND p.tablename = %(name)s AND attname = ANY (p.attnames))) ORDER BY attnum",
-        {"schema": table.schema, "name": table.name},
+        " WHERE p.schemaname = %(schema)s AND p.tablename = %(name)s AND attname = ANY (p.attnames)"
+        " AND p.pubname = coalesce(%(publication)s, p.pubname))) ORDER BY attnum",
+        {"schema": table.schema, "name": table.name, "publication": publication},
     ).fetchall()
     if not rows:
         raise AssertionError(f"the source has no table {table}")

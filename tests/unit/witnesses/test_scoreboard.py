@@ -19,9 +19,6 @@ PAGE = dict(zip(SECTIONS[1::2], SECTIONS[2::2], strict=True))
 PARKED = {"regression": 2}
 # event_trigger_login leaves a login trigger that fails, so no session of anybody can begin.
 ERRORS = {"regression": 1}
-# 011_generated publishes generated columns by publications of its own; the judge takes them for the pipeline's, which
-# has none.
-DIFFERS = {"subscription": 3}
 # A suite in which less is compared than this was not played.
 EQUAL = {"regression": 400, "isolation": 1000, "subscription": 80, "decoding": 20, "decoding-specs": 50}
 
@@ -34,7 +31,7 @@ def test_every_suite_has_its_section() -> None:
 def test_no_table_differs_and_no_more_are_parked_than_were_read(suite: str) -> None:
     (row,) = re.findall(r"^\| \*\*all\*\* \|(.*)\|$", PAGE[suite], re.M)
     counts = dict(zip(OUTCOMES, map(int, row.split("|")), strict=True))
-    assert (counts["differs"], counts["marked"]) == (DIFFERS.get(suite, 0), 0)
+    assert (counts["differs"], counts["marked"]) == (0, 0)
     assert (counts["parked"], counts["error"]) == (PARKED.get(suite, 0), ERRORS.get(suite, 0))
     assert counts["equal"] >= EQUAL[suite]
 
