@@ -517,3 +517,21 @@ def test_what_is_read_of_a_table_as_it_joins_numbers_no_change_from_before(
         capture.backfills()
         capture.run()
         assert capture.verdict("s1.u", capture.known({})).word == "equal"
+
+
+@TRIGGER
+def test_a_label_that_has_another_name_for_a_while_marks_what_was_sent_with_it(
+    has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        create = ("CREATE TYPE s1.mood AS ENUM ('low', 'high')", "CREATE TABLE s1.t (id int PRIMARY KEY, m s1.mood)")
+        begun(capture, has_trigger, *create)
+        there = "ALTER TYPE s1.mood RENAME VALUE 'low' TO 'deep'"
+        back = "ALTER TYPE s1.mood RENAME VALUE 'deep' TO 'low'"
+        pipeline.execute(there, "INSERT INTO s1.t VALUES (1, 'deep')", back)
+        assert capture.run_and_judge(TABLE).word == "marked"
+        capture.backfills()
+        assert capture.run_and_judge(TABLE).word == "equal"
+        pipeline.execute("ALTER TYPE s1.mood ADD VALUE 'mid' BEFORE 'high'", "INSERT INTO s1.t VALUES (2, 'mid')")
+        assert capture.run_and_judge(TABLE).word == "equal"

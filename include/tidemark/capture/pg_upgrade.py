@@ -48,7 +48,7 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.postgres import postgres_session
 from tidemark.run import Run
-from tidemark.schema.fingerprint import SPELLED_SINCE, Fingerprint
+from tidemark.schema.fingerprint import SPELLED_SINCE, WRITTEN_BY, Fingerprint
 from tidemark.source import upgrade_traces
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue import publication as publications
@@ -209,7 +209,11 @@ def _restored(look: Fingerprint) -> Fingerprint:
             column,
             xmin=0,
             comment="",
-            spelling={name: text for name, text in column.spelling.items() if name != SPELLED_SINCE},
+            spelling={
+                name: text
+                for name, text in column.spelling.items()
+                if name != SPELLED_SINCE and not name.endswith(WRITTEN_BY)
+            },
         )
         for column in look.columns
     )

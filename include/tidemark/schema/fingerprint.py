@@ -20,6 +20,9 @@ from tidemark.strict_json import JsonRecord
 # In a column's `spelling`: some label or column of its type was written after the column's own row in pg_attribute.
 SPELLED_SINCE: Final = "altered since"
 
+# How the parts of a spelling end that hold the transaction that last wrote a label.
+WRITTEN_BY: Final = " by"
+
 # Why a column is not captured, or not as the source has it.
 LEFT_OUT: Final = "left out by the pipeline file"
 GENERATED: Final = "generated, not published"

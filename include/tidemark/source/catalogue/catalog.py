@@ -28,6 +28,7 @@ from tidemark.schema.fingerprint import (
     SPELLED_SINCE,
     UNLISTED,
     VIRTUAL,
+    WRITTEN_BY,
     ColumnPrint,
     Fingerprint,
     PartitionPrint,
@@ -409,7 +410,7 @@ def _spellings(
     wrote these, each with its command's id; only for types that have any.
 
     RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream. An
-    attribute that came and went changed what the stream sent in between.
+    attribute that came and went, or a label that had another name for a while, changed what the stream sent then.
     """
     spellings: dict[int, dict[str, str]] = {}
     spelled_by: dict[int, set[tuple[int, int]]] = {}
@@ -432,6 +433,9 @@ def _spellings(
                array[e.cmin::text::bigint]
         FROM held JOIN pg_enum e ON e.enumtypid = held.type
         UNION ALL
+        SELECT held.root, 'label ' || e.oid || %s, e.xmin::text, '{}', '{}'
+        FROM held JOIN pg_enum e ON e.enumtypid = held.type
+        UNION ALL
         SELECT held.root, 'columns ' || t.oid,
                string_agg(CASE WHEN a.attisdropped THEN '-' ELSE a.attnum::text END, ',' ORDER BY a.attnum),
                array_agg(a.xmin::text::bigint), array_agg(a.cmin::text::bigint)
@@ -439,7 +443,7 @@ def _spellings(
         JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
         GROUP BY held.root, t.oid
         """,
-        (oids,),
+        (oids, WRITTEN_BY),
     ):
         if text is not None:
             spellings.setdefault(type_oid, {})[function] = text
