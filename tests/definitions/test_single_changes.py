@@ -535,3 +535,51 @@ def test_a_label_that_has_another_name_for_a_while_marks_what_was_sent_with_it(
         assert capture.run_and_judge(TABLE).word == "equal"
         pipeline.execute("ALTER TYPE s1.mood ADD VALUE 'mid' BEFORE 'high'", "INSERT INTO s1.t VALUES (2, 'mid')")
         assert capture.run_and_judge(TABLE).word == "equal"
+
+
+@TRIGGER
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_column_replaced_behind_the_first_changes_of_another_key_is_another_column(
+    has_trigger: bool, runs: int, make_pipeline: MakePipeline
+) -> None:
+    """The table built beside has messages in the shape from before, and the catalogue has a column of the same name and
+    type under another number, which several runs see before the next message."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        create = ("CREATE TABLE s1.t (id int CONSTRAINT t_pkey PRIMARY KEY, n int, big text)",)
+        begun(capture, has_trigger, *create, "INSERT INTO s1.t VALUES (1, 1, 'a'), (2, 2, 'b')")
+        pipeline.execute(
+            "ALTER TABLE s1.t REPLICA IDENTITY FULL",
+            "ALTER TABLE s1.t DROP CONSTRAINT t_pkey",
+            "INSERT INTO s1.t VALUES (1, 1, 'a')",
+            "DELETE FROM ONLY s1.t WHERE ctid = (SELECT min(ctid) FROM s1.t WHERE id = 1)",
+            "ALTER TABLE s1.t ADD CONSTRAINT key1 PRIMARY KEY (id)",
+            "INSERT INTO s1.t VALUES (3, 3, 'c')",
+            "UPDATE s1.t SET n = 9 WHERE id = 1",
+            "ALTER TABLE s1.t DROP big, ADD big text",
+        )
+        for _ in range(runs):
+            capture.run()
+        capture.backfills()
+        pipeline.execute("INSERT INTO s1.t VALUES (4, 4, 'd')", "UPDATE s1.t SET big = 'e' WHERE id = 1")
+        capture.run()
+        capture.backfills()
+        assert capture.run_and_judge(TABLE).word == "equal"
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_column_replaced_behind_the_first_changes_of_a_created_table_is_another_column(
+    runs: int, make_pipeline: MakePipeline
+) -> None:
+    """Of the table the ledger has nothing while the trigger's message is read."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, True, "CREATE TABLE s1.t (id int PRIMARY KEY)")
+        create = ("CREATE TABLE s1.u (id int PRIMARY KEY, n int, big text)", "INSERT INTO s1.u VALUES (1, 1, 'a')")
+        pipeline.execute(*create, "ALTER TABLE s1.u DROP big, ADD big text")
+        pipeline.drain()
+        for _ in range(runs):
+            capture.run()
+        capture.backfills()
+        pipeline.execute("INSERT INTO s1.u VALUES (4, 4, 'd')", "UPDATE s1.u SET big = 'e' WHERE id = 1")
+        assert capture.run_and_judge("s1.u").word == "equal"

@@ -267,9 +267,11 @@ class Schemas:
         that another table has to take. And the readers' versions that the stream has passed without a change."""
         unseen: list[TableSchema | ToldShape] = []
         for oid in self._told.pending(end_lsn):
-            table = self._kept.captured(oid)
-            latest = None if table is None else self._latest_of(table)
             known = self._catalog.tables.get(oid)
+            table = self._kept.captured(oid)
+            if table is None and known is not None and known.table in self._met:
+                table = known.table  # it began in this drain
+            latest = None if table is None else self._latest_of(table)
             if table is None or latest is None or latest.relation_oid != oid or known is None:
                 continue  # What has no version yet begins with its first change.
             captured = self._told.unseen(known, latest)
