@@ -149,6 +149,7 @@ THOROUGH: Final = tuple(
         "capture",
         "definitions",
         "golden",
+        "lake",
         "ledger",
         "maintenance",
         "object_store",
