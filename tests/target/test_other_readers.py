@@ -36,6 +36,7 @@ READERS = (
     "deltalake==1.6.6",
     "pyarrow",
     "numpy",
+    "msgspec",  # of the library itself
 )
 COLUMNS = {
     "id": "bigint",
