@@ -68,7 +68,7 @@ class LargeTable:
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     def fill(self, spark: SparkSession) -> None:
-        """All rows, the first of which is merged."""
+        """Merge the first row, which makes the table, and have Spark append the others."""
         applied(spark, self.next_plan([0], op="insert"))
         digits = F.md5(F.col("id").cast("string"))
         cuts = [digits.substr(at, length) for at, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]

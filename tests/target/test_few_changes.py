@@ -96,7 +96,7 @@ def test_random_changes_come_to_what_the_model_says(
     monkeypatch.setattr(small_files, "MOST", most)
     if most > 1:
         monkeypatch.setattr(target_rows, "BY_ONE_BYTES", 0)
-        monkeypatch.setattr(target_rows, "PIECE_ROWS", 1)
+        monkeypatch.setattr(target_rows, "PIECE_BYTES", 1)
     played = [(lake.table(table_schema(f"t{seed}", TEXTS)), random.Random(seed)) for seed in range(10)]
     states: list[dict[Key, Row]] = [{} for _ in played]
     histories: list[list[tuple[str, Row]]] = [[] for _ in played]

@@ -1,7 +1,8 @@
 """Plays the tests of PostgreSQL's logical decoding, scripts and isolation specifications, without their own slots.
 
-The tests read their changes from slots of the plugin test_decoding, which a server need not have. What calls a function
-of slots or of replication origins is left out and counted: where it failed, it would undo what stands beside it.
+The tests read their changes from slots of the plugin test_decoding, which a server need not have. A statement that
+calls a function of slots or of replication origins is left out and counted, since its error would undo the
+transaction around it.
 """
 
 from __future__ import annotations

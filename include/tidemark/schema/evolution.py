@@ -215,7 +215,7 @@ def compare_fingerprints(
     if old.relation_oid != new.relation_oid:
         return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
     if told:
-        # A rewrite by ALTER is told. Whether all leaves were truncated through their root, the stream says.
+        # The trigger reports a rewrite by ALTER. The stream shows whether TRUNCATE of the root emptied all leaves.
         has_rewritten_leaves = bool(old.partitions or new.partitions) and not _by_one_command(old, new)
         return [
             *_read_otherwise(old, new),

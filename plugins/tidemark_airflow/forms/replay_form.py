@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STEPS: Final = {
     "as_of": "As of a moment: into tables of their own, beside the live ones",
-    "rebuild": "From history: put what it says in the place of all that current holds",
+    "rebuild": "From history: replace all rows of current by what history says",
     "staged": "From staging: apply what it still holds once more, into new tables that take the place of the live ones",
 }
 

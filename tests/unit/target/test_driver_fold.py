@@ -133,7 +133,7 @@ def test_random_changes_come_to_what_the_model_says(
     as large ones are: in pieces of their row groups, and beside each other."""
     if seed % 3 == 0:
         current.group_rows = 100
-        monkeypatch.setattr(target_rows, "PIECE_ROWS", 1)
+        monkeypatch.setattr(target_rows, "PIECE_BYTES", 1)
         monkeypatch.setattr(target_rows, "BY_ONE_BYTES", 0)
     rng, state = random.Random(seed), dict[Key, Row]()
     for step in range(6):

@@ -59,8 +59,8 @@ def join(
 
 
 def judged_above(ledger: Ledger, lsn: Lsn) -> set[str]:
-    """The tables of which a join was judged behind this position: the look that it left may be younger than changes
-    that come from there on."""
+    """The tables whose join was judged above this position. The reading of the catalogue that the join left may be
+    younger than changes above the position."""
     listed = 'SELECT "table" FROM tidemark.tables WHERE pipeline = %s AND joined_lsn > %s'
     return {table for (table,) in ledger.execute(listed, (ledger.pipeline, lsn))}
 

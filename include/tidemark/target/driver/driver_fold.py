@@ -34,7 +34,7 @@ from tidemark.target.driver.target_rows import FoundRows, TargetRows
 from tidemark.target.merge_choice import MAX_WALKED, Declined
 
 MAX_FILLED_BYTES: Final = 64 * 2**20  # of values that were not sent, filled into every change that lacks them
-MAX_REPLACED: Final = 2_000_000  # rows of current
+MAX_REPLACED: Final = 1_000_000  # rows of current
 
 # Rows of a file of current, by their numbers.
 Replaced = tuple[DataFile, Sequence[int]]

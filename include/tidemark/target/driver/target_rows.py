@@ -35,9 +35,10 @@ MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
 
 MAX_COLUMN_BYTES: Final = 256 * 2**20  # of columns that are read of all rows of a row group, decoded
 
-# What is read of a file's key at once.
-PIECE_ROWS: Final = 500_000
+# What each reader reads of a file's key, and decodes of it, at once.
 BUFFER_BYTES: Final = 8 * 2**20
+PIECE_BYTES: Final = 64 * 2**20
+PIECE_ROWS: Final = 100_000
 # Files of together more bytes are read by several threads.
 BY_ONE_BYTES: Final = 32 * 2**20
 # Texts that are sorted, to find row groups between whose bounds one lies.
@@ -252,13 +253,14 @@ class TargetRows:
     def _pieces(self, parquet: pq.ParquetFile, sought: SoughtKeys) -> Iterator[tuple[int, list[pa.ChunkedArray]]]:
         """The key's columns of the row groups that may have one of the keys, piece by piece, since a row group may be
         of any size, each with the number of its first row in the file."""
-        at_once, ends = max(PIECE_ROWS, len(sought)), 0  # for each piece the keys that are sought are hashed anew
+        ends = 0
         for group in range(parquet.num_row_groups):
             begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
             low, high = _bounds_of(parquet.metadata, group, self.key)
             if not sought.may_be_in(low.get, high.get, self.key):
                 continue
             self._count(parquet, group)
+            at_once = _rows_at_once(ends - begins, bytes_of(parquet.metadata, self.key, group), len(sought))
             for piece in parquet.iter_batches(at_once, row_groups=[group], columns=list(self.key)):
                 read = pa.Table.from_batches([piece])
                 yield begins, [self._column(read, name) for name in self.key]
@@ -393,6 +395,12 @@ class TargetRows:
                     picked = read.take(pa.array(within, pa.int64()))
                     pieces.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
         return pa.concat_tables(pieces)
+
+
+def _rows_at_once(rows: int, size: int, sought: int) -> int:
+    """Of a row group of so many rows, whose keys have this size. For each piece the keys that are sought are hashed
+    anew, so for many of them the pieces have more rows, as far as they fit in memory."""
+    return max(1, min(max(PIECE_ROWS, 5 * sought), PIECE_BYTES * rows // max(1, size)))
 
 
 def _bounds_of(footer: pq.FileMetaData, group: int, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
