@@ -9,7 +9,7 @@ that they concern.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -18,6 +18,13 @@ from tidemark.capture.definitions.column_guarding import Withheld
 from tidemark.capture.definitions.marks import marks_of, withheld_marks
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, nested_as_text, numbered
 from tidemark.capture.definitions.told_definitions import ToldDefinitions
+from tidemark.capture.definitions.version_differences import (
+    another_shape,
+    differences_since,
+    in_doubt,
+    next_number,
+    with_gone_columns,
+)
 from tidemark.config import TableRule
 from tidemark.formats.manifest import TableMark
 from tidemark.lsn import Lsn
@@ -190,7 +197,10 @@ class Schemas:
             if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
                 self._go_on_as(another, relation.table)
                 return self.schema_for(sent)
-            since = [*_since(latest, ahead, schema, dropped), *([] if latest is None else _in_doubt(latest, schema))]
+            since = [
+                *differences_since(latest, ahead, schema, dropped),
+                *([] if latest is None else in_doubt(latest, schema)),
+            ]
             differences += self._since_merged(schema, since, dropped)
             differences += self._older_values(schema, ahead if latest is None else [latest])
             differences += others
@@ -259,7 +269,7 @@ class Schemas:
         dropped = {c.name for c in (latest or schema).columns if c.attnum not in prints}
         again = name_taken_by_key(self._older.get(schema.table, []), schema)
         reason = reshaped([*another_shape(latest, ahead, schema, dropped), *again])
-        differences = [*_since(latest, ahead, schema, dropped), *again]
+        differences = [*differences_since(latest, ahead, schema, dropped), *again]
         return [*differences, *self._older_values(schema, ahead if latest is None else [latest], prints)], reason
 
     def told_unseen(self, end_lsn: Lsn) -> list[TableSchema | ToldShape]:
@@ -312,7 +322,7 @@ class Schemas:
         if max(gone, default=0) <= max(latest.published, default=0):
             return latest
         ahead = self._ahead_of(latest.table, latest)
-        if not _with_gone(latest, ahead, gone):
+        if not with_gone_columns(latest, ahead, gone):
             return latest
         last = structs.replace(latest, version=self._number_of(latest, latest, ahead, gone))
         self._older.setdefault(last.table, []).append(last)
@@ -323,10 +333,10 @@ class Schemas:
     ) -> int:
         """The number of a shape that the stream brings anew. Readers' versions with columns that are gone by now are
         the stream's too, from before it."""
-        passed = _with_gone(shape, ahead, gone)
+        passed = with_gone_columns(shape, ahead, gone)
         behind = [version for version in ahead if not passed or version.version > passed[-1].version]
         self._passed += passed
-        return _number(shape, passed[-1] if passed else latest, behind)
+        return next_number(shape, passed[-1] if passed else latest, behind)
 
     def _gone_from(self, shape: TableSchema) -> set[int]:
         """The numbers of columns that are dropped as the catalogue has it, and that the shape does not have."""
@@ -361,7 +371,7 @@ class Schemas:
             names = ", ".join(f'"{column.name}"' for column in added)
             reason = f"column {names} was added beside other changes, and no change of a row shows how"
             return marks_of(captured.table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
-        schema = structs.replace(shape, version=_number(shape, latest, ahead))
+        schema = structs.replace(shape, version=next_number(shape, latest, ahead))
         self._older.setdefault(schema.table, []).append(schema)
         return self._noted(schema, [*self._older_values(schema, [before]), *self._numbers_given_again(schema)])
 
@@ -563,53 +573,3 @@ class Schemas:
         """Asked anew at every RELATION message with a new shape, which are few: readers come and go beside the
         drain."""
         return [v for v in self._ahead(str(table)) if latest is None or v.version > latest.version]
-
-
-def _with_gone(shape: TableSchema, ahead: list[TableSchema], gone: Collection[int]) -> list[TableSchema]:
-    """The readers' versions with columns that are gone by now, oldest first."""
-    return [
-        version
-        for version in ahead
-        if version.relation_oid == shape.relation_oid and not {c.attnum for c in version.columns}.isdisjoint(gone)
-    ]
-
-
-def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
-    """The number of a shape that the stream brings anew: a reader's, where one saw it first, or else the next."""
-    read_version = next((version for version in ahead if version.same_shape(shape)), None)
-    if read_version is not None:
-        return read_version.version
-    return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
-
-
-def _since(
-    latest: TableSchema | None, ahead: list[TableSchema], schema: TableSchema, dropped: Collection[str]
-) -> list[Difference]:
-    """What changed since the stream's last version. If it brought none, a reader's stands for it, unless the stream
-    is only behind what that reader saw."""
-    if latest is not None:
-        return compare_schemas(latest, schema, dropped)
-    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(schema, ahead[-1])):
-        return []
-    return compare_schemas(ahead[-1], schema, dropped)
-
-
-def another_shape(
-    latest: TableSchema | None, ahead: Sequence[TableSchema], schema: TableSchema, dropped: Collection[str] = ()
-) -> list[Difference]:
-    """What keeps the shape out of a target that was made by the stream's last version or, where it brought none, by the
-    first that a reader saw; of that one the stream may only be behind, as where it has a wider type."""
-    if latest is not None:
-        return [*_in_doubt(latest, schema), *compare_schemas(latest, schema, dropped)]
-    if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0])):
-        return []
-    return compare_schemas(ahead[0], schema, dropped)
-
-
-def _in_doubt(latest: TableSchema, schema: TableSchema) -> list[Difference]:
-    """Where a message can be read in more than one way none is taken: its changes have names alone, and neither what is
-    before them nor what is behind them goes into one table with them."""
-    if latest.relation_oid != schema.relation_oid or bool(latest.published) == bool(schema.published):
-        return []
-    reason = "columns were dropped beside others that came, and which of them some changes have is not certain"
-    return [Difference(Verdict.RESHAPE, reason)]

@@ -22,8 +22,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tidemark.capture.definitions.relation_versions import ToldShape, another_shape
+from tidemark.capture.definitions.relation_versions import ToldShape
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape
+from tidemark.capture.definitions.version_differences import another_shape
 from tidemark.capture.table_identities import Places
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
