@@ -53,10 +53,13 @@ def key_added(t: AlteredTable) -> Statements:
 
 
 def key_on_other_columns(t: AlteredTable) -> Statements:
-    others = [c for c in t.free("int", "bigint", "text", "varchar") if c.fills == "dml" and c.name != "big"]
+    texts, numbers = ("text", "varchar"), ("int", "integer", "bigint")
+    is_number = bool(t.key) and t.column(t.key[0]).family in numbers
+    families = ("int", "bigint", *texts) if is_number else texts
+    others = [c for c in t.free(*families) if c.fills == "dml" and c.name != "big"]
     if t.key and others and t.can_update:
         other, old = t.random.choice(others), t.key
-        value = f"{old[0]}::text" if other.family in ("text", "varchar") else old[0]
+        value = f"{old[0]}::text" if other.family in texts else old[0]
         yield f"UPDATE {t.only} SET {other.name} = {value}"
         yield _drop_key(t)
         yield from _add_key(t, (*old, other.name) if t.is_partitioned or t.random.random() < 0.5 else (other.name,))

@@ -323,18 +323,29 @@ def _evidence(ledger: Ledger, touches: Sequence[TouchedTable]) -> list[TouchedTa
 def _followed(shapes: _Shapes, touches: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
     """The versions that the plan's files follow, the target's last. That is the newest number, unless a reader was
     ahead of the stream: its version, which no change follows yet, then has a lower number than what the stream brought
-    meanwhile, and more columns, or wider ones. One that has changes is the shape from before a column was dropped. A
-    chunk without rows has no file: if there is none at all, it is the newest that anybody knows."""
+    meanwhile, and more columns, or wider ones. One that has changes, or a column that the stream had and has no more,
+    is the shape from before a column was dropped. A chunk without rows has no file: if there is none at all, it is the
+    newest that anybody knows."""
     numbers = {file.schema_version for touched in touches for file in touched.files}
     numbers |= {file.schema_version for touched in touches for claim in touched.claims for file in claim.files}
     followed = [version for version in shapes.versions if version.version in numbers]
     for version in followed[:-1]:
-        if version.version in shapes.streamed:
+        if version.version in shapes.streamed or _has_dropped(version, followed[-1], shapes):
             continue
         if _only_adds(followed[-1], version) and not _only_adds(version, followed[-1]):
             followed.remove(version)
             followed.append(version)
     return tuple(followed or shapes.versions[-1:])
+
+
+def _has_dropped(version: TableSchema, last: TableSchema, shapes: _Shapes) -> bool:
+    """Whether the version has a column, by its number, that the stream brought before the last version and not with
+    it."""
+    if not version.matches_by_number(last):
+        return False
+    brought = (v for v in shapes.versions if v.version in shapes.streamed and v.version < last.version)
+    had = {number for v in brought if v.matches_by_number(last) for number in v.published}
+    return not had.isdisjoint({column.attnum for column in version.columns} - {*last.published})
 
 
 def _only_adds(old: TableSchema, new: TableSchema) -> bool:

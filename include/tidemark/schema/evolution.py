@@ -255,9 +255,8 @@ def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSch
             verdict = Verdict.FOLLOWED if _has_numbers(streamed(), new) else Verdict.NEEDS_BACKFILL
             reason = f'column "{old_column.name}" was renamed to "{column.name}"'
             differences.append(Difference(verdict, reason))
-        elif _reads_otherwise(old_column, column):
-            reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
-            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, (attnum,)))
+        if old_column is not None and _reads_otherwise(old_column, column):
+            differences.append(_altered_type(column))
     return differences
 
 
@@ -265,15 +264,16 @@ def _read_otherwise(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     """Columns whose stored values read otherwise, though nobody wrote them."""
     before = {column.attnum: column for column in old.columns}
     return [
-        Difference(
-            Verdict.NEEDS_BACKFILL,
-            f'the type of column "{column.name}" was altered, and older rows read as something else',
-            (column.attnum,),
-        )
+        _altered_type(column)
         for column in new.columns
         if (column.attnum not in before and SPELLED_SINCE in column.spelling)
         or (column.attnum in before and _reads_otherwise(before[column.attnum], column))
     ]
+
+
+def _altered_type(column: ColumnPrint) -> Difference:
+    reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
+    return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
 
 
 def _has_numbers(shape: TableSchema | None, of: Fingerprint) -> bool:
