@@ -53,7 +53,9 @@ class HealthOperator(PipelineOperator):
         failed = self._failed(context) if self.decides else []
         if failed:
             said = f"{listed(failed)} failed: see there"
-            raise AirflowFailException(f"{said}. {health.line}" if health.worst else f"{self.config.pipeline}: {said}")
+            # Warnings are in the log above. That the pipeline is new, for one, explains no failure.
+            is_red = health.worst == "red"
+            raise AirflowFailException(f"{said}. {health.line}" if is_red else f"{self.config.pipeline}: {said}")
         if health.worst == "red" and self.decides and self.config.alerts.health == "red":
             raise AirflowFailException(health.line)
         if health.worst:
