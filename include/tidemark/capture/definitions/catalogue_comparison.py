@@ -64,8 +64,8 @@ from tidemark.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a manifest says of definitions: those that no change of the batch shows, the looks that the ledger does not
-    have yet, by table, and the marks."""
+    """The part of a batch's manifest about definitions: versions that no change of the batch has, fingerprints by table
+    that the ledger does not have yet, and marks."""
 
     shapes: tuple[TableSchema, ...]
     fingerprints: dict[str, Fingerprint]
@@ -73,7 +73,7 @@ class Said:
 
 
 class Looking:
-    """One drain's, under the lease `slot`: until it ends, no table joins and none leaves."""
+    """The comparison of one drain, which holds the lease `slot`: meanwhile no table joins the pipeline or leaves it."""
 
     def __init__(
         self,
@@ -152,8 +152,8 @@ class Looking:
         )
 
     def replay(self, asked: Collection[str]) -> None:
-        """Have these tables built anew from the heartbeat on. What this run's look at them shows is for the next run,
-        whose look is one at the new ones."""
+        """Build these tables anew from the heartbeat on. Their fingerprints of this run are dropped; the next run reads
+        those of the new tables."""
         catalogue = self.schemas.catalog
         self._reshaping.replay(table for table in catalogue.tables.values() if str(table.table) in asked)
         self._leave_to_others()
@@ -165,7 +165,7 @@ class Looking:
         self._marks = tuple(mark for mark in self._marks if mark.table not in held)
 
     def note(self, block: DecodedBlock) -> None:
-        """What a block of the stream says of what the look saw."""
+        """Collect from a block of the stream what the comparison needs: truncates, and keys with NULL."""
         self._truncates.note(block)
         for change in block.changes:
             if change.counts.get("truncate"):
@@ -176,8 +176,8 @@ class Looking:
                 self._key_came_later.add(change.schema.table)
 
     def at_end_of_batch(self, end_lsn: Lsn) -> list[TableSchema]:
-        """Returns the definitions that the trigger told in the batch and no change shows: no later drain meets its
-        messages again."""
+        """Return the versions that only the event trigger defined in this batch. No later drain reads its messages
+        again."""
         versions = []
         for told in self.schemas.told_unseen(end_lsn):
             if isinstance(told, TableSchema):
@@ -187,8 +187,8 @@ class Looking:
         return versions
 
     def at_heartbeat(self) -> list[TableSchema]:
-        """The batch that ends now is the first that has all that the look saw. Returns the definitions with new columns
-        that no change shows."""
+        """Decide what waited until every change before this run's reading is staged. Returns versions with new columns
+        that no change has yet."""
         self._compare_with_told()
         for captured in self.schemas.catalog.tables.values():
             if captured.table in self._key_came_later:
@@ -204,7 +204,8 @@ class Looking:
         return [one for one in unseen if isinstance(one, TableSchema)]
 
     def _compare_with_told(self) -> None:
-        """Where the look shows what was not told, the trigger missed something: what the catalogue says counts."""
+        """Where the catalogue shows more than the trigger wrote, the trigger missed a change: the catalogue's
+        differences count."""
         for table, marks in self._if_missed.items():
             look = self._fingerprints[table]
             if self.told.agrees(self._before[table], look, self._streamed_before.get(table)):
@@ -215,8 +216,8 @@ class Looking:
                 self.told.doubt(look.relation_oid)
 
     def _with_more_columns(self, before: Mapping[str, Fingerprint]) -> frozenset[str]:
-        """The tables that got columns since the look before. Their looks wait for the heartbeat: a run that ends
-        earlier leaves it to the next one to see that no change shows them."""
+        """The tables that have more columns than in the previous reading. Their fingerprints wait for the heartbeat, so
+        that after an early end the next run still detects that no change has the columns."""
         return frozenset(
             table
             for table, look in self._fingerprints.items()
@@ -226,7 +227,7 @@ class Looking:
         )
 
     def said_by(self, staged: WrittenBatch, *, at_heartbeat: bool) -> Said:
-        """What the manifest of this batch says; `at_heartbeat`: that of the run's last one."""
+        """The part of this batch's manifest about definitions; `at_heartbeat` for the last batch of the run."""
         of_partitions, with_partition = self.partitions.take()
         marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions, *self._truncates.take_refilled()]
         changed = self._changed | (with_partition - self._held)
@@ -249,31 +250,32 @@ class Looking:
         return Said(tuple(shapes), looks, tuple(marks))
 
     def _key_error(self, table: TableName, unfit: Collection[str]) -> TidemarkError:
-        """Under FULL identity a key holds for rows from before it too, which may have NULL: they fit into no table."""
+        """The error of a table whose rows have NULL in its key. Under FULL identity the stream uses a new key for rows
+        from before it."""
         if table in self._key_came_later:
             return SchemaNotFollowed(table=table, difference=KEY_CAME_LATER)
         return key_error(table, unfit, sorted(self._key_null.get(table, ())))
 
     def _doubted(self, looks: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
-        """The looks that do not go on with the trigger's word, which missed something behind them."""
+        """Fingerprints, without the trigger's transaction, of tables for which the trigger missed a change."""
         known = {**self._before, **looks}
         doubted = {t: look for t, look in known.items() if look.told and self.told.is_doubted(look.relation_oid)}
         return {table: structs.replace(look, told=0) for table, look in doubted.items()}
 
     def registered(self) -> None:
-        """The manifest is registered: none behind it says the same again."""
+        """Called when the manifest is registered: later manifests do not repeat its marks and fingerprints."""
         self._marks, self._changed = (), frozenset()
 
     def staged_all(self, end: WalPoint) -> None:
-        """The heartbeat is registered: the look is older than all that is not staged."""
+        """Called when the heartbeat is registered: this reading is now older than every change that is not staged."""
         self._guarding.staged_all()
         for table in self._whole_in_stream():
             joins.clear_existing_rows(self._ledger, table, end)
 
     def _whole_in_stream(self) -> list[str]:
-        """The tables that were created in the stream of this drain, and of which it has all rows: the trigger told each
-        from its creation on, and the publication has had it since, as an earlier look at another table shows. Those
-        that this drain marked for more are not among them."""
+        """The tables that were created in this drain's stream and have all their rows in it. The trigger followed each
+        from its creation on, and an earlier fingerprint proves that the publication has published the table since.
+        Tables that this drain marked are left out."""
         since = self.told.since if self._before_is_staged else 0
         earlier = [look for look in self._before.values() if since and look.told == since]
         left = self._reshaping.left | self._marked
@@ -289,17 +291,17 @@ class Looking:
 
     @property
     def looks(self) -> Mapping[str, Fingerprint]:
-        """The look at each table."""
+        """The fingerprint of each table."""
         return self._fingerprints
 
     def kept_looks(self) -> dict[str, Fingerprint]:
-        """The look at each table but those that are kept as another one by now, or are to be looked at again: that of a
-        table that was bare was compared with nothing, and the stream may have given it an older shape since."""
+        """The fingerprints that the next comparison may use. Left out are tables that are kept as another one by now,
+        and tables that had no shape yet: the stream may have given them an older one since."""
         left = self._reshaping.left | set(filter(self.schemas.has_met, self._bare))
         return {table: look for table, look in self._fingerprints.items() if table not in left}
 
     def look_again(self, table: str) -> Fingerprint | None:
-        """One table's fingerprint now, None if it is no longer captured."""
+        """The current fingerprint of one table; None if it is not captured any more."""
         relation = self._places.relation_of(TableName.parse(table))
         if relation is None:
             return None
@@ -312,15 +314,15 @@ class Looking:
     # --- as which table a relation is kept ----------------------------------------------------------------------------
 
     def _kept_as(self, oid: int, called: TableName) -> TableName | None:
-        """The table that a relation is kept as; none where its errors keep it out of the capture, nor of a partition,
-        whose changes come by itself where its root is not published so: its older rows would be in no backfill."""
+        """The captured table of a relation; None if its errors keep it out of the capture. Also None for a partition
+        that is published by itself: no backfill would read its older rows."""
         if self._captured_as(oid) is None and self._is_partition(oid):
             return None
         table = self._places.of(oid, called)
         return None if str(table) in self._passed_over else table
 
     def _is_partition(self, oid: int) -> bool:
-        """Most that are asked about are old ones, whose definition comes before their changes as their root's."""
+        """Whether the relation is a partition. The list is read once and again only for a relation that is not in it."""
         if not self._are_partitions:
             self._are_partitions = dict.fromkeys(catalog.partitions(self._source), True)
         if oid not in self._are_partitions:
@@ -349,14 +351,16 @@ class Looking:
         return Catalog({table.relation_oid: table for table in kept}, types, seen_below)
 
     def _lost_numbers(self) -> Callable[[str], frozenset[int]]:
-        """Of a source that never lost anything of what was staged, no table is asked about."""
+        """A function to the lost column numbers of a table; it reads nothing if the source never lost WAL that was
+        staged."""
         left = generation.lost_parts(self._ledger)
         return lambda table: schema_versions.lost_numbers(self._ledger, table, left) if left else frozenset()
 
     def _read_fingerprints(
         self, rows: Mapping[str, TableRow], before: Mapping[str, Fingerprint]
     ) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
-        """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
+        """This run's fingerprints, the tables for which they differ from the ledger's, the marks that follow (R11), and
+        the truncates to prove."""
         looked_at = [
             t
             for t in self.schemas.catalog.tables.values()
@@ -404,9 +408,9 @@ class Looking:
         return fingerprints, changed - truncates.held - pending, tuple(marks), truncates
 
     def _gone(self, rows: Mapping[str, TableRow], missing: Collection[str]) -> list[str]:
-        """Those of them that were dropped. Preflight has already taken a dropped table for "no longer captured". The
-        file still names it, as it does not name a table taken out by choice. Said once: the mark stays until the table
-        is back. Where another one has its name, that one is captured, and nothing of this one is missing."""
+        """The tables among `missing` that were dropped at the source, although the pipeline file still names them.
+        Reported once: the mark stays until the table is back. A table is left out if another one has its name, because
+        that one is captured."""
         at_source = {str(t.table) for t in self.schemas.catalog.tables.values()}
         return sorted(
             table
@@ -418,7 +422,7 @@ class Looking:
         )
 
     def _has_key_too_early(self, table: catalog.CapturedTable) -> bool:
-        """Whether the stream has a root's key for the key, and the catalogue says that it is not valid."""
+        """Whether the stream uses a root's primary key that the catalogue has as not valid yet."""
         if table.kind != "p" or table.identity != "default" or table.key:
             return False
         latest = self.schemas.streamed(str(table.table))
@@ -426,14 +430,14 @@ class Looking:
 
 
 def _seen_below(conn: psycopg.Connection[Any]) -> int:
-    """Every transaction with a lower 64-bit id has ended."""
+    """A 64-bit transaction id. Every transaction with a lower id has ended."""
     row = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone()
     assert row is not None
     return int(row[0])
 
 
 def _next_xid(conn: psycopg.Connection[Any]) -> int:
-    """A 64-bit transaction id of about now, beside which the stream's 32 bits are widened."""
+    """The next 64-bit transaction id at the source. The 32-bit ids of the stream are widened with it."""
     row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
     assert row is not None
     return int(row[0])

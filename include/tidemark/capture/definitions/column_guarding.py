@@ -40,12 +40,12 @@ VISIBLE_WITHIN_S: Final = 10.0
 
 
 class Withheld(Exception):
-    """Nothing of the table's changes may be staged, for the reason given. Internal: the drain passes it over."""
+    """None of the table's changes may be staged, for the given reason. Internal: the drain passes over the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardBook:
-    """The guards of one pipeline in the ledger, for the server that the source is now."""
+    """The masked and left-out columns of one pipeline in the ledger, for the server that is the source now."""
 
     config: PipelineConfig
     ledger: Ledger
@@ -55,8 +55,8 @@ class GuardBook:
         return ledger_guards.all_of(self.ledger, self.server.system_identifier)
 
     def bind(self, oid: int, table: TableName, rows: Rows, before: Guards) -> dict[int, Guard]:
-        """Bind what the file says to the columns of a look, and keep it. A table that the file does not name keeps what
-        it has."""
+        """Assign the masks of the file to the columns of a reading, and record them. A table that the file does not
+        name keeps its masks."""
         rule = self.config.rule(table)
         if rule is None or guards.bind(before, str(table), rows, rule) == before:
             return dict(before)
@@ -82,7 +82,7 @@ class GuardBook:
         )
 
     def applied(self, captured: CapturedTable) -> CapturedTable:
-        """A table that nobody can alter meanwhile, with its rule by its columns' guards. Raises Withheld."""
+        """A table that nobody can alter meanwhile, with its rule in the names of its guarded columns. Raises Withheld."""
         oid, table = captured.relation_oid, captured.name
         rows = {column.attnum: (column.name, column.xmin) for column in captured.columns}
         stored = self.stored().get(oid)
@@ -99,7 +99,7 @@ def _hiding(rule: TableRule, hidden: Hidden) -> TableRule:
 
 
 def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...], rows: Rows, bound: Guards) -> None:
-    """Raises Withheld if the table's own entry masks or leaves out a column that it does not have."""
+    """Raises Withheld if the table's own entry masks or leaves out a column that the table does not have."""
     missing = guards.unfit(config.guarded_by_name(table), str(table), names, rows, bound)
     if missing:
         raise Withheld(f"the file masks or leaves out {', '.join(missing)}, which it does not have")
@@ -108,8 +108,8 @@ def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...]
 def guard_findings(
     config: PipelineConfig, stored: Mapping[int, GuardedColumns], now: ColumnNames
 ) -> tuple[set[tuple[TableName, str]], list[Finding]]:
-    """What preflight says of columns that are guarded by another name: the entries that are followed so, and a finding
-    for each table. Nothing is written."""
+    """Preflight's findings for guarded columns that have another name now: the entries of the file that are followed
+    under that name, and a finding per table. Writes nothing."""
     followed: set[tuple[TableName, str]] = set()
     findings = []
     for oid, (table, rows) in now.tables.items():
@@ -136,8 +136,8 @@ def guard_findings(
 
 
 def look_first(book: GuardBook, source: psycopg.Connection[Any], matched: Matching) -> None:
-    """Look at the columns of tables with masks before they can be in the stream: what is renamed from here on is
-    seen."""
+    """Record the columns of tables with masks before their changes can be in the stream. Later renames are then
+    detected."""
     stored = book.stored()
     new = [t.relation.oid for t in matched.tables if guards.guards(t.rule) and t.relation.oid not in stored]
     now = column_names.read(source, new)
@@ -147,7 +147,7 @@ def look_first(book: GuardBook, source: psycopg.Connection[Any], matched: Matchi
 
 
 class Guarding:
-    """One drain's answers. `captured` are the tables that the file names now, by OID."""
+    """The masks of one drain. `captured` are the tables that the pipeline file names now, by OID."""
 
     def __init__(self, book: GuardBook, source: psycopg.Connection[Any], captured: dict[int, TableName]) -> None:
         self._book = book
@@ -162,13 +162,13 @@ class Guarding:
             self._known[oid] = book.bind(oid, table, rows, self._known.get(oid, {}))
 
     def applied(self, table: CapturedTable) -> CapturedTable:
-        """The table with its rule in the names that the catalogue has now."""
+        """The table with its rule in the column names that the catalogue has now."""
         columns = [(column.attnum, column.name) for column in table.columns]
         bound = self._known.get(table.relation_oid, {})
         return dataclasses.replace(table, rule=_hiding(table.rule, guards.in_names(table.rule, columns, bound)))
 
     def place(self, relation: RelationMessage, rule: TableRule) -> TableRule:
-        """The rule in the names of a RELATION message. Raises Withheld, or ShapeUnsettled."""
+        """The rule in the column names of a RELATION message. Raises Withheld or ShapeUnsettled."""
         oid, table = relation.relation_oid, relation.table
         if not guards.guards(rule) and not self._known.get(oid):
             return rule
@@ -203,8 +203,8 @@ class Guarding:
         return (None if first is None else first[1]), self._look_after(oid, xid).tables.get(oid)
 
     def _look_after(self, oid: int, xid: int) -> ColumnNames:
-        """A look that has seen the transaction. It is in the stream, so it is committed; visible it is as soon as no
-        synchronous standby keeps it waiting."""
+        """A reading of the columns that contains the transaction. The transaction is in the stream, so it is committed.
+        It becomes visible once no synchronous standby delays it."""
         ends_at = time.monotonic() + VISIBLE_WITHIN_S
         while oid not in self._latest.tables or not self._latest.snapshot.sees(xid):
             self._latest = column_names.read(self._source, {oid, *self._first.tables, *self._known})
@@ -216,7 +216,8 @@ class Guarding:
         return self._latest
 
     def staged_all(self) -> None:
-        """Everything that the first look saw is staged: that look is older than all that is not staged."""
+        """Called when every change before the first reading is staged: the ledger keeps that reading for the next
+        drain."""
         for oid, (table, _) in self._first.tables.items():
             loaded = self._stored[oid].guards if oid in self._stored else {}
             self._book.keep_columns(oid, table, self._first, loaded)

@@ -35,8 +35,8 @@ KINDS: Final = frozenset(error.__name__ for _, error in _STOPS.values())
 
 
 def hold(ledger: Ledger, config: PipelineConfig) -> list[str]:
-    """Park every table whose next merge would follow a change that it may not follow, and let those go on that may by
-    now; which were parked."""
+    """Park every table whose next merge would follow a change that `evolve` forbids, and unpark those that may go on
+    now. Returns the parked tables."""
     held = []
     names = relation_ids.names(ledger)
     for row in tables.all_of(ledger):
@@ -54,8 +54,8 @@ def hold(ledger: Ledger, config: PipelineConfig) -> list[str]:
 def allowed(
     ledger: Ledger, config: PipelineConfig, todo: Mapping[str, Sequence[TouchedTable]]
 ) -> dict[str, Sequence[TouchedTable]]:
-    """What is about to be planned without the tables that `hold` parks: another run may have staged a change of a
-    definition since it looked."""
+    """The planned tables without those that `hold` parks: another run may have staged a change of a definition
+    meanwhile."""
     names = relation_ids.names(ledger)
     return {
         table: touches
@@ -90,7 +90,8 @@ def _is_stopped(ledger: Ledger, table: str, touches: Sequence[TouchedTable], mod
 
 
 def _differences(base: TableSchema, coming: Iterable[TableSchema]) -> str:
-    """From the target's definition to the last one, which a person is asked for as a whole."""
+    """The differences between the target's definition and the last one, as one text: a person decides about all of
+    them."""
     last = list(coming)[-1]
     gone = [column.name for column in base.columns if base.column_in(last, column) is None]
     return "; ".join(dict.fromkeys(one.reason for one in compare_schemas(base, last, gone))) or "it came back as it was"

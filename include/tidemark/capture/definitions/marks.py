@@ -25,7 +25,7 @@ KEY_CAME_LATER: Final = "rows from before it had its key have NULL in columns of
 
 
 def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableMark]:
-    """One mark at most per verdict; what is followed leaves none."""
+    """The marks of these differences, at most one per verdict. Differences that are followed leave none."""
     collected = list(differences)
     marks = []
     if reason := reasons(collected, *STOPS):
@@ -45,7 +45,7 @@ def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableM
 
 
 def key_error(table: TableName, unfit: Iterable[str], null: Collection[str]) -> TidemarkError:
-    """Of a table whose key has values that do not fit in some columns, NULL in those that are `null`."""
+    """The error of a table whose key has values that do not fit in some columns, or NULL in the columns `null`."""
     if null:
         return KeyValueMissing(table=table, columns=", ".join(null))
     return KeyValueUnfit(table=table, columns=", ".join(unfit))
@@ -58,7 +58,7 @@ def park(table: TableName, error: TidemarkError) -> TableMark:
 
 
 def withheld_marks(table: TableName, reason: str) -> list[TableMark]:
-    """Of a table whose changes this batch does not hold, since a mask has no place in it."""
+    """The mark of a table whose changes this batch leaves out, because a mask matches none of its columns."""
     message = f"its changes are not staged: {reason}"
     return [
         TableMark(table=str(table), state="needs_backfill", kind=PASSED_OVER, move=Move.BACKFILL.value, message=message)
@@ -66,22 +66,22 @@ def withheld_marks(table: TableName, reason: str) -> list[TableMark]:
 
 
 def key_not_valid(table: TableName) -> TableMark:
-    """Of a root whose key not all partitions have yet: the stream takes it for the key (from PostgreSQL 18 on), and
-    rows of one key that it does not keep out are one row of current."""
+    """The mark of a root with a key that does not hold in all partitions yet. From PostgreSQL 18 on, the stream uses
+    that key, and several rows with one key would become one row of current."""
     reason = "its key does not hold in all of its partitions yet, so that rows of one key may be several"
     return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
 
 
 def leaves_without_wal_mark(table: TableName, leaves: Iterable[CatalogRelation]) -> TableMark:
-    """Of a root with leaves that are unlogged or foreign tables. Each drain marks it anew while it lasts, so that no
-    backfill takes the mark away."""
+    """The mark of a root with leaves that are unlogged or foreign tables. Each drain sets it again while it lasts, so
+    that a backfill does not clear it."""
     which = listed(f"{leaf.table} is {leaf.without_wal}" for leaf in leaves)
     reason = f"changes of some partitions are in no write-ahead log: {which}"
     return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
 
 
 def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:
-    """Of tables that were captured once, and whose changes this batch and the next ones do not hold."""
+    """The marks of tables that were captured before and whose changes are not staged while preflight reports errors."""
     return [
         TableMark(
             table=table,
@@ -101,9 +101,9 @@ def catalogue_marks(
     streamed: Callable[[str], TableSchema | None] = lambda _: None,
     told: Container[str] = (),
 ) -> list[TableMark]:
-    """What the catalogue shows since the fingerprints that the ledger keeps; `missing` are captured tables that it has
-    no more, `streamed` gives the last shape that the stream brought of a table. Definitions of those that are `told`
-    stand in the stream."""
+    """The marks for differences between the ledger's fingerprints and those of this run. `missing` are captured tables
+    that the catalogue does not have any more. `streamed` returns the last version that the stream brought of a table.
+    For the tables in `told`, the event trigger wrote definitions into the stream."""
     marks = []
     for table_id, fingerprint in now.items():
         if table_id in before and before[table_id] != fingerprint:

@@ -42,9 +42,14 @@ FILLED_BY_ITS_CREATOR: Final = (
 
 
 class PassingPartitions:
-    """One drain's. `looks` are this run's, `before` those of the run before; `captured` gives the table as which a
-    relation is captured, by its OID, `streamed` the last shape that the stream brought of it, and `look_again` what the
-    catalogue says of it now. Transactions that `looks` contain have ids below `next_xid`."""
+    """The partitions that one drain reads about.
+
+    - `looks` are this run's fingerprints, `before` those of the previous run.
+    - `captured` returns the captured table of a relation, by its OID.
+    - `streamed` returns the last version that the stream brought of a table.
+    - `look_again` reads a table's fingerprint again.
+    - Every transaction that `looks` contain has an id below `next_xid`.
+    """
 
     def __init__(
         self,
@@ -68,7 +73,8 @@ class PassingPartitions:
         self._not_named: list[TableMark] = []
 
     def note(self, partition: RelationMessage, root_oid: int) -> bool:
-        """A change of the root is one of this partition. Whether its old rows are named by other columns."""
+        """Note that a change of the root belongs to this partition. Returns whether the partition identifies old rows
+        by other columns than the root."""
         root = self._captured(root_oid)
         self._look_for(partition, root, root_oid)
         names_others = root is not None and not _names_rows_of(self._streamed(str(root)), partition)
@@ -117,13 +123,13 @@ class PassingPartitions:
     def _mark_if_filled_by_its_creator(
         self, root: TableName, partition: RelationMessage, leaf: PartitionPrint, below: int
     ) -> None:
-        """To be asked of the first change alone: no other transaction's come before its creator's, which has a lower
-        id than `below`."""
+        """Called for the first change alone: other transactions can write to the partition only after its creator,
+        whose id is below `below`."""
         if partition.xid is not None and leaf.may_be_created_by(partition.xid, below - partition.xid):
             self._mark(root, FILLED_BY_ITS_CREATOR)
 
     def _was_missed(self, root: TableName | None, partition: RelationMessage) -> bool:
-        """Whether the root was marked already by a look that missed the partition, behind this change."""
+        """Whether an earlier fingerprint already missed the partition after this change, so that the root is marked."""
         look = None if root is None else self._looks.get(str(root))
         below = 0 if look is None else dict(look.gone).get(partition.relation_oid, 0)
         return partition.xid is not None and partition.xid < below
@@ -132,7 +138,8 @@ class PassingPartitions:
         self._marks += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
 
     def take(self) -> tuple[list[TableMark], frozenset[str]]:
-        """The marks for the next batch, once, and the tables whose looks have another partition now."""
+        """The marks for the next batch, which are returned once, and the tables whose fingerprints have a new
+        partition."""
         marks = list(dict.fromkeys([*self._not_named, *self._marks]))
         with_another = frozenset(self._with_another)
         self._marks, self._with_another = [], set()
@@ -140,8 +147,8 @@ class PassingPartitions:
 
 
 def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool:
-    """Whether old rows of the partition carry what the root's are told apart by, and all of it where the root's are
-    whole rows: they are sent as such, with NULL for what the partition leaves out."""
+    """Whether the partition's old rows carry the root's identity. If the root has FULL identity they have to be whole
+    rows: the stream sends NULL for columns that the partition leaves out."""
     if root is None or partition.identity == "full" or (not root.key and root.identity != "full"):
         return True
     return root.identity != "full" and {column.name for column in partition.columns if column.in_identity} == {

@@ -47,8 +47,11 @@ from tidemark.source.catalogue.catalog import CapturedTable
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What the catalogue said of each table, by id, when: `staged` before all that is not staged yet, nothing if that
-    is not known; `first` when the run began, which is before all that transactions from `first_below` on did."""
+    """Fingerprints of tables, by table id, from two earlier readings of the catalogue.
+
+    `staged` is older than every change that is not staged yet; it is empty if no such reading is known. `first` was
+    read when the run began, before every transaction with an id of `first_below` or above.
+    """
 
     staged: Mapping[str, Fingerprint]
     first: Mapping[str, Fingerprint]
@@ -57,13 +60,18 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class RelationLookup:
-    """As which table a relation is kept (`capture.table_identities`): `table` by its OID and its name in the stream,
-    None if nothing of it is to be staged; `captured` the table that a relation is captured as, whatever it is called.
-    `rule` is that of its name, in the names of a message, or raises Withheld (`capture.definitions.column_guarding`).
-    `another` has the relation kept as another table from here on, for the reason given, and says which; None where the
-    one that it is shall be parked (`capture.definitions.successor_shapes`). `bare`: whether the table begins anew and
-    has no shape yet, so that any fits. `hidden` gives a table the rule of its name in the names of its columns. `told`
-    are the definitions that the event trigger wrote into the stream."""
+    """Callbacks that map a relation to the captured table that it is kept as (`capture.table_identities`).
+
+    - `table`: the table of a relation, by its OID and its name in the stream; None if its changes are not staged.
+    - `captured`: the captured table of a relation, whatever its name is.
+    - `rule`: the table's rule in the column names of a message. Raises Withheld
+      (`capture.definitions.column_guarding`).
+    - `another`: keeps the relation as another table from here on, for the given reason, and returns that table; None if
+      the table has to be parked instead (`capture.definitions.successor_shapes`).
+    - `bare`: whether the table starts anew and has no shape yet, so that every shape fits.
+    - `hidden`: gives a table its rule in the column names of the catalogue.
+    - `told`: the definitions that the event trigger wrote into the stream.
+    """
 
     table: Callable[[int, TableName], TableName | None] = lambda _, called: called
     captured: Callable[[int], TableName | None] = lambda _: None
@@ -76,8 +84,7 @@ class RelationLookup:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """The shape of a message that is known for certain, what of it cannot be captured, and the definition's columns by
-    their numbers."""
+    """The certain shape of a message, the reasons why parts of it cannot be captured, and its columns by number."""
 
     shape: TableSchema
     unfit: list[str]
@@ -86,7 +93,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class ToldShape:
-    """A shape that the trigger told, which another table has to take for this reason."""
+    """A shape from the event trigger that the Delta tables cannot take, so that another table has to, and the reason."""
 
     captured: CapturedTable
     shape: TableSchema
@@ -94,7 +101,7 @@ class ToldShape:
 
 
 class Schemas:
-    """Answers the decoder's question which captured table a relation is, and in which version; one per drain."""
+    """Returns the captured table and the schema version of each RELATION message of one drain."""
 
     def __init__(
         self,
@@ -105,9 +112,10 @@ class Schemas:
         merged: Callable[[str], TableSchema | None] = lambda _: None,
         kept: RelationLookup = RelationLookup(),
     ) -> None:
-        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
-        table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
-        catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept."""
+        """`rule_for` is `PipelineConfig.rule`. `look` reads the catalogue. `versions` returns the versions that the
+        stream brought of a table so far, oldest first. `ahead` returns newer versions that only a backfill's reader
+        read in the catalogue. `merged` returns the version of the table's Delta tables. `kept` maps relations to
+        tables."""
         self._kept = kept
         self._told = kept.told or ToldDefinitions()
         self._looks = Looks({}, {}, 0)
@@ -133,8 +141,9 @@ class Schemas:
         lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset(),
         before: Mapping[str, Fingerprint] | None = None,
     ) -> None:
-        """By looks at each table from before its stream it is known which names were dropped. `lost_numbers` are those
-        that only columns had which the source lost. `before` are the looks that the ledger has."""
+        """Set the earlier readings of the catalogue, which show the names of columns that were dropped since.
+        `lost_numbers` returns the column numbers of a table that only occurred in WAL that the source lost. `before`
+        has the fingerprints in the ledger."""
         self._looks = looks
         self._before = before or {}
         self._lost_numbers = lost_numbers
@@ -144,7 +153,7 @@ class Schemas:
         return self._catalog
 
     def schema_for(self, relation: RelationMessage) -> TableSchema | None:
-        """The definition that the changes behind this message follow; None if no rule names the table."""
+        """The schema version of the changes after this message; None if no rule names the table."""
         rule = self._rule_for(relation.table)
         if rule is None:
             self._note_other_name(relation)
@@ -209,8 +218,8 @@ class Schemas:
         return self._noted(schema, differences)
 
     def _exact(self, relation: RelationMessage, rule: TableRule, latest: TableSchema | None) -> Exact | None:
-        """What the event trigger told of the definition that the message follows; None where it told nothing that is
-        relied on."""
+        """The definition of the message by the event trigger; None if the trigger wrote none, or none that can be
+        trusted."""
         oid = relation.relation_oid
         known = self._catalog.tables.get(oid)
         captured = self._told.captured(relation, rule, known, latest)
@@ -233,7 +242,8 @@ class Schemas:
         return None
 
     def _is_followed(self, table: TableName) -> bool:
-        """Whether the last version is as the trigger told it last: nothing has been told since, in no drain."""
+        """Whether the table's last version is the trigger's last definition: the trigger has written nothing since, in
+        any drain."""
         look = self._before.get(str(table))
         return look is not None and 0 != look.told == self._told.since and not self._told.is_doubted(look.relation_oid)
 
@@ -265,7 +275,7 @@ class Schemas:
         ahead: list[TableSchema],
         prints: Mapping[int, ColumnPrint],
     ) -> tuple[list[Difference], str]:
-        """What changed since the version before, and why another table has to take the shape, if one has to."""
+        """The differences from the previous version, and the reason if another table has to take the shape."""
         dropped = {c.name for c in (latest or schema).columns if c.attnum not in prints}
         again = name_taken_by_key(self._older.get(schema.table, []), schema)
         reason = reshaped([*another_shape(latest, ahead, schema, dropped), *again])
@@ -273,8 +283,9 @@ class Schemas:
         return [*differences, *self._older_values(schema, ahead if latest is None else [latest], prints)], reason
 
     def told_unseen(self, end_lsn: Lsn) -> list[TableSchema | ToldShape]:
-        """What the trigger told and no RELATION message has followed yet, when a batch ends there: versions, and shapes
-        that another table has to take. And the readers' versions that the stream has passed without a change."""
+        """Definitions of the event trigger that no RELATION message followed before the batch ends: new versions, and
+        shapes that another table has to take. Also the readers' versions that the stream has passed without a change.
+        """
         unseen: list[TableSchema | ToldShape] = []
         for oid in self._told.pending(end_lsn):
             known = self._catalog.tables.get(oid)
@@ -317,8 +328,8 @@ class Schemas:
         return [*passed, *unseen]
 
     def _behind_readers(self, latest: TableSchema, gone: Collection[int]) -> TableSchema:
-        """The stream's last version; as a new one if readers have since seen columns that are `gone` by now: behind
-        the rows that these read it is another definition."""
+        """The stream's last version. It gets a new number if readers have read columns since that are dropped by now
+        (`gone`): rows of those readers have an older definition."""
         if max(gone, default=0) <= max(latest.published, default=0):
             return latest
         ahead = self._ahead_of(latest.table, latest)
@@ -331,15 +342,15 @@ class Schemas:
     def _number_of(
         self, shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema], gone: Collection[int]
     ) -> int:
-        """The number of a shape that the stream brings anew. Readers' versions with columns that are gone by now are
-        the stream's too, from before it."""
+        """The version number of a new shape in the stream. Readers' versions with columns that are dropped by now
+        become versions of the stream, before this one."""
         passed = with_gone_columns(shape, ahead, gone)
         behind = [version for version in ahead if not passed or version.version > passed[-1].version]
         self._passed += passed
         return next_number(shape, passed[-1] if passed else latest, behind)
 
     def _gone_from(self, shape: TableSchema) -> set[int]:
-        """The numbers of columns that are dropped as the catalogue has it, and that the shape does not have."""
+        """The numbers of columns that the catalogue has as dropped and the shape does not have."""
         captured = self._catalog.tables.get(shape.relation_oid)
         return set() if captured is None else {*captured.dropped} - {*shape.published}
 
@@ -348,9 +359,9 @@ class Schemas:
         self._told.settled(oid)
 
     def unseen(self, captured: CapturedTable, types: Mapping[int, PgType]) -> TableSchema | TableMark | None:
-        """The version with the columns that a look found and no change shows, or the mark of a table whose columns it
-        does not tell; None where changes behind the look have them, or nobody knows the table's columns yet. `captured`
-        is from the look, and from before the heartbeat, as all messages so far."""
+        """A version for columns that the catalogue has and no change has yet, or a mark if their shape is not certain.
+        None if later changes have the columns, or if the table has no version yet. `captured` was read before the
+        heartbeat, and so was every message so far."""
         latest = self._latest_of(captured.table)
         ahead = self._ahead_of(captured.table, latest)
         before = latest or (ahead[-1] if ahead else None)
@@ -376,7 +387,7 @@ class Schemas:
         return self._noted(schema, [*self._older_values(schema, [before]), *self._numbers_given_again(schema)])
 
     def _go_on_as(self, table: TableName, before: TableName) -> None:
-        """What was before it as a relation is looked up as the new table's from here on."""
+        """Use the earlier fingerprints and the catalogue's table of `before` for the table that replaces it."""
         staged, first = dict(self._looks.staged), dict(self._looks.first)
         for looks in (staged, first):
             if str(before) in looks:
@@ -386,8 +397,8 @@ class Schemas:
         self._catalog = replace(self._catalog, tables=kept)
 
     def _look_behind(self, relation: RelationMessage) -> None:
-        """Have a look from after the message's transaction. It is of all tables: where many were altered before a run,
-        the run's own serves them all."""
+        """Read the catalogue again unless the last reading contains the message's transaction. One reading covers all
+        tables, so many altered tables cost one reading."""
         if relation.xid is None or relation.xid >= self._catalog.seen_below:
             self._catalog = self._look()
 
@@ -399,7 +410,7 @@ class Schemas:
         return schema
 
     def _may_be_others(self, latest: TableSchema, relation: RelationMessage) -> bool:
-        """Whether columns of the same names and types may be others than they were: one of them is gone by now."""
+        """Whether a column of this name and type may be another column than before, because one of them was dropped."""
         if not latest.published or latest.relation_oid != relation.relation_oid:
             return False
         self._look_behind(relation)
@@ -407,8 +418,8 @@ class Schemas:
         return captured is not None and not {c.attnum for c in captured.columns}.issuperset(latest.published)
 
     def _published(self, captured: CapturedTable, relation: RelationMessage) -> Published:
-        """What the stream sends of the table, as the catalogue has it; `settled` is what was gone when somebody looked
-        before the message's transaction wrote."""
+        """The columns that the stream sends of the table, by the catalogue. `settled` are columns that were dropped
+        before the message's transaction wrote anything."""
         looks = [self._looks.staged]
         if relation.xid is not None and relation.xid >= self._looks.first_below:
             looks.append(self._looks.first)
@@ -424,7 +435,7 @@ class Schemas:
         )
 
     def _would_learn(self, latest: TableSchema, relation: RelationMessage) -> bool:
-        """Whether the columns' numbers, which the version before does not have, are known now."""
+        """Whether the catalogue now gives the columns' numbers, which the previous version does not have."""
         if latest.published or latest.relation_oid != relation.relation_oid:
             return False
         captured = self._catalog.tables.get(relation.relation_oid)
@@ -433,8 +444,8 @@ class Schemas:
         )
 
     def _placed(self, relation: RelationMessage, shape: TableSchema) -> TableSchema:
-        """The shape with the numbers of its columns, and with what rows have of them that were written before they were
-        added; as it is where its columns' numbers are not certain."""
+        """The shape with its columns' numbers, and with the default that older rows have in added columns. The shape is
+        returned unchanged if the numbers are not certain."""
         captured = self._catalog.tables.get(relation.relation_oid)
         if captured is None:
             return shape
@@ -443,8 +454,8 @@ class Schemas:
         return shape if numbers is None else numbered(shape, relation, numbers, self._prints(captured))
 
     def _numbers_before(self, relation: RelationMessage, captured: CapturedTable) -> list[tuple[int, ...]]:
-        """The numbers that the stream sent before the message, version by version; where it sent nothing, those of a
-        look from before it. None are known where the last version's are not."""
+        """The column numbers of each earlier version; if the stream brought none, those of an earlier fingerprint.
+        Empty if the last version has no numbers."""
         versions = [v for v in self._older.get(relation.table, ()) if v.relation_oid == relation.relation_oid]
         if versions:
             return [version.published for version in versions] if versions[-1].published else []
@@ -455,8 +466,8 @@ class Schemas:
         return [numbers] if len(numbers) == len(look.published_columns) else []
 
     def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:
-        """What the catalogue says of each column now; a default that is gone, since the table was rewritten, as the
-        run's own look still had it."""
+        """The catalogue's columns by number. A rewrite of the table removes a default from the catalogue; the run's
+        first reading still has it."""
         seen = self._looks.first.get(str(captured.table))
         before = {c.attnum: c for c in seen.columns} if seen and seen.relation_oid == captured.relation_oid else {}
         return {c.attnum: before[c.attnum] if c.missing is None and c.attnum in before else c for c in captured.columns}
@@ -464,8 +475,8 @@ class Schemas:
     def _older_values(
         self, schema: TableSchema, before: Collection[TableSchema], told: Mapping[int, ColumnPrint] | None = None
     ) -> list[Difference]:
-        """Columns that were added with something for older rows that the merge cannot give them. `before` is the
-        version that the stream had, or else those that readers know."""
+        """Differences for added columns whose older rows hold a value that the merge cannot give them. `before` are the
+        version that the stream had, or else those of readers."""
         captured = self._catalog.tables.get(schema.relation_oid)
         seen = [*told.values()] if told is not None else [] if captured is None else [*captured.columns]
         if not before or not seen:
@@ -489,8 +500,8 @@ class Schemas:
         return differences
 
     def _numbers_given_again(self, schema: TableSchema) -> list[Difference]:
-        """Columns whose number another one had in a part of the stream that the source lost: the target may have that
-        one's values in its older rows, and by its number it is the same. It is said once, by a version of its own."""
+        """Differences for columns with the number of a column that occurred in WAL that the source lost. The Delta
+        tables may hold that column's values under the same number. Reported once, with a version of its own."""
         lost = self._lost_of(schema.table)
         again = [column for column in schema.columns if column.attnum in lost]
         self._lost[schema.table] = lost.difference(schema.published)
@@ -509,20 +520,20 @@ class Schemas:
         return self._lost[table]
 
     def streamed(self, table: str) -> TableSchema | None:
-        """The last shape that the stream brought of the table."""
+        """The last version that the stream brought of the table."""
         return self._latest_of(TableName.parse(table))
 
     def is_bare(self, table: str) -> bool:
-        """Whether the table begins anew and no change has given it a shape yet, in this drain neither."""
+        """Whether the table starts anew and no change has given it a shape yet, this drain's included."""
         return not self.has_met(table) and self._kept.bare(table)
 
     def has_met(self, table: str) -> bool:
-        """Whether this drain came upon the table in the stream."""
+        """Whether this drain has read a RELATION message of the table."""
         return TableName.parse(table) in self._met
 
     def _dropped(self, schema: TableSchema, ahead: list[TableSchema]) -> set[str]:
-        """The names of columns that the version before had, or where the stream brought none the last one that a reader
-        saw, and that the catalogue has no more."""
+        """The names of columns that the previous version had and the catalogue does not have. If the stream brought no
+        version, the previous one is the last that a reader read."""
         before = (self._older.get(schema.table) or ahead or [schema])[-1]
         captured = self._catalog.tables.get(schema.relation_oid)
         if captured is None or before.relation_oid != schema.relation_oid:
@@ -533,8 +544,8 @@ class Schemas:
     def _since_merged(
         self, schema: TableSchema, differences: list[Difference], dropped: Collection[str]
     ) -> list[Difference]:
-        """A table that is parked may change again, and whoever mends the target must know of every change, not of the
-        last one: what parks it is told as of the shape that was merged last."""
+        """The differences since the version that was merged last, if any of them parks the table. A parked table may
+        change again, and a person needs every change, not only the last one."""
         if not any(difference.verdict in STOPS for difference in differences):
             return differences
         merged = self._merged(str(schema.table))
@@ -545,8 +556,8 @@ class Schemas:
         return [*all_of_them, *others] if all_of_them else differences
 
     def _note_other_name(self, relation: RelationMessage) -> None:
-        """Changes of a captured table under a name that the file does not name: where it was renamed there and back,
-        the catalogue shows nothing of it (R8)."""
+        """Mark a captured table that changed under a name that the pipeline file does not have. A rename there and back
+        leaves no trace in the catalogue (R8)."""
         table = self._kept.captured(relation.relation_oid)
         if table is None:
             return
@@ -554,12 +565,12 @@ class Schemas:
         self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
 
     def take_renamed(self) -> tuple[TableMark, ...]:
-        """The marks of tables that had another name for a while; once, with the next batch."""
+        """The marks of tables that had another name for a while; they are returned once, for the next batch."""
         renamed, self._renamed = dict.fromkeys(self._renamed), []
         return tuple(renamed)
 
     def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
-        """The marks of a version, for the batch that is the first to use it; once."""
+        """The marks of a version, for the first batch that uses it; they are returned once."""
         return tuple(marks_of(schema.table, self._differences.pop((schema.table, schema.version), [])))
 
     def _latest_of(self, table: TableName) -> TableSchema | None:
@@ -570,6 +581,6 @@ class Schemas:
         return self._latest[table]
 
     def _ahead_of(self, table: TableName, latest: TableSchema | None) -> list[TableSchema]:
-        """Asked anew at every RELATION message with a new shape, which are few: readers come and go beside the
-        drain."""
+        """The readers' versions after `latest`. Read anew for every RELATION message with a new shape, since readers
+        run beside the drain."""
         return [v for v in self._ahead(str(table)) if latest is None or v.version > latest.version]

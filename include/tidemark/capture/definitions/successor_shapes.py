@@ -48,7 +48,7 @@ FITS_NOT: Final = (SchemaNotFollowed.__name__, SchemaVersionsDiffer.__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reshaped:
-    """A table that the catalogue shows in another shape, and why that does not fit; or one that shall be replayed."""
+    """A table whose shape in the catalogue does not fit its Delta tables, with the reason; or a table that is replayed."""
 
     captured: CapturedTable
     shape: TableSchema
@@ -58,7 +58,7 @@ class Reshaped:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A table that follows `before`; `shape` where no change shows it."""
+    """A table that replaces `before` from a batch on. `shape` is set if no change has that shape."""
 
     table: TableName
     before: TableName
@@ -68,8 +68,8 @@ class Begun:
 
 
 class Reshaping:
-    """One drain's. `streamed` gives the last shape that the stream brought of a table; `is_bare` says whether it begins
-    anew and has none yet, so that no shape is another one."""
+    """The tables of one drain that are built anew. `streamed` returns the last version that the stream brought of a
+    table. `is_bare` returns whether the table starts anew and has no shape yet, so that every shape fits."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Reshaping:
     def look(
         self, captured: Iterable[CapturedTable], types: Mapping[int, PgType], rows: Mapping[str, TableRow]
     ) -> None:
-        """Note which of these tables have another shape by now than their Delta tables can take."""
+        """Collect the tables whose shape in the catalogue does not fit their Delta tables."""
         for table in captured:
             row = rows.get(str(table.table))
             is_parked = row is not None and is_parked_for_its_shape(row)
@@ -100,8 +100,8 @@ class Reshaping:
                 self._pending[str(table.table)] = reshaped_table
 
     def _as_it_is(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
-        """A table that is parked for its shape, built anew in the one that it has: what waits of it may fit into no
-        table with the rest."""
+        """A table that is parked for its shape, to be built anew in its present shape: its waiting changes may not fit
+        together in one table."""
         if self._is_bare(str(captured.table)):
             return None
         return self._in_its_shape(captured, types, "definitions that do not fit into one table are staged of it")
@@ -113,7 +113,7 @@ class Reshaping:
         return Reshaped(captured, shape, reason)
 
     def look_at(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
-        """The table in its other shape, None if it has none that another table has to take."""
+        """The table with the shape that another table has to take; None if its own Delta tables can take it."""
         if self._config.evolves(captured.name) != "follow":
             return None
         table = str(captured.table)
@@ -135,13 +135,13 @@ class Reshaping:
         return Reshaped(captured, shape, reason) if reason else None
 
     def build_anew(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> None:
-        """Have a table built anew in the shape that it has, from this run's heartbeat on."""
+        """Build a table anew in its present shape, from this run's heartbeat on."""
         if (reshaped_table := self._in_its_shape(captured, types, reason)) is not None:
             self._pending.setdefault(str(captured.table), reshaped_table)
 
     def replay(self, captured: Iterable[CapturedTable]) -> None:
-        """Have these tables kept as others from this run's heartbeat on, which are built of what staging has of them.
-        One that has another shape by then is built anew as that."""
+        """Build these tables anew from staging, from this run's heartbeat on. A table with another shape by then is
+        built anew in that shape."""
         for table in captured:
             latest = self._streamed(str(table.table))
             if latest is not None:
@@ -150,17 +150,18 @@ class Reshaping:
 
     @property
     def held(self) -> frozenset[str]:
-        """The tables whose fingerprints wait for the heartbeat: a run that ends earlier leaves the look to the next."""
+        """The tables whose fingerprints wait for the heartbeat. A run that ends earlier leaves the decision to the next
+        one."""
         return frozenset(self._pending)
 
     @property
     def left(self) -> frozenset[str]:
-        """The tables that others follow by now, or will at the heartbeat."""
+        """The tables that another one has replaced, or will replace at the heartbeat."""
         return frozenset(self._pending.keys() | self._left)
 
     def begin(self, oid: int, called: TableName, reason: str, pending: Reshaped | None = None) -> TableName | None:
-        """Have the relation kept as another table from here on; None where its table shall be parked instead. A replay
-        goes on with the version that its table had."""
+        """Keep the relation as another table from here on. None if its table has to be parked instead. A replayed table
+        keeps its version."""
         before = self._places.known(oid)
         kind = ANOTHER_SHAPE if pending is None else pending.kind
         if before is None or (kind == ANOTHER_SHAPE and self._config.evolves(called) != "follow"):
@@ -175,16 +176,16 @@ class Reshaping:
         return table
 
     def begin_told(self, told: ToldShape) -> None:
-        """What the event trigger told and no change showed."""
+        """Begin a table for a shape that the event trigger defined and no change has."""
         captured = told.captured
         pending = Reshaped(captured, told.shape, told.reason)
         if self._config.evolves(captured.name) == "follow":
             self.begin(captured.relation_oid, captured.name, told.reason, pending)
 
     def at_heartbeat(self, catalog: Catalog, has_met: Callable[[str], bool]) -> None:
-        """Begin the tables whose new shape this run read in the catalogue and no change has: every change up to here
-        came before. That may be a table whose first changes this drain met (`has_met`), in a shape that is over; or one
-        whose columns these changes leave in doubt, and behind them the catalogue has them all."""
+        """Begin the tables whose new shape only the catalogue has: every change so far came before it. This also covers
+        tables whose first changes in this drain have a shape that is no longer valid, or leave the columns in doubt
+        (`has_met`)."""
         for pending in list(self._pending.values()):
             self._begin_pending(pending)
         self._pending.clear()
@@ -201,8 +202,8 @@ class Reshaping:
             self.begin(captured.relation_oid, captured.name, pending.reason, pending)
 
     def said_by(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
-        """What a batch that ends there, and has changes that follow these definitions, says of it: definitions that no
-        change follows yet, and the marks. What begins with a change of a later batch waits for that one."""
+        """Definitions without a change, and marks, for the manifest of a batch that ends there. A table that begins
+        with a change of a later batch waits for that batch."""
         names = {schema.table for schema in staged}
         saying = [begun for begun in self._begun if begun.shape is not None or begun.table in names]
         self._begun = [begun for begun in self._begun if begun not in saying]
@@ -223,11 +224,12 @@ class Reshaping:
 
 
 def is_parked_for_its_shape(row: TableRow) -> bool:
-    """As an older version of Tidemark, or another `evolve`, left it: what waits of it fits into nothing."""
+    """Whether the table is parked because its waiting changes fit into no table, as an older version of Tidemark or
+    another `evolve` left it."""
     return row.life.is_parked and row.error is not None and row.error.kind in FITS_NOT
 
 
 def may_have_another(row: TableRow) -> bool:
-    """Whether the look that the ledger has of the table may be one at another shape already: while it was only marked
-    or parked, or by the preflight with which it joined. No chunk may come of that shape."""
+    """Whether the ledger's fingerprint may already have another shape than the Delta tables: the table was marked or
+    parked then, or the preflight of its join took the fingerprint. No chunk with that shape may exist."""
     return row.life.needs_backfill or is_parked_for_its_shape(row)

@@ -25,8 +25,8 @@ from tidemark.source.catalogue.catalog import CapturedTable
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What the catalogue said at one moment: tables by OID, types by OID. Of transactions below `seen_below` it is from
-    after they ended."""
+    """One reading of the catalogue: tables by OID, types by OID. It contains every transaction with an id below
+    `seen_below`."""
 
     tables: Mapping[int, CapturedTable]
     types: Mapping[int, PgType]
@@ -36,7 +36,7 @@ class Catalog:
 def define(
     relation: RelationMessage, rule: TableRule, catalog: Catalog, latest: TableSchema | None
 ) -> tuple[TableSchema, list[str]]:
-    """A relation's captured shape, without a version number, and what of the relation could not be captured."""
+    """A relation's captured shape, without a version number, and the reasons why parts of it cannot be captured."""
     columns: list[Column] = []
     unfit: list[str] = []
     names_taken: set[str] = set()
@@ -64,9 +64,9 @@ def define(
 
 
 def nested_as_text(shape: TableSchema, captured: CapturedTable | None, latest: TableSchema | None) -> TableSchema:
-    """The shape with text in place of arrays that were declared with more than one dimension: Delta's type holds no
-    such value. A column that was captured as an array stays one, whatever it is declared as later, since PostgreSQL
-    does not hold its values to that. A column that the catalogue has no more stays what it was captured as."""
+    """The shape with text in place of arrays that were declared with more than one dimension, since Delta's array type
+    holds no nested values. A column that was captured as an array stays one: PostgreSQL does not enforce the declared
+    dimensions. A dropped column keeps its captured type."""
     seen = {} if captured is None else {(c.name, c.type_oid): c.dimensions for c in captured.columns}
     before = {} if latest is None else {(c.name, c.type_oid, c.typmod): c.target for c in latest.columns}
 
@@ -84,7 +84,7 @@ def nested_as_text(shape: TableSchema, captured: CapturedTable | None, latest: T
 def catalogue_shape(
     captured: CapturedTable, types: Mapping[int, PgType], latest: TableSchema | None
 ) -> tuple[TableSchema, list[str]]:
-    """As `define`, of a table as the catalogue has it, with the numbers of its columns."""
+    """As `define`, for a table as the catalogue has it, with column numbers."""
     names = {column.name for column in captured.captured_columns}
     columns = [c for c in captured.columns if c.name in captured.published_columns or c.name in names]
     relation = RelationMessage(
@@ -103,7 +103,7 @@ def catalogue_shape(
 def numbered(
     shape: TableSchema, relation: RelationMessage, numbers: Sequence[int], prints: Mapping[int, ColumnPrint]
 ) -> TableSchema:
-    """The shape of a message whose columns have these numbers, by what the catalogue says of each."""
+    """The shape of a message with the given column numbers, and the catalogue's default of each column."""
     attnums = {column.name: attnum for column, attnum in zip(relation.columns, numbers, strict=True)}
     columns = tuple(
         replace(c, attnum=attnums[c.name], missing=_missing(c, prints.get(attnums[c.name]))) for c in shape.columns
@@ -112,14 +112,15 @@ def numbered(
 
 
 def _missing(column: Column, seen: ColumnPrint | None) -> str | None:
-    """The default that older rows have, unless it is hidden, or is no value of the target."""
+    """The default that older rows have in the column. None if the column is masked or if the default does not fit the
+    target's type."""
     if seen is None or seen.default is None or column.mask is not None or target_of(column.target).codec == "hstore":
         return None
     return seen.default if convert(pa.array([seen.default], pa.string()), column.target).kept is None else None
 
 
 def _in_key(column: Column) -> Column:
-    """What Spark does not compare cannot tell rows apart; its text can."""
+    """The column as text if Spark cannot compare its type."""
     return column if target_of(column.target).in_keys else replace(column, target="string")
 
 
@@ -153,8 +154,8 @@ def _column(
 
 
 def _key(relation: RelationMessage, captured: CapturedTable | None, latest: TableSchema | None) -> tuple[str, ...]:
-    """The key in index order. The message says which columns, save under FULL; the catalogue, or else the
-    version before, says in which order."""
+    """The key's columns in the order of its index. The message names the columns, except under FULL identity. Their
+    order comes from the catalogue, or else from the previous version."""
     names = {column.name for column in relation.columns}
     identity = {column.name for column in relation.columns if column.in_identity}
     orders = [captured.key if captured is not None else (), latest.key if latest is not None else ()]

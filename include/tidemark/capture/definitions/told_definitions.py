@@ -49,12 +49,15 @@ _TOLD: Final = "told"
 
 @dataclass(slots=True)
 class _Relation:
-    """What is known of one relation.
+    """What the trigger wrote about one relation in this drain.
 
-    `first_xid` is the transaction of the first message, `commit_lsn` that of the last one. `reasons` are the bits of
-    rewrites since the relation's last version, and `was_unlogged` says whether it had no WAL for a while since.
-    `missing` is what older rows have of its columns, by number, as each was first told. `states` are all definitions of
-    this drain, `written` the files that a told rewrite put the rows into."""
+    - `first_xid`: the transaction of its first message; `commit_lsn`: the commit of its last one.
+    - `reasons`: the bits of all rewrites since the relation's last version.
+    - `was_unlogged`: whether the relation had no WAL at some time since then.
+    - `missing`: by column number, the default of older rows as the trigger first wrote it.
+    - `states`: all definitions of this drain.
+    - `written`: the files into which rewrites moved the rows.
+    """
 
     definition: DefinedRelation | None = None
     first_xid: int = 0
@@ -71,7 +74,7 @@ class _Relation:
 
 
 class ToldDefinitions:
-    """One drain's. Without keys, of a trigger that is not there or not trusted, nothing is ever told."""
+    """The trigger's definitions in one drain. Without `keys` there is no trusted trigger, and every message is ignored."""
 
     def __init__(self, keys: Keys | None = None, since_xid: int = 0, publication: str = "") -> None:
         self._keys = keys
@@ -83,11 +86,11 @@ class ToldDefinitions:
 
     @property
     def since(self) -> int:
-        """What the looks of this drain say of the trigger (`Fingerprint.told`)."""
+        """The transaction since which the trusted trigger is unchanged (`Fingerprint.told`); 0 without one."""
         return self._since_xid if self._keys is not None else 0
 
     def note(self, message: LogicalMessage) -> bool:
-        """Whether the message is the trigger's."""
+        """Take a logical message, and return whether the trigger wrote it."""
         if message.prefix != PREFIX or message.xid is None or message.commit_lsn is None or self._keys is None:
             return False
         if not message.content:
@@ -138,7 +141,7 @@ class ToldDefinitions:
         self._of(oid).was_truncated = True
 
     def doubt(self, oid: int) -> None:
-        """The trigger missed something of this relation, or could not describe it."""
+        """Stop using the trigger's definitions of this relation: it missed a change, or could not describe one."""
         self._relations.pop(oid, None)
         self._doubted.add(oid)
 
@@ -147,16 +150,16 @@ class ToldDefinitions:
 
     @property
     def doubted(self) -> frozenset[int] | None:
-        """The relations that are in doubt, None for all of them."""
+        """The relations that are in doubt; None for all of them."""
         return None if self._all_doubted else frozenset(self._doubted)
 
     def definition(self, oid: int) -> DefinedRelation | None:
-        """The last one that this drain met."""
+        """The relation's last definition in this drain."""
         relation = self._relations.get(oid)
         return None if relation is None else relation.definition
 
     def gone(self, oid: int) -> set[int]:
-        """The numbers of columns that this drain met, and that the last definition does not have any more."""
+        """The numbers of columns that earlier definitions of this drain have and the last one does not."""
         relation = self._relations.get(oid)
         if relation is None or relation.definition is None:
             return set()
@@ -164,11 +167,12 @@ class ToldDefinitions:
         return {column.attnum for told in relation.states for column in told.columns} - there
 
     def pending(self, end_lsn: Lsn) -> list[int]:
-        """The relations of which something was told behind their last RELATION message, all of it below this point."""
+        """The relations whose definition changed after their last RELATION message, with all changes committed before
+        this LSN."""
         return [oid for oid, one in self._relations.items() if one.is_pending and one.commit_lsn < end_lsn]
 
     def settled(self, oid: int) -> None:
-        """A version has what was told so far."""
+        """A version of the relation contains every definition up to now."""
         relation = self._relations.get(oid)
         if relation is not None:
             relation.is_pending, relation.reasons, relation.was_unlogged = False, 0, False
@@ -178,8 +182,8 @@ class ToldDefinitions:
     def captured(
         self, relation: RelationMessage, rule: TableRule, known: CapturedTable | None, latest: TableSchema | None
     ) -> CapturedTable | None:
-        """The table as the trigger told it, with the columns of a message published; None if nothing was told, or the
-        message does not follow it."""
+        """The table as the trigger defined it, with a message's columns as the published ones. None if the trigger
+        wrote nothing, or if the message does not match the definition."""
         told = self.definition(relation.relation_oid)
         if told is None:
             return None
@@ -198,7 +202,7 @@ class ToldDefinitions:
         return self._table(relation.table, told, rule, tuple(c.name for c in relation.columns), known, latest)
 
     def unseen(self, known: CapturedTable, latest: TableSchema | None) -> CapturedTable | None:
-        """As `captured`, where no message follows; `known` is the catalogue's look at the table."""
+        """As `captured`, without a message; `known` is the table in the catalogue."""
         told = self.definition(known.relation_oid)
         if told is None:
             return None
@@ -249,7 +253,7 @@ class ToldDefinitions:
         )
 
     def types(self, oid: int) -> dict[int, PgType]:
-        """The types behind its columns that are not PostgreSQL's own."""
+        """The types of the relation's columns that are not built in."""
         told = self.definition(oid)
         return {
             t.oid: PgType(
@@ -266,7 +270,7 @@ class ToldDefinitions:
         }
 
     def older_values(self, oid: int, shape: TableSchema, latest: TableSchema | None) -> list[Difference]:
-        """What older rows hold since the version before, that neither a change nor a default says."""
+        """Differences in older rows since the previous version that no change and no default contains."""
         relation = self._relations.get(oid)
         if relation is None or latest is None:
             return []
@@ -293,9 +297,9 @@ class ToldDefinitions:
     # --- the heartbeat ------------------------------------------------------------------------------------------------
 
     def agrees(self, before: Fingerprint, look: Fingerprint, version: TableSchema | None) -> bool:
-        """Whether a look shows nothing but what was told: it is one of the relation's definitions of this drain, or
-        that of the last version from before; and its rows lie where they lay, or where a told ALTER or a TRUNCATE put
-        them."""
+        """Whether a fingerprint matches the trigger's messages. Its definition has to be one of this drain or the last
+        version from before, and its rows have to lie in a known file: the previous one, or that of a reported rewrite
+        or a TRUNCATE."""
         oid = look.relation_oid
         if self.is_doubted(oid):
             return False
@@ -307,10 +311,10 @@ class ToldDefinitions:
         return is_known and (relation.was_truncated or filenodes <= {before.relfilenode, *relation.written})
 
     def has_all_of(self, oid: int, made_by: int, config: PipelineConfig) -> bool:
-        """Whether this drain met the relation from its creation by that transaction on, and all of its rows came as its
-        own: the file named it under each of its names, and it was no partition, and never UNLOGGED. `made_by` is
-        from `catalog.made_by`, which leaves out tables that were ever in another schema: the trigger tells nothing of a
-        table while its schema is not published."""
+        """Whether this drain has all rows of the relation, from its creation by the transaction `made_by` on. The file
+        has to name it under each of its names, and it must never have been a partition or UNLOGGED. `catalog.made_by`
+        leaves out tables that were ever in another schema: the trigger writes nothing about a table while its schema is
+        not published."""
         relation = self._relations.get(oid)
         if relation is None or self.is_doubted(oid) or relation.first_xid != made_by:
             return False
@@ -320,7 +324,8 @@ class ToldDefinitions:
         )
 
     def with_storage(self, look: Fingerprint, seen_below: int) -> int:
-        """The file in which the rows lie once all is staged: the look's, unless a definition was told behind it."""
+        """The file that holds the rows once this drain's changes are staged: the fingerprint's, unless a later
+        definition has another one."""
         relation = self._relations.get(look.relation_oid)
         if relation is None or relation.definition is None or relation.filenode_xid < seen_below:
             return look.relfilenode
@@ -334,8 +339,8 @@ def _generated(known: CapturedTable) -> set[str]:
 def _print(
     told: DefinedColumn, missing: DefinedColumn | None, before: Column | None, of_root: ColumnPrint | None
 ) -> ColumnPrint:
-    """What older rows have of a column stays, once it is known, whatever a rewrite makes of it in the catalogue. That
-    of a root stands with its leaves alone, and so in the catalogue's look."""
+    """The column with the default that older rows have in it. The first known default stays, even if a rewrite removes
+    it from the catalogue. Defaults of a root stand with its leaves, so they come from the catalogue."""
     default = missing.missing if missing is not None else None
     has_missing = missing is not None
     if before is not None and before.missing is not None and before.type_oid == told.type_oid:

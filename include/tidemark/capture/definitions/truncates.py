@@ -38,8 +38,8 @@ REFILLED: Final = "it was truncated and filled in one transaction, where a TRUNC
 
 
 class Truncates:
-    """One drain's. `earlier` gives the staged files of a table, of registered batches, that hold a truncate; `read` the
-    rows of one."""
+    """The truncates of one drain. `earlier` returns the staged files of a table, of registered batches, that hold a
+    truncate. `read` reads the rows of one."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Truncates:
         return frozenset(self._unproven)
 
     def note(self, block: DecodedBlock) -> None:
-        """What a block of the stream says of them."""
+        """Collect the truncates in a block of the stream."""
         for change in block.changes:
             table = str(change.schema.table)
             if change.counts.get("truncate"):
@@ -77,7 +77,7 @@ class Truncates:
             del self._unproven[table]
 
     def _look_for_refill(self, table: TableName, rows: pa.RecordBatch | pa.Table) -> None:
-        """Whether a TRUNCATE stands right in front of another change of its transaction, wherever blocks end."""
+        """Mark the table if a change follows a TRUNCATE directly in the same transaction, also across blocks."""
         is_truncate = np.asarray(pc.equal(rows.column("_op"), "truncate"))
         xids = np.asarray(rows.column("_xid"))
         truncated_by = np.where(is_truncate, xids, -1)
@@ -89,12 +89,13 @@ class Truncates:
             self._last[str(table)] = int(xids[-1])
 
     def take_refilled(self) -> list[TableMark]:
-        """The marks for the batch that ends now, once."""
+        """The marks for the batch that ends now; they are returned once."""
         marks, self._refilled = list(self._refilled.values()), {}
         return marks
 
     def marks(self) -> list[TableMark]:
-        """Once all that the look saw is staged: of the tables of which no TRUNCATE of the root was found."""
+        """The marks of tables without a TRUNCATE of the root in the stream, once every change before this run's reading
+        is staged."""
         for table in list(self._unproven):
             for file in self._earlier(table):
                 self._prove(table, self._read(file))

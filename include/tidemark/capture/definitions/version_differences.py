@@ -9,7 +9,7 @@ from tidemark.schema.table import TableSchema
 
 
 def with_gone_columns(shape: TableSchema, ahead: list[TableSchema], gone: Collection[int]) -> list[TableSchema]:
-    """The readers' versions with columns that are gone by now, oldest first."""
+    """The readers' versions with a column that is dropped by now (`gone`), oldest first."""
     return [
         version
         for version in ahead
@@ -18,7 +18,8 @@ def with_gone_columns(shape: TableSchema, ahead: list[TableSchema], gone: Collec
 
 
 def next_number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
-    """The number of a shape that the stream brings anew: a reader's, where one saw it first, or else the next."""
+    """The version number of a new shape in the stream: that of a reader's version of the same shape, or else the next
+    number."""
     read_version = next((version for version in ahead if version.same_shape(shape)), None)
     if read_version is not None:
         return read_version.version
@@ -28,8 +29,8 @@ def next_number(shape: TableSchema, latest: TableSchema | None, ahead: list[Tabl
 def differences_since(
     latest: TableSchema | None, ahead: list[TableSchema], schema: TableSchema, dropped: Collection[str]
 ) -> list[Difference]:
-    """What changed since the stream's last version. If it brought none, a reader's stands for it, unless the stream
-    is only behind what that reader saw."""
+    """The differences from the stream's last version. If the stream brought none, from the last reader's version,
+    unless that only has more columns or wider types."""
     if latest is not None:
         return compare_schemas(latest, schema, dropped)
     if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(schema, ahead[-1])):
@@ -40,8 +41,8 @@ def differences_since(
 def another_shape(
     latest: TableSchema | None, ahead: Sequence[TableSchema], schema: TableSchema, dropped: Collection[str] = ()
 ) -> list[Difference]:
-    """What keeps the shape out of a target that was made by the stream's last version or, where it brought none, by the
-    first that a reader saw; of that one the stream may only be behind, as where it has a wider type."""
+    """The differences that keep a shape out of the Delta tables. These were made by the stream's last version, or by
+    the first reader's version if the stream brought none; the stream may be behind that one, with narrower types."""
     if latest is not None:
         return [*in_doubt(latest, schema), *compare_schemas(latest, schema, dropped)]
     if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0])):
@@ -50,8 +51,8 @@ def another_shape(
 
 
 def in_doubt(latest: TableSchema, schema: TableSchema) -> list[Difference]:
-    """Where a message can be read in more than one way none is taken: its changes have names alone, and neither what is
-    before them nor what is behind them goes into one table with them."""
+    """A difference if only one of the two versions has column numbers. Changes with names alone do not go into the same
+    Delta table as changes with numbers, because a name may belong to another column by then."""
     if latest.relation_oid != schema.relation_oid or bool(latest.published) == bool(schema.published):
         return []
     reason = "columns were dropped beside others that came, and which of them some changes have is not certain"
