@@ -31,6 +31,7 @@ from tidemark.capture import lake_folder
 from tidemark.capture.continuity import ownership
 from tidemark.capture.continuity.discontinuity import open_next
 from tidemark.capture.continuity.recovery import look_into_staging, what_goes_on
+from tidemark.capture.definitions.column_guarding import guarded_by
 from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S
 from tidemark.capture.table_identities import Places
 from tidemark.config import PipelineConfig
@@ -180,8 +181,10 @@ def _unchanged(cluster: _Cluster, generation: Generation, rows: list[TableRow]) 
     """The new looks at those tables whose definition is the one of the last run. `pg_upgrade` keeps the OIDs, by which
     the tables are matched."""
     places = Places(cluster.config, cluster.ledger, generation.system_identifier, records=False)
+    stored = guarded_columns.all_of(cluster.ledger, generation.system_identifier)
+    bound = {oid: row.guards for oid, row in stored.items()}
     captured = [
-        table.kept_as(kept_as)
+        guarded_by(table, bound.get(table.relation_oid, {})).kept_as(kept_as)
         for table in catalog.captured_tables(cluster.source, cluster.config)
         if table.published and (kept_as := places.known(table.relation_oid)) is not None
     ]

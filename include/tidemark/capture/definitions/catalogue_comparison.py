@@ -322,7 +322,8 @@ class Looking:
         return None if str(table) in self._passed_over else table
 
     def _is_partition(self, oid: int) -> bool:
-        """Whether the relation is a partition. The list is read once and again only for a relation that is not in it."""
+        """Whether the relation is a partition. The list is read once and again only for a relation that is not in
+        it."""
         if not self._are_partitions:
             self._are_partitions = dict.fromkeys(catalog.partitions(self._source), True)
         if oid not in self._are_partitions:

@@ -82,16 +82,20 @@ class GuardBook:
         )
 
     def applied(self, captured: CapturedTable) -> CapturedTable:
-        """A table that nobody can alter meanwhile, with its rule in the names of its guarded columns. Raises Withheld."""
+        """A table that nobody can alter meanwhile, with its rule in the names of its guarded columns. Raises
+        Withheld."""
         oid, table = captured.relation_oid, captured.name
         rows = {column.attnum: (column.name, column.xmin) for column in captured.columns}
         stored = self.stored().get(oid)
         bound = self.bind(oid, table, rows, {} if stored is None else stored.guards)
         require_fit(self.config, table, (), rows, bound)
-        columns = [(column.attnum, column.name) for column in captured.columns]
-        return dataclasses.replace(
-            captured, rule=_hiding(captured.rule, guards.in_names(captured.rule, columns, bound))
-        )
+        return guarded_by(captured, bound)
+
+
+def guarded_by(table: CapturedTable, bound: Guards) -> CapturedTable:
+    """The table with its rule in the column names that the catalogue has now."""
+    columns = [(column.attnum, column.name) for column in table.columns]
+    return dataclasses.replace(table, rule=_hiding(table.rule, guards.in_names(table.rule, columns, bound)))
 
 
 def _hiding(rule: TableRule, hidden: Hidden) -> TableRule:
@@ -163,9 +167,7 @@ class Guarding:
 
     def applied(self, table: CapturedTable) -> CapturedTable:
         """The table with its rule in the column names that the catalogue has now."""
-        columns = [(column.attnum, column.name) for column in table.columns]
-        bound = self._known.get(table.relation_oid, {})
-        return dataclasses.replace(table, rule=_hiding(table.rule, guards.in_names(table.rule, columns, bound)))
+        return guarded_by(table, self._known.get(table.relation_oid, {}))
 
     def place(self, relation: RelationMessage, rule: TableRule) -> TableRule:
         """The rule in the column names of a RELATION message. Raises Withheld or ShapeUnsettled."""

@@ -93,7 +93,8 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class ToldShape:
-    """A shape from the event trigger that the Delta tables cannot take, so that another table has to, and the reason."""
+    """A shape from the event trigger that the Delta tables cannot take, so that another table has to, and the
+    reason."""
 
     captured: CapturedTable
     shape: TableSchema

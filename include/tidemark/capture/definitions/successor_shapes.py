@@ -48,7 +48,8 @@ FITS_NOT: Final = (SchemaNotFollowed.__name__, SchemaVersionsDiffer.__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reshaped:
-    """A table whose shape in the catalogue does not fit its Delta tables, with the reason; or a table that is replayed."""
+    """A table whose shape in the catalogue does not fit its Delta tables, with the reason; or a table that is
+    replayed."""
 
     captured: CapturedTable
     shape: TableSchema

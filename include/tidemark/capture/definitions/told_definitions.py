@@ -74,7 +74,8 @@ class _Relation:
 
 
 class ToldDefinitions:
-    """The trigger's definitions in one drain. Without `keys` there is no trusted trigger, and every message is ignored."""
+    """The trigger's definitions in one drain. Without `keys` there is no trusted trigger, and every message is
+    ignored."""
 
     def __init__(self, keys: Keys | None = None, since_xid: int = 0, publication: str = "") -> None:
         self._keys = keys
