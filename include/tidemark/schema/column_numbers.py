@@ -28,9 +28,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The columns of a table that the stream sends, as the catalogue has them now: numbers and names, in order. `live`
-    are the numbers of all its columns, published or not; `gone` those of dropped ones, `settled` those of them that no
-    message of the stream from here on can have."""
+    """The columns that the stream sends of a table, by the present catalogue: numbers and names, in order. `live` are
+    the numbers of all columns of the table, published or not. `gone` are the numbers of dropped columns. `settled` are
+    dropped columns that no message from here on can have."""
 
     columns: tuple[tuple[int, str], ...]
     live: frozenset[int]
@@ -39,11 +39,11 @@ class Published:
 
 
 def place(names: Sequence[str], now: Published, before: Iterable[Collection[int]]) -> tuple[int, ...] | None:
-    """The numbers of a message's columns, None if they are not certain.
+    """The numbers of a message's columns; None if they are not certain.
 
-    `before` are the numbers that the stream sent in the versions before, oldest first. Without any, the message is
-    placed if no column of the table was ever dropped, and all are published; or else if it has the names that the
-    catalogue has now, in the same order.
+    `before` are the column numbers of the earlier versions in the stream, oldest first. Without earlier versions the
+    numbers are certain in two cases: no column was ever dropped and all are published; or the message has the
+    catalogue's names in the catalogue's order.
     """
     earlier = [frozenset(numbers) for numbers in before if numbers]
     if not earlier:

@@ -20,11 +20,9 @@ Kind = Literal["b", "e", "d", "c", "r", "m", "p"]
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """One row of pg_type: `kind` is typtype; `base_oid` and `base_typmod` of a domain,
-    `element_oid` of a true array, else 0.
-
-    A true array is one whose typsubscript is array_subscript_handler: "name" and "point" have a typelem and are none.
-    """
+    """One row of pg_type. `kind` is typtype. `base_oid` and `base_typmod` are those of a domain, `element_oid` that of
+    a true array, else 0. A true array is one whose typsubscript is array_subscript_handler; "name" and "point" have a
+    typelem and are no arrays."""
 
     oid: int
     name: str
@@ -94,7 +92,7 @@ def _target(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
 
 
 def _row(type_oid: int, types: Mapping[int, PgType]) -> PostgresType | None:
-    """What Tidemark knows of the type; only a base type can be an extension's."""
+    """The row of the type in `postgres_types`. Only base types can belong to an extension."""
     pg_type = types.get(type_oid)
     if type_oid in BY_OID or pg_type is None or pg_type.kind != "b":
         return BY_OID.get(type_oid)
@@ -102,7 +100,7 @@ def _row(type_oid: int, types: Mapping[int, PgType]) -> PostgresType | None:
 
 
 def _becomes_element(type_oid: int, types: Mapping[int, PgType]) -> bool:
-    """Whether an array of the type becomes an array; of composites, ranges, geometry and unknown types it stays
+    """Whether an array of the type is stored as an array. Arrays of composites, ranges, geometry and unknown types stay
     text."""
     row = _row(type_oid, types)
     return row.in_arrays if row is not None else type_oid in types and types[type_oid].kind == "e"
@@ -169,8 +167,8 @@ _WIDTHS: Final = (("smallint", "int", "bigint"), ("float", "double"))
 
 
 def widens(narrow: str, wide: str) -> bool:
-    """Whether Delta can make a column of the one type one of the other without rewriting it: every value of the first
-    is one of the second (Delta protocol, "Type Widening")."""
+    """Whether Delta can change a column from the first type to the second without rewriting files. Every value of the
+    first type has to be a value of the second (Delta protocol, "Type Widening")."""
     for widths in _WIDTHS:
         if narrow in widths and wide in widths:
             return widths.index(narrow) < widths.index(wide)

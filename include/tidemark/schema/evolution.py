@@ -45,8 +45,8 @@ STOPS: Final = frozenset({Verdict.RESHAPE, Verdict.PARK})
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`reason` is half a sentence with names, never values: "column \\"a\\" was renamed to \\"b\\"". `columns` are the
-    numbers of those in which alone older rows differ; empty where any may."""
+    """`reason` is half a sentence with names, never values: "column \"a\" was renamed to \"b\"". `columns` are the
+    numbers of the columns whose older values differ; empty if any column's may."""
 
     verdict: Verdict
     reason: str
@@ -54,7 +54,7 @@ class Difference:
 
 
 def columns_of(differences: Iterable[Difference]) -> tuple[int, ...]:
-    """In which columns alone older rows hold something else, by their numbers; empty where any may."""
+    """The numbers of the columns whose older values differ; empty if any column's may."""
     marking = [difference.columns for difference in differences if difference.verdict is Verdict.NEEDS_BACKFILL]
     return tuple(sorted({number for columns in marking for number in columns})) if all(marking) else ()
 
@@ -65,7 +65,7 @@ def reasons(differences: Iterable[Difference], *verdicts: Verdict) -> str:
 
 
 def reshaped(differences: Collection[Difference]) -> str:
-    """Why another shape has to begin beside the table, and can; "" where it need not, or would not help."""
+    """The reason why a new table has to begin beside this one; "" if it need not, or if a new table would not help."""
     if any(difference.verdict is Verdict.PARK for difference in differences):
         return ""
     return reasons(differences, Verdict.RESHAPE)
@@ -75,11 +75,11 @@ def reshaped(differences: Collection[Difference]) -> str:
 
 
 def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str] = ()) -> list[Difference]:
-    """What the stream's RELATION message changed. Whether an added column brings values
-    for older rows is not seen here.
+    """The differences between two versions in the stream.
 
-    Of two messages without numbers, the second does not show whether a column that it lacks was dropped or renamed.
-    `dropped` are the names of which the catalogue says that they were dropped: their columns stay in the target.
+    Whether older rows hold a value in an added column is not decided here. If neither version has column numbers, a
+    missing column may have been dropped or renamed. `dropped` are the names of columns that were dropped according to
+    the catalogue: they stay in the target.
     """
     pairs = [(new.column_in(old, column), column) for column in new.columns]
     differences = [Difference(Verdict.FOLLOWED, f'column "{c.name}" was added') for was, c in pairs if was is None]
@@ -112,14 +112,15 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
 
 
 def _in_another_order(old: TableSchema, new: TableSchema) -> bool:
-    """Whether columns of one name stand in another order, which no ALTER gives a column that stays what it was."""
+    """Whether columns of the same names are in another order. No ALTER TABLE reorders columns, so they are other
+    columns."""
     names = {c.name for c in old.columns} & {c.name for c in new.columns}
     return [c.name for c in old.columns if c.name in names] != [c.name for c in new.columns if c.name in names]
 
 
 def name_taken_by_key(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
-    """Columns of the key whose name the target has for a dropped one: a column takes another name there
-    (`schema.renamed_columns`), but one of the key is found by its name everywhere."""
+    """Differences for columns of the key whose name the target has for a dropped column. Other columns get another name
+    there (`schema.renamed_columns`), but a column of the key is found by its name everywhere."""
     there = {column.attnum for column in new.columns if column.attnum}
     differences = []
     for column in new.columns if older and older[-1].matches_by_number(new) else ():
@@ -131,8 +132,8 @@ def name_taken_by_key(older: Sequence[TableSchema], new: TableSchema) -> list[Di
 
 
 def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
-    """The columns that an older version has and the last one has no more, each as it was last. One whose number is
-    known may have the name of another, or of one that is there."""
+    """The columns that an older version has and the last one does not, each as its newest version has it. A dropped
+    column with a known number may share its name with another column."""
     as_last: dict[object, Column] = {}
     for version in (v for v in versions if v.version < last.version):
         for column in version.columns:
@@ -146,7 +147,7 @@ def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[
 
 
 def _is_told(identity: object, last: TableSchema) -> bool:
-    """Whether the column is told from those of the last version by its number."""
+    """Whether the number of the column distinguishes it from the columns of the last version."""
     return bool(last.published) and isinstance(identity, tuple) and identity[0] == last.relation_oid
 
 
@@ -155,16 +156,17 @@ def _identity_of(column: Column, version: TableSchema) -> object:
 
 
 def called_before(versions: Sequence[TableSchema], first: int, last: TableSchema) -> dict[str, int]:
-    """Which column of the source, by its number, each name was that a target can have which has everything below the
-    version `first`: what the versions before called it, or if there is none the first one. Of two columns of one name
-    the later one, which took the place of the other."""
+    """Column names that the target may have, with their numbers, if everything below the version `first` is applied.
+    The names come from the versions before `first`, or else from the first version. If two columns had one name, the
+    later column counts."""
     related = [v for v in versions if v.relation_oid == last.relation_oid and v.published]
     before = [v for v in related if v.version < first] or related[:1]
     return {column.name: column.attnum for version in before for column in version.columns if column.attnum}
 
 
 def filled_after(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
-    """The columns with a default for older rows that only a version behind the last one has, each as it came."""
+    """The columns with a default for older rows that only versions after the last one have, each as its first version
+    has it."""
     filled: dict[object, Column] = {}
     for version in versions:
         for column in version.columns if version.version > last.version else ():
@@ -190,7 +192,8 @@ def _compare_columns(old: Column, new: Column) -> list[Difference]:
 
 
 def _identity(old: TableSchema, new: TableSchema) -> Difference:
-    """The key is the same. Without one, FULL is a multiset and everything else history alone: another target."""
+    """The difference between two replica identities with the same key. Without a key, FULL makes `current` a multiset
+    and every other identity leaves history alone, so the target is another one."""
     about = f"the replica identity changed from {old.identity} to {new.identity}"
     changes_kind = not new.key and "full" in (old.identity, new.identity)
     return Difference(Verdict.RESHAPE if changes_kind else Verdict.FOLLOWED, about)
@@ -206,11 +209,11 @@ def compare_fingerprints(
     *,
     told: bool = False,
 ) -> list[Difference]:
-    """The changes at the source between two readings of its catalogue, as far as they concern older rows.
+    """The differences between two readings of the catalogue that concern older rows.
 
-    `streamed` is the last shape in the stream. If it has its columns' numbers, the next shape is compared by them, and
-    renamed columns are found there. With `told`, definitions are in the stream, so only changes that an event trigger
-    does not report count.
+    `streamed` returns the last version of the stream. If it has column numbers, the stream's next version is compared
+    by number, and renames are detected there. With `told`, the event trigger wrote definitions into the stream, so only
+    changes that an event trigger does not report count.
     """
     if old.relation_oid != new.relation_oid:
         return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
@@ -261,7 +264,7 @@ def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSch
 
 
 def _read_otherwise(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    """Columns whose stored values read otherwise, though nobody wrote them."""
+    """Differences for columns whose stored values have another text now, although nobody wrote them."""
     before = {column.attnum: column for column in old.columns}
     return [
         _altered_type(column)
@@ -281,8 +284,8 @@ def _has_numbers(shape: TableSchema | None, of: Fingerprint) -> bool:
 
 
 def _takes_a_name(column: ColumnPrint, dropped: Mapping[int, str], streamed: Callable[[], TableSchema | None]) -> bool:
-    """Whether the new column has the name of one that is gone: as the catalogue called that last, or the stream, which
-    may not have seen that it was renamed in between, and then sees no difference at all."""
+    """Whether the new column has the name of a dropped column, in the catalogue or in the stream's last version. The
+    stream may not have the rename of the dropped column, and would then show no difference."""
     if column.name in dropped.values():
         return True
     shape = streamed()
@@ -290,8 +293,8 @@ def _takes_a_name(column: ColumnPrint, dropped: Mapping[int, str], streamed: Cal
 
 
 def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
-    """Whether the text of a stored value is another one though the table was not rewritten: a label of its type was
-    renamed, or its type is another one that takes the same bytes (cidr and inet)."""
+    """Whether the text of stored values changed without a rewrite. A label of the type was renamed, an attribute came
+    or went, or the new type takes the same bytes (cidr and inet)."""
     if not are_alike(old.type_oid, new.type_oid):
         return True
     return any(new.spelling.get(part) != was for part, was in old.spelling.items() if part != SPELLED_SINCE)
@@ -318,8 +321,8 @@ def _added(column: ColumnPrint, last_attnum: int) -> Difference:
 
 
 def _key(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    """While the identity was FULL, which may have been between the looks alone, the stream sent whole rows and said
-    nothing of the key. Whether the key held all the time, its OID tells."""
+    """A difference if the key was made again. Under FULL identity, also for a while between two readings, the stream
+    sends whole rows without a key. The OID of the key shows whether it held all the time."""
     if new.key_made in (0, old.key_made):
         return []
     reason = "its key was made anew: rows that shared one before, under REPLICA IDENTITY FULL, were taken for one row"
@@ -327,8 +330,8 @@ def _key(old: Fingerprint, new: Fingerprint) -> list[Difference]:
 
 
 def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    """New storage alone is VACUUM FULL, CLUSTER or TRUNCATE; together with a new row in
-    pg_attribute, ALTER TABLE rewrote it."""
+    """Differences for new storage. With a new row in pg_attribute, ALTER TABLE rewrote the table; else VACUUM FULL,
+    CLUSTER or TRUNCATE did."""
     renewed = _renewed(old, new)
     if old.relfilenode == new.relfilenode and not renewed:
         return []
@@ -355,19 +358,19 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
 
 
 def _is_listed(old: Fingerprint, new: Fingerprint) -> bool:
-    """Whether a publication lists the table by itself: then it cannot be made UNLOGGED. One that is in it with all
-    tables, or its schema's, can, and so can a leaf of any root."""
+    """Whether a publication lists the table by itself, so that PostgreSQL refuses to make it UNLOGGED. A table that is
+    published with its schema or with all tables can become UNLOGGED, and so can a leaf of any root."""
     return any(one.startswith("table ") for one in {*old.membership} & {*new.membership})
 
 
 def _has_its_toast_table(old: Fingerprint | PartitionPrint, new: Fingerprint | PartitionPrint) -> bool:
-    """Whether new storage left it its TOAST table, as VACUUM FULL, CLUSTER and TRUNCATE do; ALTER TABLE gives it
-    another one, so SET UNLOGGED and SET LOGGED do."""
+    """Whether the TOAST table stayed the same. VACUUM FULL, CLUSTER and TRUNCATE keep it. ALTER TABLE replaces it, so
+    SET UNLOGGED and SET LOGGED do."""
     return old.toast == new.toast or 0 in (old.toast, new.toast)
 
 
 def _renewed(old: Fingerprint, new: Fingerprint) -> list[tuple[PartitionPrint, PartitionPrint]]:
-    """The leaves that got new storage, each as it was and as it is."""
+    """The leaves with new storage, each before and after."""
     before = {leaf.oid: leaf for leaf in old.partitions}
     staying = [(before[leaf.oid], leaf) for leaf in new.partitions if leaf.oid in before]
     return [(was, leaf) for was, leaf in staying if was.relfilenode != leaf.relfilenode]
@@ -378,17 +381,19 @@ PARTITIONS_EMPTIED: Final = "all partitions got new storage in one transaction, 
 
 
 def emptied_by(old: Fingerprint, new: Fingerprint) -> int | None:
-    """The transaction, by its 32 bits, that gave all leaves new storage, as TRUNCATE of the root or of all of them by
-    name does; None if none did."""
+    """The transaction (32 bits) that gave all leaves new storage, as TRUNCATE does, of the root or of all leaves by
+    name; None if no single transaction did."""
     if old.relation_oid != new.relation_oid or not _by_one_command(old, new):
         return None
     return _renewed(old, new)[0][1].xmin
 
 
 def _by_one_command(old: Fingerprint, new: Fingerprint) -> bool:
-    """TRUNCATE of the root renews all leaves in one transaction, and is in the stream; that of a partition is not. With
-    one leaf they cannot be told apart. That of all leaves by their names looks the same: see `emptied_by`. Leaves with
-    other TOAST tables were rewritten as well."""
+    """Whether one transaction gave all leaves new storage and kept their TOAST tables.
+
+    TRUNCATE of the root does so and is in the stream; TRUNCATE of a partition is not in the stream. With a single leaf
+    the two look alike. TRUNCATE of all leaves by name looks the same too: see `emptied_by`.
+    """
     renewed = _renewed(old, new)
     staying = {leaf.oid for leaf in old.partitions} & {leaf.oid for leaf in new.partitions}
     by_one = len(renewed) == len(staying) > 1 and len({leaf.xmin for _, leaf in renewed}) == 1
@@ -444,8 +449,8 @@ def _publication(old: Fingerprint, new: Fingerprint) -> list[Difference]:
 
 
 def _may_have_been_elsewhere(old: Fingerprint, new: Fingerprint) -> bool:
-    """Whether a table that is published with its schema alone may have been in another one in between: the row of its
-    type was written anew, and its name is the same."""
+    """Whether a table that is published with its schema may have been in another schema for a while: its type's row was
+    written again, and its name is the same."""
     is_by_schema = all(one.startswith("schema ") for one in (*old.membership, *new.membership))
     is_written = 0 not in (old.called_xmin, new.called_xmin) and old.called_xmin != new.called_xmin
     return bool(new.membership) and is_by_schema and is_written and old.called == new.called

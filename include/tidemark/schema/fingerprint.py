@@ -33,12 +33,16 @@ EMPTIED: Final = "masked: null"
 
 
 class ColumnPrint(JsonRecord, frozen=True):
-    """One captured column. `missing` is a hash of its attmissingval ("masked" for a masked column),
-    `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
-    an enum and the columns of a composite type, by their OIDs. `default` is PostgreSQL's text of its attmissingval,
-    None if it is masked, too long, or not the same in all partitions. `comment` is for people, "" if there is none or
-    the look was not for it. `dimensions` are those that an array was declared with,
-    None where only the catalogue would tell."""
+    """One captured column.
+
+    - `missing`: a hash of its attmissingval, "masked" for a masked column.
+    - `generated`: PostgreSQL's letter, or "".
+    - `spelling`: what else the text of stored values depends on: labels of enums and columns of composite types, by
+      OID.
+    - `default`: PostgreSQL's text of its attmissingval; None if it is masked, too long, or differs between partitions.
+    - `comment`: "" if there is none or comments were not read.
+    - `dimensions`: the declared dimensions of an array; None if they were not read.
+    """
 
     attnum: int
     name: str
@@ -55,17 +59,20 @@ class ColumnPrint(JsonRecord, frozen=True):
 
 
 class UncapturedColumn(JsonRecord, frozen=True):
-    """A column whose values do not reach the lake as the source has them, and why, in a word or two."""
+    """A column whose values do not reach the lake unchanged, and the reason in a word or two."""
 
     name: str
     why: str
 
 
 class PartitionPrint(JsonRecord, frozen=True):
-    """One leaf of a partitioned table; `born_empty`: every link up to the root was made
-    by CREATE TABLE … PARTITION OF. `links` are the transactions that made the links: those of a leaf that
-    left and came back are others. `xmin` is the transaction that last wrote the leaf's row in pg_class, as one that
-    gave it new storage does. `toast` is the OID of its TOAST table, 0 if it has none."""
+    """One leaf of a partitioned table.
+
+    - `born_empty`: every link up to the root was made by CREATE TABLE … PARTITION OF.
+    - `links`: the transactions that made the links. A leaf that was detached and attached again has others.
+    - `xmin`: the transaction that last wrote the leaf's row in pg_class, as every change of its storage does.
+    - `toast`: the OID of its TOAST table, 0 if it has none.
+    """
 
     oid: int
     relfilenode: int
@@ -76,35 +83,35 @@ class PartitionPrint(JsonRecord, frozen=True):
 
     @property
     def is_as_created(self) -> bool:
-        """Whether it was empty when it joined, and lies in the file that it was created with, which has its own number;
-        one that TRUNCATE or a rewrite gives it lies elsewhere. Kinds without a file have none."""
+        """Whether the leaf joined empty and still lies in its first file. The first file has the leaf's OID as its
+        number; TRUNCATE and rewrites create another one. Relations without storage have no file."""
         return self.born_empty and self.relfilenode in (self.oid, 0)
 
     def may_be_created_by(self, xid: int, within: int) -> bool:
-        """Whether that transaction, or a part of it below a savepoint, created the leaf. A part has a higher id: one of
-        the first `within` ids from the transaction's on."""
+        """Whether the transaction or one of its subtransactions created the leaf. A subtransaction has one of the first
+        `within` ids from the transaction's on."""
         made_by = int(self.links.split()[-1]) if self.links else 0
         return self.born_empty and (made_by - xid) & 0xFFFFFFFF < within
 
 
 class Fingerprint(JsonRecord, frozen=True):
-    """What one reading of the catalogue found of a table.
+    """The result of one reading of the catalogue for one table.
 
-    - `called` is the table's name; `called_xmin` the transaction that last changed its name, schema or owner; "" and 0
+    - `called`: the table's name. `called_xmin`: the transaction that last changed its name, schema or owner. "" and 0
       if they were not read.
-    - `membership` are the OIDs of the catalogue rows that put the table into the publication. A table that was removed
-      and added again has others.
-    - `published_columns` are those of the publication, in order; `publication_xmin` the transaction that last changed
-      its options.
-    - `key` is the key of `TableSchema`; `key_made` the OID of its constraint or index. A key that was made again has
-      another OID, and a table without key has 0.
-    - `last_attnum` is the highest number of any column, dropped ones included; `dropped` maps the numbers of dropped
-      columns to their last names, "" if they were never read (`carried`).
-    - `gone` are partitions of an earlier reading that no longer exist, while changes of theirs may be unstaged: their
-      OIDs, each with the transaction id below which every transaction had ended when it was first missed.
-    - `comment` is the table's; `toast` the OID of its TOAST table, 0 if it has none or it was not read.
-    - `told` is the transaction since which the trusted event trigger is unchanged, 0 without one.
-    - `uncaptured` are the columns that are not captured, each with the reason. Like comments they are only shown.
+    - `membership`: the OIDs of the catalogue rows that put the table into the publication. A table that was removed and
+      added again has others.
+    - `published_columns`: the publication's columns, in order. `publication_xmin`: the transaction that last changed
+      the publication's options.
+    - `key`: the key of `TableSchema`. `key_made`: the OID of its constraint or index, 0 without a key. A key that was
+      made again has another OID.
+    - `last_attnum`: the highest column number, dropped columns included. `dropped`: the numbers of dropped columns with
+      their last names, "" if these were never read (`carried`).
+    - `gone`: partitions of an earlier reading that no longer exist, while changes of theirs may not be staged yet. Each
+      has the transaction id below which every transaction had ended when the partition was first missing.
+    - `comment`: the table's comment. `toast`: the OID of its TOAST table, 0 if it has none or it was not read.
+    - `told`: the transaction since which the trusted event trigger is unchanged, 0 without one.
+    - `uncaptured`: the columns that are not captured, each with the reason. Like comments they are only shown.
     """
 
     relation_oid: int
@@ -129,15 +136,17 @@ class Fingerprint(JsonRecord, frozen=True):
     uncaptured: tuple[UncapturedColumn, ...] = ()
 
     def relations(self) -> tuple[int, ...]:
-        """The OIDs of what its rows lie in."""
+        """The OIDs of the relations that store its rows."""
         return tuple(leaf.oid for leaf in self.partitions) or (self.relation_oid,)
 
     @property
     def is_as_created(self) -> bool:
-        """Whether nothing became of its rows that is in no stream: its files are those that it was created with, which
-        have its own number; what an UNLOGGED table had before SET LOGGED, and what an ALTER writes anew, lies in
-        others. A partitioned table has none itself. Nor did a type of its columns begin to spell them otherwise, nor
-        came a partition with rows."""
+        """Whether every change of its rows is in the stream, as far as the catalogue shows.
+
+        Its rows lie in the first file of the table or of each leaf. SET LOGGED after UNLOGGED, and every rewrite,
+        create another file. No column's type changed the text of stored values, and no partition was attached with
+        rows.
+        """
         is_as_created = (
             all(leaf.is_as_created for leaf in self.partitions)
             if self.partitions
@@ -147,18 +156,18 @@ class Fingerprint(JsonRecord, frozen=True):
 
     @property
     def is_listed(self) -> bool:
-        """Whether nothing but its own name puts it into the publication."""
+        """Whether the publication lists the table by its own name alone."""
         return all(one.startswith("table ") for one in self.membership)
 
     def is_published_since(self, look: Fingerprint) -> bool:
-        """Whether a publication of all tables, or of all of a schema, that had the table of an earlier look has had
-        this one ever since, without an alteration."""
+        """Whether the publication published this table ever since an earlier fingerprint of some table. Both have to be
+        published with all tables, or with the same schema, and the publication must not have been altered since."""
         wholes = {one for one in {*look.membership} & {*self.membership} if not one.startswith("table ")}
         return bool(wholes) and look.publication_xmin == self.publication_xmin
 
     def comments(self) -> dict[int, str]:
-        """The comments by the numbers of the columns, the table's under 0, which also lists the columns that are not
-        captured; without those that are empty."""
+        """Comments by column number, the table's under 0. The table's comment lists the columns that are not captured.
+        Empty comments are left out."""
         of_table = self.comment
         if self.uncaptured:
             lacking = f"Not captured: {listed_columns(self.uncaptured)}"
@@ -167,8 +176,8 @@ class Fingerprint(JsonRecord, frozen=True):
         return {number: comment for number, comment in by_number.items() if comment}
 
     def carried(self, before: Fingerprint | None) -> Fingerprint:
-        """With the names of dropped columns that the look before this one knew: the catalogue keeps numbers alone. A
-        number is never given out again, so what is gone under it was that column."""
+        """This fingerprint with the names of dropped columns from the previous one, since the catalogue only keeps
+        their numbers. A number is never used again."""
         if before is None or before.relation_oid != self.relation_oid:
             return self
         names = {**dict(before.dropped), **{column.attnum: column.name for column in before.columns}}
@@ -176,8 +185,9 @@ class Fingerprint(JsonRecord, frozen=True):
         return replace(self, dropped=dropped)
 
     def missing(self, before: Fingerprint | None, seen_below: int, *, staged: bool) -> Fingerprint:
-        """With the partitions that are `gone`: since the look before this one, and since those before that, unless all
-        that it saw is `staged`. Transactions below `seen_below` had ended when this one was taken."""
+        """This fingerprint with the partitions that are `gone` since the previous one, and since earlier ones unless
+        everything before the previous one is `staged`. Transactions with ids below `seen_below` had ended when this one
+        was read."""
         if before is None or before.relation_oid != self.relation_oid:
             return self
         gone = {} if staged else dict(before.gone)

@@ -27,7 +27,7 @@ Rows = Mapping[int, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`table` (an id) and `column` are the names under which the file asked for it."""
+    """`table` (an id) and `column` are the names under which the pipeline file guards the column."""
 
     how: How
     table: str
@@ -41,7 +41,7 @@ Guards = Mapping[int, Guard]
 
 
 class Rule(Protocol):
-    """What the file says of a table, by names (`config.TableRule`)."""
+    """The rule of the pipeline file for a table, by column names (`config.TableRule`)."""
 
     @property
     def leave_out(self) -> tuple[str, ...]: ...
@@ -53,8 +53,8 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """What of a table is left out and masked, in the names of one moment. `new_guards` are those of columns that only
-    the message of that moment shows to need one."""
+    """The left-out and masked columns of a table, in the column names of one moment. `new_guards` are guards that only
+    the message of that moment requires."""
 
     leave_out: tuple[str, ...]
     mask: dict[str, Literal["null", "sha256"]]
@@ -67,7 +67,7 @@ def guards(rule: Rule) -> bool:
 
 
 def how_by_file(rule: Rule, column: str) -> How | None:
-    """How the file guards a column of this name."""
+    """How the pipeline file guards a column of this name."""
     return "leave_out" if column in rule.leave_out else rule.mask.get(column)
 
 
@@ -101,17 +101,19 @@ def inherited(table: str, rows: Rows, bound: Guards) -> dict[str, Guard]:
 
 
 def unfit(required: Iterable[str], table: str, names: Iterable[str], rows: Rows, bound: Guards) -> list[str]:
-    """Which columns that the file names in the table's own entry are none of the table's: neither by the name of now or
-    of the message, nor is there one that was called so."""
+    """The columns of the table's own entry in the file that the table does not have: neither in the catalogue, nor in
+    the message, nor under an earlier name."""
     fitting = {*names, *(name for name, _ in rows.values())}
     fitting |= {bound[a].column for a in rows if a in bound and bound[a].table == table}
     return [column for column in required if column not in fitting]
 
 
 def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, after: Rows, bound: Guards) -> Hidden:
-    """What becomes of the columns of a RELATION message of `table`. `before` is a look that had not seen the change's
-    transaction, None if there is none: then the names of `after` are taken for those of the change. `bound` are the
-    guards once `after` is bound."""
+    """The left-out and masked columns of a RELATION message of `table`.
+
+    `before` is a reading of the columns that does not contain the change's transaction. If it is None, the names of
+    `after` count as those of the change. `bound` are the guards after `after` was bound.
+    """
     names = tuple(names)
     earlier = after if before is None else before
     certain = {name: attnum for attnum, (name, xmin) in after.items() if earlier.get(attnum) == (name, xmin)}

@@ -35,8 +35,8 @@ Modifiers = Literal["none", "number", "number before zone", "length", "precision
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A Delta type as DDL. `unfit` says what a column holds instead of a value that does not fit, "" if all fit. A
-    column of a type that no key may have is text where it belongs to the key."""
+    """A Delta type as DDL. `unfit` describes the column's value in place of one that does not fit, "" if all fit. A key
+    column is text if no key may have the type."""
 
     ddl: str
     arrow: pa.DataType
@@ -48,11 +48,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PostgresType:
-    """`name` is pg_type.typname, `sql_name` what format_type calls it where that is another name; `oid` is None of an
-    extension's type. Numeric is what `target` says unless its modifiers give it a precision that Delta has.
+    """`name` is pg_type.typname; `sql_name` is format_type's name if that differs. `oid` is None for a type of an
+    extension.
 
-    `alike` names the type to which an ALTER changes neither text nor order of a stored value. `sent_as_text`: the
-    binary form on the wire is the text. `in_arrays`: an array of it becomes an array.
+    `target` is the Delta type, but numeric gets its own precision if Delta has it. `alike` names the type to which an
+    ALTER changes neither text nor order of stored values. `sent_as_text`: the binary form on the wire is the text.
+    `in_arrays`: an array of the type is stored as an array.
     """
 
     name: str
@@ -97,7 +98,8 @@ def decimal(precision: int, scale: int) -> Target:
 
 
 def array_of(element: Target) -> Target:
-    """Of the element's kind in everything; besides, an array of another shape or lower bound does not fit."""
+    """The target of an array. Everything follows the element's target; in addition, an array with several dimensions or
+    another lower bound does not fit."""
     return Target(
         f"array<{element.ddl}>",
         pa.list_(element.arrow),

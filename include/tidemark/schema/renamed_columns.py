@@ -26,21 +26,22 @@ from tidemark.names import folded_names
 
 
 class Ahead(Exception):
-    """The target has columns from later than what shall be merged, under names that earlier ones had. Internal."""
+    """The target already has columns of a later version, under names that the version to merge uses otherwise.
+    Internal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """`names` are the new ones by the old, of the fields that get one; `numbers` those of all fields of which it is
-    known, by the names of now."""
+    """`names` maps old to new names of the fields that are renamed. `numbers` maps the present names of fields to their
+    known column numbers."""
 
     names: dict[str, str]
     numbers: dict[str, int]
 
 
 def naming(fields: Sequence[str], told: Mapping[str, int], called: Mapping[str, int], now: Mapping[int, str]) -> Naming:
-    """`told` are the numbers that fields say of themselves, `now` the names of the source's columns by their numbers.
-    Raises Ahead."""
+    """The renames that a merge needs. `told` are the numbers that the fields store; `now` are the source's column names
+    by number. Raises Ahead."""
     newest = max([*now, *called.values()], default=0)
     numbers = numbers_of(fields, told, called, now)
     names = {name: now[n] for name, n in numbers.items() if now.get(n, name) != name}
@@ -60,7 +61,7 @@ def naming(fields: Sequence[str], told: Mapping[str, int], called: Mapping[str, 
 def numbers_of(
     fields: Sequence[str], told: Mapping[str, int], called: Mapping[str, int], now: Mapping[int, str]
 ) -> dict[str, int]:
-    """Which column of the source each field is, as far as it is known."""
+    """The column number of each field, as far as it is known."""
     numbers = dict(told)
     for name in sorted(fields, key=lambda name: now.get(called.get(name, 0)) != name):
         number = called.get(name)
@@ -70,11 +71,11 @@ def numbers_of(
 
 
 def names_in_target(here: Mapping[str, int], live: Mapping[int, str], gone: Mapping[int, str]) -> dict[int, str]:
-    """What the target calls the source's columns, and those that the source has no more. `here` are the target's fields
-    with their numbers, `live` and `gone` the names that the source has, or had last.
+    """The target's names for the source's columns and for dropped columns, by number.
 
-    What is dropped keeps the name of its field. A column that has its own name there, or a number behind it, keeps it
-    too: no other one that comes or goes gives it another. The rest take what is free, in the order of their numbers.
+    `here` are the target's fields by number, `live` the source's names, `gone` the last names of dropped columns. A
+    dropped column keeps the name of its field. So does a column that already has its own name there, or its own name
+    with a number: no other column takes it. The other columns take free names, in the order of their numbers.
     """
     at = {number: name for name, number in here.items()}
     names = {number: at[number] for number in gone if number in at}
@@ -108,6 +109,7 @@ def _is_numbered(field: str, name: str) -> bool:
 
 
 def _refuse_ahead(number: int | None, name: str, newest: int) -> None:
-    """Numbers are given out upwards, and never again: one above all that were there came later."""
+    """Raises Ahead for a field with a higher number than all columns of the version: numbers only grow, so it was added
+    later."""
     if number is not None and number > newest:
         raise Ahead(name)

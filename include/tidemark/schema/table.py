@@ -19,10 +19,11 @@ Identity = Literal["default", "full", "index", "nothing"]
 
 
 class Column(JsonRecord, frozen=True, eq=False):
-    """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta
-    type as DDL ("decimal(10,2)"). `attnum` is its number at the source, 0 if it is not known for certain. `missing`
-    is PostgreSQL's text of what a row has that was written before the column was added: the constant default of its
-    ADD COLUMN. It is None if there is none, or none that is certain and fits the target.
+    """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta type as DDL
+    ("decimal(10,2)"). `attnum` is its number at the source, 0 if it is not certain.
+
+    `missing` is the constant default of its ADD COLUMN, as PostgreSQL's text: the value of rows that were written
+    before. It is None if there is none, or if it is not certain, or does not fit the target.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Column(JsonRecord, frozen=True, eq=False):
     missing: str | None = None
 
     def _compared(self) -> tuple[object, ...]:
-        """All but `attnum` and `missing`, which say nothing of what a file holds."""
+        """All fields except `attnum` and `missing`, which do not concern the content of a file."""
         return self.name, self.type, self.type_oid, self.typmod, self.target, self.mask
 
     def __eq__(self, other: object) -> bool:
@@ -46,12 +47,13 @@ class Column(JsonRecord, frozen=True, eq=False):
 
 
 class TableSchema(JsonRecord, frozen=True, eq=False):
-    """The captured columns in the source's order, left-out columns removed.
+    """The captured columns in the source's order, without left-out columns.
 
-    `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that
-    the table has no key: a multiset under FULL, history only without any identity. `dropped` names the columns that
-    only the target has still (`with_dropped`); a version of the source has none. `published` are the numbers of all
-    columns that the stream sends, left-out ones included, in order; empty if they are not known for certain.
+    - `key`: the columns of the replica identity (under FULL: of the primary key), in index order. Empty if the table
+      has no key: a multiset under FULL, history alone without any identity.
+    - `dropped`: columns that only the target still has (`with_dropped`). A version of the source has none.
+    - `published`: the numbers of all columns that the stream sends, left-out ones included, in order. Empty if they are
+      not certain.
     """
 
     table: TableName
@@ -64,7 +66,7 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
     published: tuple[int, ...] = ()
 
     def _compared(self) -> tuple[object, ...]:
-        """All but `published`, which says nothing of what a file holds."""
+        """All fields except `published`, which does not concern the content of a file."""
         same = (self.table, self.version, self.relation_oid, self.identity, self.key)
         return (*same, self.columns, self.dropped)
 
@@ -75,15 +77,14 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
         return hash(self._compared())
 
     def with_dropped(self, columns: Iterable[Column]) -> TableSchema:
-        """The target's shape: these columns, which the source has no more, stay behind those that it has. No file
-        follows it, so its number is 0."""
+        """The target's shape: dropped columns stand behind the live ones. No file follows it, so its version is 0."""
         names = {column.name for column in self.columns}
         added = tuple(replace(column, missing=None) for column in columns if column.name not in names)
         dropped = tuple(column.name for column in added)
         return replace(self, version=0, columns=self.columns + added, dropped=dropped) if added else self
 
     def called(self, names: Mapping[int, str]) -> TableSchema:
-        """With these names for the columns of these numbers. No file follows it, unless they have them."""
+        """The schema with these column names, by number. No file follows a renamed schema, so its version is 0."""
         new = {c.name: names.get(c.attnum, c.name) for c in self.columns}
         if all(old == name for old, name in new.items()):
             return self
@@ -92,33 +93,34 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
 
     @property
     def is_multiset(self) -> bool:
-        """No key, but whole old rows: `current` holds as many copies of a row as the source does, and staged changes
-        have `_old`. Without a column there is nothing to have."""
+        """Whether the table has no key and the stream sends whole old rows. `current` then holds as many copies of a
+        row as the source, and staged changes have `_old`. A table without columns is no multiset."""
         return not self.key and self.identity == "full" and bool(self.columns)
 
     @property
     def has_current(self) -> bool:
-        """Without any identity no row can be told from another, and the source can only insert: history only."""
+        """Whether the table has a `current`. Without any identity the source can only insert, and rows cannot be told
+        apart: history alone."""
         return bool(self.key) or self.is_multiset
 
     def matches_by_number(self, other: TableSchema) -> bool:
-        """Whether the columns of both can be matched by their numbers, whatever their names are."""
+        """Whether the columns of both can be matched by number."""
         return bool(self.published and other.published) and self.relation_oid == other.relation_oid
 
     def column_in(self, other: TableSchema, column: Column) -> Column | None:
-        """What a column of this shape is in another one, None where that has it not."""
+        """The column of another version that is this column; None if that version does not have it."""
         if self.matches_by_number(other) and column.attnum:
             return next((c for c in other.columns if c.attnum == column.attnum), None)
         return next((c for c in other.columns if c.name == column.name), None)
 
     def other_names(self, other: TableSchema) -> dict[str, str]:
-        """Names of the other shape -> of this one, of the columns that are called otherwise."""
+        """The columns with different names in the two versions: the other version's name -> this one's."""
         pairs = [(self.column_in(other, column), column) for column in self.columns]
         return {was.name: column.name for was, column in pairs if was is not None and was.name != column.name}
 
     def same_shape(self, other: TableSchema) -> bool:
-        """Whether files of both follow one version: all but the version number and the relation's OID is equal. Names
-        that were given to other columns make another shape."""
+        """Whether files of both can share one version: everything is equal except the version number and the relation's
+        OID. Names that moved to other columns make another shape."""
         if self.matches_by_number(other) and self.published != other.published:
             return False
         return (self.table, self.identity, self.key, self.columns) == (
@@ -129,8 +131,8 @@ class TableSchema(JsonRecord, frozen=True, eq=False):
         )
 
     def at_least_as_wide_as(self, targets: Mapping[str, str]) -> TableSchema:
-        """With the types of a target, by column, where that has been widened already. No file follows it, unless it is
-        the same."""
+        """The schema with the target's types where the target was widened already. A changed schema has version 0,
+        since no file follows it."""
         columns = tuple(
             replace(c, target=targets[c.name]) if widens(c.target, targets.get(c.name, "")) else c for c in self.columns
         )

@@ -122,13 +122,13 @@ TRANSITIONS: Final[Mapping[Machine, Mapping[str, Mapping[str, str]]]] = {
 
 
 def after(machine: Machine, event: str, state: str) -> str | None:
-    """The state that the event leads to from this one; None if it must not happen there."""
+    """The next state after the event; None if the event must not happen in this state."""
     return TRANSITIONS[machine][event].get(state)
 
 
 @dataclass(frozen=True, slots=True)
 class TableLife:
-    """A table's three states, and what each stage may do with a table in them."""
+    """A table's three states, and what each stage may do with the table in them."""
 
     capture: str
     merge: str
@@ -136,17 +136,17 @@ class TableLife:
 
     @property
     def is_captured(self) -> bool:
-        """Whether it is in file and publication, as the last preflight saw them."""
+        """Whether the last preflight had the table in the pipeline file and in the publication."""
         return self.capture in (JOINING, CAPTURED)
 
     @property
     def awaits_its_join(self) -> bool:
-        """Whether the next preflight that finds it captured judges its join."""
+        """Whether the next preflight that captures the table decides on its join."""
         return self.capture != CAPTURED
 
     @property
     def can_be_read(self) -> bool:
-        """Whether a chunk of it counts: its join horizon is known."""
+        """Whether chunks of the table count: its join horizon is known."""
         return self.capture == CAPTURED
 
     @property
@@ -159,12 +159,12 @@ class TableLife:
 
     @property
     def is_paused(self) -> bool:
-        """Whether a person said that nothing of it is merged for now."""
+        """Whether a person paused the table's merges."""
         return self.merge == PAUSED
 
     @property
     def is_merged(self) -> bool:
-        """Whether what is staged of it reaches the target by itself."""
+        """Whether the table's staged changes are merged without a person."""
         return self.merge in (MERGING, DEFERRED)
 
     @property
@@ -173,17 +173,17 @@ class TableLife:
 
     @property
     def is_marked_for_good(self) -> bool:
-        """Whether it needs a backfill for a reason that does not end by itself."""
+        """Whether the table needs a backfill for a reason that does not clear by itself."""
         return self.target == NEEDS_BACKFILL
 
     @property
     def may_be_seen_empty(self) -> bool:
-        """Whether a look that finds it without rows ends its need of a backfill."""
+        """Whether the need of a backfill ends if preflight reads the table without rows."""
         return self.can_be_read and self.target == EXISTING_ROWS
 
     @property
     def may_be_backfilled(self) -> bool:
-        """Whether a backfill run may take it; whether it needs one is another question."""
+        """Whether a backfill run may read the table, needed or not."""
         return self.can_be_read and self.is_merged
 
     @property
@@ -193,7 +193,7 @@ class TableLife:
 
 
 def drawing(machine: Machine) -> str:
-    """The machine as a mermaid state diagram. What leaves a state as it is, is not drawn."""
+    """The machine as a mermaid state diagram. Events that do not change a state are left out."""
     return "\n".join(["stateDiagram-v2", *(f"    {line}" for line in _lines(machine))])
 
 

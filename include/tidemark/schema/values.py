@@ -36,14 +36,15 @@ _COMMA, _QUOTE, _BACKSLASH = ord(","), ord('"'), ord("\\")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`kept` is None if every value fits, else true where `values` holds NULL or the end of the range instead."""
+    """`kept` is None if every value fits. Otherwise it is true where `values` holds NULL or the end of the range
+    instead of the value."""
 
     values: pa.Array
     kept: Mask | None
 
     @property
     def count(self) -> int:
-        """How many values do not fit."""
+        """The number of values that do not fit."""
         return 0 if self.kept is None else int(np.count_nonzero(self.kept))
 
 
@@ -84,7 +85,7 @@ def mask(text: pa.Array, how: Literal["null", "sha256"], target: str, salt: byte
 
 
 def kept_text(text: pa.Array, rows: NDArray[np.intp]) -> pa.Array:
-    """PostgreSQL's text of some rows as strings; bytes that are no UTF-8 (from an SQL_ASCII database) as \\xNN."""
+    r"""PostgreSQL's text of some rows as strings. Bytes that are no UTF-8 (from an SQL_ASCII database) become \xNN."""
     some = _as_binary(text).take(pa.array(rows))
     try:
         return some.cast(pa.string())
@@ -94,7 +95,7 @@ def kept_text(text: pa.Array, rows: NDArray[np.intp]) -> pa.Array:
 
 
 def gather(data: Bytes, start: Positions, length: Positions, valid: Mask | None = None) -> pa.Array:
-    """Ranges of a buffer -> a binary array, copied by one Arrow kernel. Ranges must ascend without overlap; where
+    """Ranges of a buffer -> a binary array, copied by one Arrow kernel. Ranges must ascend without overlap. Where
     `valid` is false the length must be 0."""
     count = len(start)
     if count == 0:
@@ -121,7 +122,7 @@ def _bitmap(valid: Mask) -> pa.Buffer:
 
 
 def _as_string(text: pa.Array) -> pa.Array:
-    """The same buffers as a string array, without a look at whether they are UTF-8."""
+    """The same buffers as a string array, without a check that they are UTF-8."""
     return text if pa.types.is_string(text.type) else text.view(pa.string())
 
 
@@ -134,7 +135,7 @@ def _null_where(values: pa.Array, where: Mask) -> pa.Array:
 
 
 def _flag(flags: pa.Array) -> Mask:
-    """A boolean array as numpy, false if it is NULL."""
+    """A boolean array as numpy, with false for NULL."""
     return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False), np.bool_)
 
 
@@ -202,7 +203,7 @@ def _convert_by_cast(text: pa.Array, type_: pa.DataType) -> Converted:
 
 
 def _refused(text: pa.Array, type_: pa.DataType) -> Mask:
-    """Which values Arrow's cast refuses, found by halving."""
+    """The values that Arrow's cast refuses, found by halving."""
     refused = np.zeros(len(text), np.bool_)
     pending = [(0, len(text))]
     while pending:
@@ -263,10 +264,8 @@ def _convert_bytea(text: pa.Array) -> Converted:
 
 
 def _parts(text: pa.Array) -> tuple[Bytes, Positions, Mask]:
-    """The bytes of all values one after another, where each value begins and ends, and which are not NULL.
-
-    Bytes that a NULL covers are left out.
-    """
+    """The bytes of all values in sequence, the start of each value, and which values are not NULL. Bytes under a NULL
+    are left out."""
     valid = np.asarray(pc.is_valid(text).to_numpy(zero_copy_only=False), np.bool_)
     _, offset_buffer, data_buffer = text.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[text.offset : text.offset + len(text) + 1].astype(np.int64)
@@ -285,9 +284,9 @@ def _offsets(lengths: Positions | Mask) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Values with their backslash escapes resolved. `quotes` marks the quotes that delimit, `inside` what is
-    quoted: from an opening quote up to just before the closing one. `broken` marks rows whose quotes do not
-    pair; their bytes are left out."""
+    """Values without backslash escapes. `quotes` marks the delimiting quotes. `inside` marks quoted bytes, from an
+    opening quote up to just before the closing one. `broken` marks rows whose quotes do not pair; their bytes are left
+    out."""
 
     data: Bytes
     offsets: Positions
@@ -399,5 +398,5 @@ def _convert_hstore(text: pa.Array) -> Converted:
 
 
 def _follows_start(begin: Positions, offsets: Positions) -> Mask:
-    """Whether a quoted piece opens its row, so that what stands before it belongs to another one."""
+    """Whether a quoted piece opens its row, so that the byte before it belongs to another row."""
     return np.isin(begin - 1, offsets)
