@@ -52,7 +52,7 @@ _STORED_APART: Final = ("string", "binary", "array", "map")  # TOAST may keep a 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The place of a truncate."""
+    """The position of a truncate."""
 
     generation: int
     commit_lsn: int
@@ -60,7 +60,7 @@ class Truncated:
 
 
 def below(position: Position) -> str:
-    """The rows that the state at the position knows of."""
+    """The history's rows below the position."""
     return (
         f"(_generation < {position.generation} OR "
         f"(_generation = {position.generation} AND _commit_lsn < {int(position.lsn)}))"
@@ -68,7 +68,7 @@ def below(position: Position) -> str:
 
 
 def above(truncated: Truncated | None) -> str:
-    """The rows behind the truncate; every row without one."""
+    """The rows behind the last truncate; all rows if there was none."""
     if truncated is None:
         return "TRUE"
     generation, lsn, ordinal = truncated.generation, truncated.commit_lsn, truncated.ordinal
@@ -79,7 +79,7 @@ def above(truncated: Truncated | None) -> str:
 
 
 def last_truncate(history: str, position: Position) -> str:
-    """One row at most: generation, commit_lsn, ordinal."""
+    """At most one row: generation, commit_lsn, ordinal."""
     return (
         "SELECT _generation AS generation, _commit_lsn AS commit_lsn, _ordinal AS ordinal "
         f"FROM {history} WHERE _op = 'truncate' AND {below(position)} "
@@ -88,8 +88,8 @@ def last_truncate(history: str, position: Position) -> str:
 
 
 def extents(history: str) -> str:
-    """One row per generation: its number, the first and the last commit, and where a backfill last wrote what the
-    changes alone had not told."""
+    """One row per generation: its number, its first and last commit, and the last commit of a backfill that added
+    what no change had."""
     return (
         "SELECT _generation AS generation, min(_commit_lsn) AS first, max(_commit_lsn) AS last, "
         "max(CASE WHEN _op IN ('read', 'sweep') THEN _commit_lsn END) AS seen "
@@ -98,7 +98,7 @@ def extents(history: str) -> str:
 
 
 def first_after(dialect: Dialect, history: str, time: datetime) -> str:
-    """One row at most: the first commit, in commit order, of a later time."""
+    """At most one row: the first commit, in commit order, with a later time."""
     return (
         f"SELECT _generation AS generation, min(_commit_lsn) AS lsn FROM {history} "
         f"WHERE _committed_at > {dialect.time(time)} GROUP BY _generation ORDER BY _generation LIMIT 1"
@@ -106,7 +106,7 @@ def first_after(dialect: Dialect, history: str, time: datetime) -> str:
 
 
 def rows(dialect: Dialect, shape: TableShape, history: str, position: Position, truncated: Truncated | None) -> str:
-    """The source's columns, `_holes` of a table with a key, and SAID_BY."""
+    """The source's columns, `_holes` for a table with a key, and SAID_BY."""
     values = [_value(dialect, column, position) for column in shape.columns]
     where = f"{below(position)} AND {above(truncated)}"
     if not shape.key:
@@ -123,11 +123,12 @@ def rows(dialect: Dialect, shape: TableShape, history: str, position: Position, 
 
 
 def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str, str, str]) -> str:
-    """A row for each state of each key that a transaction left: the source's columns, `_holes`, the range by time, the
-    flag, RANGE and `_op`. What a later change of the same transaction replaced was never visible, and is left out.
+    """One row for each state in which a transaction left a key: the source's columns, `_holes`, the validity range
+    by time, the flag, RANGE and `_op`.
 
-    `names` are those of the time from which, the time to which and the flag. The statement holds for whatever the
-    history has when it runs, so it may be a view. Only for tables with a key.
+    States that a later change of the same transaction replaced were never visible and are left out. `names` are the
+    columns' names: valid from, valid to, and the flag. The statement reads the history of the time when it runs, so it
+    may be a view. Only for tables with a key.
     """
     values = ", ".join(_value(dialect, column, _NEVER) for column in shape.columns)
     columns = ", ".join(dialect.name(column.name) for column in shape.columns)
@@ -167,11 +168,9 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
 
 
 def with_deleted(dialect: Dialect, shape: TableShape, history: str, deleted_at: str) -> str:
-    """The last state that a transaction left of each key: the source's columns, `_holes`, and when it ended by a
-    delete, a truncate or a change of the key, in the column of that name; NULL while the row is there.
-
-    It may be a view, as `validity`. Only for tables with a key.
-    """
+    """The last state of each key: the source's columns, `_holes`, and, in the column of the given name, the time
+    when a delete, a truncate or a change of the key ended it; NULL while the row exists. It may be a view, as
+    `validity`. Only for tables with a key."""
     since, until, is_current, age = (f"__tidemark_{name}" for name in ("since", "until", "is_current", "age"))
     columns = ", ".join(dialect.name(column.name) for column in shape.columns)
     by_name = {column.name: column for column in shape.columns}
@@ -184,7 +183,7 @@ def with_deleted(dialect: Dialect, shape: TableShape, history: str, deleted_at: 
 
 
 def _precedes(place: Sequence[str], other: Sequence[str]) -> str:
-    """Whether the first place comes before the second; both are generation, commit and ordinal."""
+    """Whether the first position comes before the second; each has generation, commit and ordinal."""
     (generation, lsn, ordinal), (of_other, lsn_of_other, ordinal_of_other) = place, other
     return (
         f"({generation} < {of_other} OR ({generation} = {of_other} AND ({lsn} < {lsn_of_other} "
@@ -193,7 +192,8 @@ def _precedes(place: Sequence[str], other: Sequence[str]) -> str:
 
 
 def _multiset(dialect: Dialect, shape: TableShape, values: list[str], listed: str) -> str:
-    """Copies of one row are not told apart: all of them have the metadata of the last change of one of them."""
+    """The rows of a table without a key. Copies of one row cannot be told apart, so all have the metadata of the
+    last change of one of them."""
     names = ", ".join(dialect.name(column.name) for column in shape.columns)
     alike = ", ".join(_stored(dialect, column) for column in shape.columns)
     metadata = ", ".join(dict.fromkeys(("_generation", "_commit_lsn", "_ordinal", *SAID_BY)))
@@ -208,7 +208,7 @@ def _multiset(dialect: Dialect, shape: TableShape, values: list[str], listed: st
 
 
 def _value(dialect: Dialect, column: LakeColumn, position: Position) -> str:
-    """The column as it was then: what older rows mean by NULL, if the column was there already."""
+    """The value of a column at that time: for rows older than the column, its default if it had one."""
     name = dialect.name(column.name)
     if column.added_at is None or column.missing is None or position <= column.added_at:
         return name
@@ -218,19 +218,20 @@ def _value(dialect: Dialect, column: LakeColumn, position: Position) -> str:
 
 
 def _compared(dialect: Dialect, column: LakeColumn) -> str:
-    """A column of the key as an index compares it: -0.0 is 0.0."""
+    """A column of the key as an index compares it: -0.0 equals 0.0."""
     name = dialect.name(column.name)
     return f"CASE WHEN {name} = 0 THEN 0 ELSE {name} END" if column.target in ("float", "double") else name
 
 
 def _stored(dialect: Dialect, column: LakeColumn) -> str:
-    """A column of a row without key as it is stored: -0.0 is not 0.0."""
+    """A column of a row without key as it is stored: -0.0 differs from 0.0."""
     name = dialect.name(column.name)
     return f"{name}, CAST({name} AS string)" if column.target in ("float", "double") else name
 
 
 def _holes(dialect: Dialect, shape: TableShape) -> str:
-    """The columns that the change did not send and nobody filled in. Where one had another name, rather too many."""
+    """The columns that the change did not send and no later merge filled. After a rename the list may be too long,
+    never too short."""
     names = dialect.array([dialect.text(column.name) for column in shape.columns])
     unknown = {}
     for column in shape.columns:

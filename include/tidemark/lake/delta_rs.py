@@ -20,7 +20,8 @@ ALL_ROWS = "tidemark_rows"
 
 
 class DeltaRsEngine:
-    """`storage_options` as delta-rs takes them, for a lake on an object store. Raises DeltaRsMissing."""
+    """Reads Delta tables by delta-rs. `storage_options` are those of delta-rs, for a lake on an object store.
+    Raises DeltaRsMissing."""
 
     def __init__(self, storage_options: Mapping[str, str] | None = None) -> None:
         try:
@@ -60,7 +61,7 @@ class DeltaRsEngine:
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """DataFusion's views of texts as Arrow's texts, which everything takes."""
+    """Arrow's string type in place of DataFusion's string views, which not every library accepts."""
     return rows.cast(pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema]))
 
 

@@ -30,9 +30,9 @@ _OF_HISTORY: Final = frozenset((*CHANGE_COLUMNS, *MARK_COLUMNS))
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """`target` is the Delta type as DDL. Rows from below `added_at` are older than the column and mean `missing`,
-    PostgreSQL's text; None if there are none such. If it may have had another name, older rows call it so in
-    `_unchanged`."""
+    """`target` is the Delta type as DDL. Rows below `added_at` are older than the column: their value is `missing`,
+    PostgreSQL's text. It is None if there are no such rows. If the column had another name, the `_unchanged` of
+    older rows may contain that name."""
 
     name: str
     target: str
@@ -45,26 +45,26 @@ class LakeColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """`columns` are the source's, as `history` has them; without a `key` the table is a multiset."""
+    """`columns` are the source's columns, as `history` has them. A table without `key` is a multiset."""
 
     columns: tuple[LakeColumn, ...]
     key: tuple[str, ...]
 
 
 def shape_of(history: Sequence[LakeColumn], current: Sequence[LakeColumn] | None) -> TableShape:
-    """The shape of the table that these two Delta tables, by their columns, are of."""
+    """The shape of the source table that these two Delta tables belong to."""
     return shape_with(history, tuple(column.name for column in current or () if not column.nullable))
 
 
 def shape_with(history: Sequence[LakeColumn], key: tuple[str, ...]) -> TableShape:
-    """The shape of a table with this key. Without one what was dropped says nothing of which row it is, at no time, so
-    it is left out."""
+    """The shape of a table with this key. Without a key, dropped columns are left out, because they do not identify
+    rows."""
     columns = (column for column in history if column.name not in _OF_HISTORY and (key or not column.is_dropped))
     return TableShape(tuple(columns), key)
 
 
 def columns_of(schema_json: str) -> tuple[LakeColumn, ...]:
-    """The columns of a `schemaString`."""
+    """The columns in a `schemaString`."""
     return tuple(_column(field) for field in json.loads(schema_json)["fields"])
 
 

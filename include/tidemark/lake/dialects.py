@@ -20,28 +20,28 @@ class Dialect(Protocol):
     def text(self, value: str) -> str: ...
 
     def time(self, value: datetime) -> str:
-        """A moment with its zone."""
+        """A literal of a moment with time zone."""
 
     def clock_time(self, value: datetime) -> str:
-        """A time without zone."""
+        """A literal of a time without time zone."""
 
     def array(self, elements: Sequence[str]) -> str: ...
 
     def has(self, array: str, element: str) -> str:
-        """Whether the array has the element, both expressions; NULL of NULL."""
+        """Whether the array contains the element, both expressions; NULL for NULL."""
 
     def without(self, array: str, element: str) -> str:
         """The array without the element."""
 
     def has_others(self, array: str, elements: str) -> str:
-        """Whether the array has more than the elements of the other one; not true of NULL."""
+        """Whether the array contains an element that the other array lacks; not true for NULL."""
 
     def one_of_each(self, count: str) -> str:
-        """In a SELECT list: as many rows as this whole number says."""
+        """An expression in a SELECT list that repeats the row as often as this whole number."""
 
 
 class SparkSql:
-    """Spark's, with its own escapes in texts."""
+    """The dialect of Spark, with its own escapes in texts."""
 
     def name(self, name: str) -> str:
         return spark_identifier(name)
@@ -74,7 +74,7 @@ class SparkSql:
 
 
 class DataFusionSql:
-    """That of delta-rs, whose engine is DataFusion."""
+    """The dialect of DataFusion, the engine of delta-rs."""
 
     def name(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
@@ -106,7 +106,7 @@ class DataFusionSql:
 
 
 def literal(dialect: Dialect, value: Any, target: str) -> str:
-    """A value as Arrow gives it to Python, as an expression of the Delta type."""
+    """A value as Arrow gives it to Python, as an SQL expression of the Delta type."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):

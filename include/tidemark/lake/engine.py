@@ -12,7 +12,7 @@ from tidemark.lake.dialects import Dialect
 
 @dataclass(frozen=True, slots=True)
 class OpenedTable:
-    """One version of a Delta table; `handle` is the engine's own."""
+    """One version of a Delta table; `handle` belongs to the engine."""
 
     path: str
     version: int
@@ -21,21 +21,22 @@ class OpenedTable:
 
 
 class Engine(Protocol):
-    """Paths are full names. Names of tables in a statement are plain words, made up for it alone."""
+    """Reads Delta tables and runs statements over them. Paths are full names. Tables have plain names in a
+    statement, which exist for that statement alone."""
 
     dialect: Dialect
 
     def open(self, path: str) -> OpenedTable | None:
-        """The newest version; None if there is no Delta table."""
+        """Open the newest version; None if there is no Delta table."""
 
     def transaction(self, table: OpenedTable, application: str) -> int | None:
         """The `txnVersion` of that `txnAppId`, None if the table has none."""
 
     def rows(self, table: OpenedTable) -> Any:
-        """All rows of the version, as the engine gives rows."""
+        """All rows of the version, in the engine's own form."""
 
     def frame(self, statement: str, tables: Mapping[str, OpenedTable]) -> Any:
-        """What a statement gives that calls the tables by these names, as the engine gives rows."""
+        """The result of a statement that uses the tables under these names, in the engine's own form."""
 
     def listed(self, statement: str, tables: Mapping[str, OpenedTable]) -> list[dict[str, Any]]:
-        """The same, of a statement that gives few rows."""
+        """As `frame`, as a list, for statements with few rows."""

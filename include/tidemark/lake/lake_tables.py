@@ -44,10 +44,10 @@ _GENERATIONS_AHEAD: Final = 3
 
 
 class Lake:
-    """The folder of one pipeline, `<lake root>/<pipeline>`: a path, or a URI that the engine knows.
+    """The folder of one pipeline, `<lake root>/<pipeline>`: a path, or a URI that the engine supports.
 
-    With a SparkSession rows are DataFrames; without one delta-rs reads, and rows are Arrow tables. `storage_options`
-    are delta-rs' own. Raises DeltaRsMissing.
+    With a SparkSession rows are DataFrames. Without one, delta-rs reads the tables and rows are Arrow tables.
+    `storage_options` are those of delta-rs. Raises DeltaRsMissing.
     """
 
     def __init__(self, folder: str, *, spark: Any = None, storage_options: Mapping[str, str] | None = None) -> None:
@@ -57,17 +57,19 @@ class Lake:
         self.engine = _engine(spark, storage_options)
 
     def table(self, name: str) -> TableInLake:
-        """`name` is what the source calls the table: "shop.orders"; a name with a dot of its own is quoted. Of
-        several tables that had the name it is the one that has it now, as the last merge knew; "shop.orders~1",
-        "shop.orders~2" are the first and the second of them, whatever they are called."""
+        """The table that the source calls `name`: "shop.orders"; a name that contains a dot is quoted.
+
+        If several tables had the name, it is the one that had it at the last merge. "shop.orders~1" and "shop.orders~2"
+        are the first and the second of them, whatever their present names are.
+        """
         return TableInLake(self, name)
 
     def place(self, name: str) -> TableName:
-        """The id of the table, by which its Delta tables lie."""
+        """The table's id, which names the folders of its Delta tables."""
         return self._places([name])[name]
 
     def as_of(self, moment: Moment, *names: str) -> Together:
-        """Tables as of one moment: a time is turned into a position once, for all of them. Raises TableNotInLake,
+        """Tables as of one moment. A time is converted to a position once, for all of them. Raises TableNotInLake,
         MomentInvalid, MomentNotApplied, MomentBeforeHistory."""
         readings = self._read_tables(names)
         return Together(_pasts(readings, _position([*readings.values()], moment)))
@@ -78,9 +80,9 @@ class Lake:
         return Together(_pasts(readings, min(reading.applied for reading in readings.values())))
 
     def register(self, schema: str, *names: str) -> list[str]:
-        """Name the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
-        `<schema>.<table>__history`, `<schema>.tidemark_positions`. Returns what is named now; a name that is taken is
-        left. Raises TableNotInLake, and ValueError where two would have one name."""
+        """Register the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
+        `<schema>.<table>__history`, `<schema>.tidemark_positions`. Returns the registered names; a name that is
+        taken is skipped. Raises TableNotInLake, and ValueError if two tables would get one name."""
         spark = _spark(self.engine)
         _refuse_one_name_for_two(schema, names)
         places = {"tidemark_positions": f"{self.root}/{layout.positions_table(self.pipeline)}"}
@@ -136,7 +138,7 @@ def _engine(spark: Any, storage_options: Mapping[str, str] | None) -> Engine:
 
 
 def _refuse_one_name_for_two(schema: str, names: Iterable[str]) -> None:
-    """Catalogues tell names apart without regard to capitals."""
+    """Raises ValueError for names that differ in case alone, since catalogues ignore case."""
     first: dict[str, str] = {}
     for name in names:
         called = TableName.parse(name).name
@@ -148,7 +150,7 @@ def _refuse_one_name_for_two(schema: str, names: Iterable[str]) -> None:
 
 
 def _spark(engine: Engine) -> SparkEngine:
-    """The engine, which must be Spark for what is about its catalogue."""
+    """The engine, if it is Spark: only Spark has a catalogue."""
     from tidemark.lake.spark_engine import SparkEngine
 
     if not isinstance(engine, SparkEngine):
@@ -157,7 +159,7 @@ def _spark(engine: Engine) -> SparkEngine:
 
 
 def _newest(reading: TableReading) -> str:
-    """The history in a statement of Spark, whatever its newest version is then."""
+    """The newest version of history, for a statement of Spark that may run later."""
     return f"delta.{spark_identifier(reading.history.path)}"
 
 
@@ -168,48 +170,49 @@ def _create_view(reading: TableReading, view: str, statement: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableInLake:
-    """One table of the lake; each call reads it again."""
+    """One table of the lake; each call opens it again."""
 
     lake: Lake
     name: str
 
     def rows(self) -> Any:
-        """The rows of `current` as they are. Raises TableNotInLake."""
+        """The rows of `current`. Raises TableNotInLake."""
         return self.lake.engine.rows(self._opened("current"))
 
     def history(self) -> Any:
-        """Every change, in no order. Raises TableNotInLake."""
+        """Every change, in no particular order. Raises TableNotInLake."""
         return self.lake.engine.rows(self._opened("history"))
 
     def validity(self, names: tuple[str, str, str] = VALIDITY) -> Any:
-        """Every state that a transaction left a row in, with the times from and to which it was valid and whether it is
-        valid still, in columns of these names; a table with a key alone. `as_of_query.validity` has the other columns.
+        """Every state in which a transaction left a row, with its validity range and whether it is valid now, in
+        columns with the given names. Only for tables with a key.
 
-        Raises TableNotInLake, and ValueError without a key or for a name that a column has.
+        `as_of_query.validity` describes the other columns. Raises TableNotInLake, and ValueError for a table without a
+        key or for a name that a column has.
         """
         reading, history = self._keyed(names), _made_up()
         statement = as_of_query.validity(reading.engine.dialect, reading.shape, history, names)
         return reading.engine.frame(statement, {history: reading.history})
 
     def create_validity_view(self, view: str, names: tuple[str, str, str] = VALIDITY) -> str:
-        """A view `<schema>.<name>` of the SparkSession's catalogue that always shows the `validity` of the newest
-        version. After a column came or went it has to be created again. Returns its name."""
+        """Create the view `<schema>.<name>` in the SparkSession's catalogue, which always shows the `validity` of
+        the newest version. Create it again after a column was added or dropped. Returns its name."""
         reading = self._keyed(names)
         statement = as_of_query.validity(reading.engine.dialect, reading.shape, _newest(reading), names)
         return _create_view(reading, view, statement)
 
     def with_deleted(self, deleted_at: str = DELETED_AT) -> Any:
-        """The rows of the table and those that were deleted, with the time of that in a column of this name, NULL of a
-        row that is there. A key has one row: its last state. A table with a key alone.
+        """The rows of the table and its deleted rows, with the time of the delete in the column of the given name;
+        NULL for rows that exist. Each key has one row: its last state. Only for tables with a key.
 
-        Raises TableNotInLake, and ValueError without a key or for a name that a column has.
+        Raises TableNotInLake, and ValueError for a table without a key or for a name that a column has.
         """
         reading, history = self._keyed([deleted_at]), _made_up()
         statement = as_of_query.with_deleted(reading.engine.dialect, reading.shape, history, deleted_at)
         return reading.engine.frame(statement, {history: reading.history})
 
     def create_view_with_deleted(self, view: str, deleted_at: str = DELETED_AT) -> str:
-        """As `create_validity_view`, of `with_deleted`."""
+        """As `create_validity_view`, for `with_deleted`."""
         reading = self._keyed([deleted_at])
         statement = as_of_query.with_deleted(reading.engine.dialect, reading.shape, _newest(reading), deleted_at)
         return _create_view(reading, view, statement)
@@ -234,12 +237,12 @@ class TableInLake:
         return self.lake.as_of(moment, self.name)[self.name]
 
     def newest(self) -> Past:
-        """As of the position that the table has reached."""
+        """The table as of the position that it has reached."""
         return self.lake.together(self.name)[self.name]
 
 
 class TableReading:
-    """One table as it was opened: its Delta tables and its row of `_positions`."""
+    """One opened table: its Delta tables and its row of `_positions`."""
 
     def __init__(self, lake: Lake, table: TableName, noted: OpenedTable | None) -> None:
         self.lake = lake
@@ -263,7 +266,7 @@ class TableReading:
         self.applied = max((at for at in (of_history, self.noted_at) if at is not None), default=Position(0, Lsn(0)))
 
     def _transaction(self, step: str, opened: OpenedTable) -> Position | None:
-        """The position of the table's newest generation, as its commits carry it (R5)."""
+        """The position of the table's newest generation, from the transactions of its commits (R5)."""
         for generation in range(self.newest_generation + _GENERATIONS_AHEAD, 0, -1):
             application = f"tidemark:{self.lake.pipeline}:{generation}:{self.table}:{step}"
             version = self.engine.transaction(opened, application)
@@ -272,12 +275,12 @@ class TableReading:
         return None
 
     def listed(self, statement: Any, *facts: Any) -> list[dict[str, Any]]:
-        """What a function of `past` asks of the table's history."""
+        """The rows of a statement over the table's history, built by a function of `as_of_query`."""
         name = _made_up()
         return self.engine.listed(statement(name, *facts), {name: self.history})
 
     def _of_positions(self, condition: str, *, newest: bool) -> list[dict[str, Any]]:
-        """One row at most of what `_positions` has of the table."""
+        """The table's row of `_positions`, if it has one."""
         if self.noted is None:
             return []
         name, order = _made_up(), "DESC" if newest else "ASC"
@@ -289,7 +292,8 @@ class TableReading:
         )
 
     def first(self) -> Position | None:
-        """Where anything is first known of the table: its first change, or a row of `_positions` without any."""
+        """The position from which the table is known: its first change, or its row of `_positions` if it has no
+        change."""
         changed = _one([{**row, "lsn": row["first"]} for row in self.extents])
         noted = _one(self._of_positions("", newest=False))
         # A change is known behind its commit, a position where it stands.
@@ -297,8 +301,7 @@ class TableReading:
         return min((position for position in (behind, noted) if position is not None), default=None)
 
     def first_after(self, time: datetime) -> Position | None:
-        """Where the first change that was committed after that time begins, or a position below which anything of the
-        pipeline was."""
+        """The position of the first change with a later commit time; if there is none, a position of the pipeline."""
         dialect = self.engine.dialect
         later = _one(self.listed(lambda name: as_of_query.first_after(dialect, name, time)))
         capped = None
@@ -314,7 +317,7 @@ class TableReading:
         return min((position for position in (later, capped) if position is not None), default=None)
 
     def exact_from(self) -> Position | None:
-        """See this module."""
+        """The position from which the table is exact as a whole; the module's first lines explain it."""
         inexact = _one(self._of_positions(" AND NOT exact", newest=True))
         behind = "" if inexact is None else f" AND NOT {_at_or_below(inexact)}"
         since = _one(self._of_positions(f" AND exact{behind}", newest=False))
@@ -322,7 +325,7 @@ class TableReading:
         return None if since is None else max([since, *seen])
 
     def shows(self, position: Position) -> bool:
-        """Whether the newest version of current is the state at the position."""
+        """Whether the newest version of current has the state at the position."""
         if self.current is None:
             return False
         at = self._transaction("current", self.current)
@@ -331,8 +334,8 @@ class TableReading:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A table at a position. `version` is that of `current` if it shows the position; it is None if only `history`
-    does."""
+    """A table at a position. `version` is the version of `current` with that state; it is None if only `history`
+    has it."""
 
     reading: TableReading
     position: Position
@@ -340,9 +343,9 @@ class Past:
 
     @property
     def exact_from(self) -> Position | None:
-        """Since when the table as a whole was what the source was, None if that is not known. Before it rows may be
-        missing that a backfill found only later, and of a row with `_op` `read` it is only known that it was so at its
-        `_commit_lsn`."""
+        """The position from which the table as a whole equalled the source; None if it is not known. Before it,
+        rows may be missing that a later backfill found. A row with `_op` `read` only proves that the row existed at
+        its `_commit_lsn`."""
         return self.reading.exact_from()
 
     @property
@@ -351,13 +354,13 @@ class Past:
         return exact_from is not None and exact_from <= self.position
 
     def rows(self) -> Any:
-        """The source's columns, and of the change that said what the row is `_commit_lsn`, `_committed_at` and `_op`;
-        `_holes` names columns whose value nobody knew."""
+        """The source's columns, and `_commit_lsn`, `_committed_at` and `_op` of the change that wrote the row.
+        `_holes` lists columns whose value is not known."""
         name = _made_up()
         return self.reading.engine.frame(self.statement(name), {name: self.reading.history})
 
     def statement(self, history: str) -> str:
-        """The statement behind `rows`, in the engine's SQL, for a history of that name."""
+        """The SQL behind `rows`, in the engine's dialect, for a history of the given name."""
         reading = self.reading
         truncated = [Truncated(**row) for row in reading.listed(as_of_query.last_truncate, self.position)]
         return as_of_query.rows(
@@ -365,19 +368,19 @@ class Past:
         )
 
     def current(self) -> Any:
-        """The rows without `_op`, from the version of `current` if there is one: as good, and faster."""
+        """The rows without `_op`, from the version of `current` if there is one: the same rows, and faster."""
         if self.version is None or self.reading.current is None:
             return _without_op(self.rows())
         return self.reading.engine.rows(self.reading.current)
 
 
 def _without_op(rows: Any) -> Any:
-    """Spark's frames and Arrow's have this by different names."""
+    """The rows without the column `_op`; Spark and Arrow have different methods for it."""
     return rows.drop("_op") if hasattr(rows, "drop") else rows.drop_columns(["_op"])
 
 
 class Together:
-    """Tables at one position, by the names they were asked for: a join of them never sees part of a transaction."""
+    """Tables at one position, by the names that were asked for. A join of them never contains part of a transaction."""
 
     def __init__(self, pasts: Mapping[str, Past]) -> None:
         self._pasts = dict(pasts)
@@ -387,9 +390,8 @@ class Together:
         return self._pasts[name]
 
     def create_views(self, schema: str) -> list[str]:
-        """In the catalogue of the SparkSession a view for each table, `<schema>.<table>`, which shows it at this
-        position for good; one that is there is replaced. Returns their names. Raises ValueError where two would have
-        one name."""
+        """Create or replace a view `<schema>.<table>` for each table in the SparkSession's catalogue, which keeps
+        showing it at this position. Returns the names. Raises ValueError if two tables would get one name."""
         _refuse_one_name_for_two(schema, self._pasts)
         return [
             _spark(one.reading.engine).create_view(
@@ -402,7 +404,7 @@ class Together:
 
     @property
     def versions(self) -> dict[str, int | None]:
-        """Per table the version of `current` that shows the position, None if only `history` does."""
+        """For each table the version of `current` with the state at the position; None if only `history` has it."""
         return {name: one.version for name, one in self._pasts.items()}
 
 
@@ -424,7 +426,8 @@ def _pasts(readings: Mapping[str, TableReading], position: Position) -> dict[str
 
 
 def _position(readings: Sequence[TableReading], moment: Moment) -> Position:
-    """Raises MomentNotApplied for a time of which the tables do not know yet that nothing more comes."""
+    """The position of a moment. Raises MomentNotApplied for a time up to which changes of these tables may still
+    come."""
     asked = positions.read(moment, max(reading.newest_generation for reading in readings))
     if isinstance(asked, Position):
         return asked
@@ -445,7 +448,7 @@ def _at_or_below(position: Position) -> str:
 
 
 def _one(rows: Sequence[Mapping[str, Any]]) -> Position | None:
-    """The position in the one row that a statement gave, None if it gave none."""
+    """The position in the only row of a statement's result; None without a row."""
     for row in rows:
         return Position(row["generation"], Lsn(row["lsn"]))
     return None
@@ -456,5 +459,6 @@ def _made_up() -> str:
 
 
 def _has_place(name: str) -> bool:
-    """Whether the name says which of the tables that had it is meant; within quotes "~" is a character like others."""
+    """Whether the name chooses among several tables of that name by "~1"; within quotes "~" is an ordinary
+    character."""
     return "~" in name.rpartition('"')[2]

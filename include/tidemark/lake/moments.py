@@ -22,7 +22,8 @@ from tidemark.lsn import Lsn
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Every transaction of an older generation, and those of this one that were committed below `lsn`."""
+    """A position in the order of commits: after every transaction of older generations and those of this one that
+    committed below `lsn`."""
 
     generation: int
     lsn: Lsn
@@ -36,7 +37,7 @@ Moment: TypeAlias = Position | Lsn | int | str | datetime
 
 
 def parse(text: str) -> Lsn | datetime:
-    """A moment as a form or a file has it: an LSN, or a time in ISO 8601 with its zone. Raises MomentInvalid."""
+    """A moment from a form or a file: an LSN, or a time in ISO 8601 with its zone. Raises MomentInvalid."""
     with suppress(ValueError):
         return Lsn.parse(text)
     try:

@@ -15,7 +15,7 @@ from tidemark.target.delta import delta_tables
 
 
 class SparkEngine:
-    """Works in the caller's own session, and leaves nothing in it."""
+    """Reads Delta tables in the caller's own session, and leaves nothing in it."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -47,20 +47,20 @@ class SparkEngine:
         return [row.asDict() for row in self.frame(statement, tables).collect()]
 
     def register(self, schema: str, name: str, path: str) -> str:
-        """A table of the session's catalogue over a Delta table where it lies; its name."""
+        """Register a Delta table in the session's catalogue where it lies; returns its name there."""
         full = self._in_schema(schema, name)
         located = self.dialect.text(path)
         self.spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING DELTA LOCATION {located}")
         return full
 
     def create_view(self, schema: str, name: str, statement: str) -> str:
-        """A view of the session's catalogue; its name."""
+        """Create a view in the session's catalogue; returns its name."""
         full = self._in_schema(schema, name)
         self.spark.sql(f"CREATE OR REPLACE VIEW {full} AS {statement}")
         return full
 
     def _in_schema(self, schema: str, name: str) -> str:
-        """`schema` may name its catalogue: main.shop."""
+        """A name in the schema. `schema` may include a catalogue: main.shop."""
         quoted = ".".join(spark_identifier(part) for part in schema.split("."))
         self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
         return f"{quoted}.{spark_identifier(name)}"

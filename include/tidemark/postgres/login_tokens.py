@@ -23,8 +23,8 @@ _CLIENTS: Final = {"aws": "botocore", "azure": "azure-identity", "google": "goog
 
 
 def provider_of(extra: Mapping[str, Any]) -> str | None:
-    """Who issues tokens for a connection, None for one with a password. `iam: true` is Airflow's own way to say AWS, or
-    Azure with `azure_conn_id`. Raises ValueError for a provider that nobody knows."""
+    """The issuer of tokens for a connection; None if it has a password. `iam: true` is Airflow's own form for AWS,
+    or for Azure with `azure_conn_id`. Raises ValueError for an unknown provider."""
     said = str(extra.get("iam") or "false").lower()
     if said == "false":
         return None
@@ -36,7 +36,7 @@ def provider_of(extra: Mapping[str, Any]) -> str | None:
 
 
 def recipe(provider: str, region: str | None = None) -> str:
-    """What stands in the password's place."""
+    """The text in place of the password."""
     return _RECIPE + json.dumps({"provider": provider, "region": region})
 
 
@@ -45,7 +45,8 @@ def is_recipe(password: str) -> bool:
 
 
 def fetch(password: str, parameters: Mapping[str, Any]) -> str:
-    """A new token by a recipe, for host, port and user of a connection. Raises TokenClientMissing or TokenNotIssued."""
+    """Fetch a new token by a recipe, for host, port and user of a connection. Raises TokenClientMissing or
+    TokenNotIssued."""
     ingredients = json.loads(password.removeprefix(_RECIPE))
     provider = ingredients["provider"]
     try:
@@ -58,7 +59,7 @@ def fetch(password: str, parameters: Mapping[str, Any]) -> str:
 
 
 def _aws(parameters: Mapping[str, Any], region: str | None) -> str:
-    """Signed on this machine with its AWS credentials; nothing is sent."""
+    """Sign a token on this machine with its AWS credentials; nothing is sent."""
     import botocore.session
 
     session = botocore.session.get_session()
@@ -70,7 +71,8 @@ def _aws(parameters: Mapping[str, Any], region: str | None) -> str:
 
 
 def _region_of(host: str) -> str | None:
-    """`name.id.eu-west-1.rds.amazonaws.com` says it; else the client takes the machine's."""
+    """The region in a host name such as `name.id.eu-west-1.rds.amazonaws.com`; otherwise the client uses the
+    machine's."""
     labels = host.split(".")
     place = labels.index("rds") if "rds" in labels else 0
     return labels[place - 1] if place else None

@@ -80,8 +80,8 @@ _RECIPE: Final = "tidemark_login"
 
 
 def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
-    """The connection string with session settings, keepalives and name added; what it
-    says itself about keepalives wins."""
+    """The connection string with session settings, keepalives and application name. Keepalives that the string sets
+    itself are kept."""
     parameters = conninfo_to_dict(conninfo)
     merged = {**SESSION_SETTINGS, **_NOBODYS_CHOICE, **(settings or {})}
     options = " ".join(f"-c {name}={_escaped(value)}" for name, value in merged.items())
@@ -108,7 +108,7 @@ def connect(
     statement_timeout_s: float | None = None,
     autocommit: bool = True,
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a session. `database` says in errors which one could not be reached: "source" or "ledger"."""
+    """Open a session. Errors name the `database` that could not be reached: "source" or "ledger"."""
     settings: dict[str, str] = {}
     if lock_timeout_s is not None:
         settings["lock_timeout"] = f"{int(lock_timeout_s * 1000)}ms"
@@ -118,8 +118,8 @@ def connect(
 
 
 def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> str:
-    """A connection string that leads where this session does: its own may name several servers, and another one of them
-    may have taken over since."""
+    """A connection string to the server of this session. The session's own string may list several servers, and
+    another one may be the primary by now."""
     info = connection.info
     there: dict[str, Any] = {"host": info.host, "port": info.port} if info.host else {}
     recipe: dict[str, Any] = vars(connection).get(_RECIPE) or {"password": info.password or None}
@@ -127,7 +127,7 @@ def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> 
 
 
 def connect_walsender(conninfo: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
-    """A walsender bound to the source database, as logical replication needs it."""
+    """Open a walsender that is bound to the source database, as logical replication requires."""
     return open_session(conninfo, "source", application_name=application_name, settings={}, replication="database")
 
 
@@ -140,10 +140,10 @@ def open_session(
     settings: dict[str, str] | None = None,
     **keywords: Any,
 ) -> Session:
-    """The one place where a connection is opened: its errors quote no value, and if it fails, no password.
+    """Open a connection. All connections are opened here, so that no error quotes a value or a password.
 
-    Without an `application_name` the string is taken as it is, with one as `with_settings` makes it. One that prefers
-    a standby wants the slot there (`source.wal.slot_server`); everything else needs the primary.
+    With an `application_name` the string gets Tidemark's settings (`with_settings`); without one it is used unchanged.
+    A string that prefers a standby is for the slot (`source.wal.slot_server`); everything else needs the primary.
     """
     password, servers, tunnel = "", "", None
     recipe: dict[str, Any] | None = None
@@ -187,23 +187,25 @@ def open_session(
 
 
 def _has_its_settings(session: psycopg.Connection[Any]) -> bool:
-    """A server reports this one of the settings when a session begins, and whenever it changes."""
+    """Whether the session has Tidemark's settings. The server reports one of them when a session begins and
+    whenever it changes."""
     return session.info.parameter_status("IntervalStyle") == SESSION_SETTINGS["IntervalStyle"]
 
 
 def require_own_process(session: psycopg.Connection[Any], database: str) -> None:
-    """Raise PoolerInBetween if statements are answered by another process than the one that the login named."""
+    """Raises PoolerInBetween if another server process answers statements than the one of the login."""
     row = session.execute("SELECT pg_backend_pid()").fetchone()
     if row is None or row[0] != session.info.backend_pid:
         raise PoolerInBetween(database=database, detail="another process of the server answers than the session's own")
 
 
 def unverified(host: str, parameters: Mapping[str, str]) -> str | None:
-    """The sslmode of a session to another machine in which nobody made sure whom it talks to; None if that was done
-    (verify-full), or if nothing is in between: a socket, the loopback. `parameters` are libpq's own in force.
+    """The sslmode of a session to another machine that does not verify the server's identity; None if it does
+    (verify-full), or if the session uses a socket or the loopback.
 
-    Anything less encrypts at most, and `prefer`, libpq's default, not even that: whoever stands in between reads
-    passwords and rows, or answers in the server's place. Source: PostgreSQL documentation, 34.19.1.
+    `parameters` are libpq's own in force. Weaker modes encrypt at most, and `prefer`, libpq's default, does not even
+    guarantee that: an attacker on the path reads passwords and rows, or answers in the server's place. Source:
+    PostgreSQL documentation, 34.19.1.
     """
     if not host or host.startswith(("/", "@")) or host == "localhost":
         return None
@@ -217,8 +219,8 @@ def unverified(host: str, parameters: Mapping[str, str]) -> str | None:
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose errors are those of `redaction`: all waiting for the server happens in `wait`, be it for a
-    statement, the COMMIT of a block or the end of one. An error keeps which `database` it is of, for `outages`."""
+    """A psycopg connection whose errors quote no values (`redaction`). It waits for the server in `wait` alone: for
+    statements, COMMIT and the end of blocks. Its errors keep the name of the `database`, for `outages`."""
 
     database = "source"
     servers = ""  # what names both servers, where the slot is on the standby
@@ -230,7 +232,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         super().close()
 
     def _check_connection_ok(self) -> None:
-        """Asked before anything is sent; a session that ended earlier says so here."""
+        """Called before anything is sent; raises if the session ended earlier."""
         try:
             super()._check_connection_ok()
         except psycopg.Error as failed:
@@ -246,7 +248,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         raise failure
 
     def _exec_command(self, *args: Any, **kwargs: Any) -> Any:
-        """BEGIN, COMMIT, ROLLBACK. psycopg logs a ROLLBACK that fails while it is on its way from here to `wait`."""
+        """Run BEGIN, COMMIT or ROLLBACK. Values are stripped here, since psycopg logs the error of a ROLLBACK itself."""
         try:
             return (yield from super()._exec_command(*args, **kwargs))
         except psycopg.Error as failed:
@@ -257,8 +259,8 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
 
 @contextmanager
 def outages() -> Iterator[None]:
-    """What a session loses in the middle of the work becomes what it would be where the session could not be opened,
-    an error that names the database which is away: the one that the session is of, however many are open."""
+    """Raises DatabaseUnreachable, with the database's name, in place of the error of a session that was lost in the
+    middle of work."""
     try:
         yield
     except psycopg.OperationalError as lost:
@@ -266,14 +268,14 @@ def outages() -> Iterator[None]:
 
 
 def is_of_the_statement(failed: psycopg.Error) -> bool:
-    """Whether the source refused a statement for what it reads or calls: other statements may go well, and this one, as
-    long as nobody changes anything at the source, will not."""
+    """Whether the source refused a statement for its content. Other statements may succeed; this one fails until
+    somebody changes something at the source."""
     of_source = vars(failed).get(_DATABASE, "source") == "source"
     return of_source and failed.sqlstate is not None and not failed.sqlstate.startswith(_OF_THE_SESSION)
 
 
 def full(failed: psycopg.Error) -> LedgerFull | SourceFull | None:
-    """The error to raise for a server without space on a disk; None for another error. Its text names files."""
+    """The error to raise if the server's disk is full; None for other errors. Its text names files."""
     if not isinstance(failed, psycopg.errors.DiskFull):
         return None
     leaf = LedgerFull if vars(failed).get(_DATABASE, "source") == "ledger" else SourceFull
@@ -281,7 +283,7 @@ def full(failed: psycopg.Error) -> LedgerFull | SourceFull | None:
 
 
 def unreachable(failed: psycopg.OperationalError, database: str) -> TidemarkError:
-    """The error to raise for a connection that failed; what is left of its text names host, role and database."""
+    """The error to raise for a failed connection. Its text keeps only host, role and database."""
     if (no_space := full(failed)) is not None:
         return no_space
     detail = " ".join(str(without_values(failed)).split())
@@ -296,8 +298,8 @@ def _escaped(value: str) -> str:
 
 
 def _sqlstate_of(detail: str) -> str:
-    """libpq gives a failed attempt no SQLSTATE; the server's own sentences for the refusals
-    are stable since PostgreSQL 8."""
+    """The SQLSTATE of a failed connection attempt, from the server's sentence: libpq does not provide it. The
+    sentences are stable since PostgreSQL 8."""
     if "authentication failed" in detail or "no pg_hba.conf entry" in detail or "no password supplied" in detail:
         return "28000"
     if 'role "' in detail and "does not exist" in detail:

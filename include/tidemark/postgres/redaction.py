@@ -51,12 +51,12 @@ _OF_AN_END: Final = re.compile(
 
 
 def without_values(failed: psycopg.Error, *, password: str = "", spoken: tuple[str, ...] = SPOKEN) -> psycopg.Error:
-    """An error of the same class that quotes nothing; raise it outside of the `except` block, so that nothing leads
-    from it to the one that does.
+    """An error of the same class that quotes nothing. Raise it outside the `except` block, so that it has no link
+    to the original.
 
-    What has no SQLSTATE comes from libpq or psycopg itself. Of a connection attempt the text stays (it names host,
-    role, database), without `password`; of a connection that ended, the words that say so; of anything else, a
-    connection string or a value that cannot be read, nothing.
+    Errors without an SQLSTATE come from libpq or psycopg. The text of a failed connection attempt stays (host, role,
+    database), without `password`. A lost connection keeps the words that describe the loss. All other texts may contain
+    a connection string or a value, and are dropped.
     """
     diag = failed.diag
     if diag.sqlstate is None:
@@ -71,7 +71,7 @@ def without_values(failed: psycopg.Error, *, password: str = "", spoken: tuple[s
 
 
 def from_result(result: pq.abc.PGresult, spoken: tuple[str, ...] = SPOKEN) -> psycopg.Error:
-    """What `psycopg.errors.error_from_result` makes of a result that is an error, without values."""
+    """As `psycopg.errors.error_from_result`, without values."""
     return without_values(psycopg.errors.error_from_result(result), spoken=spoken)
 
 

@@ -31,7 +31,7 @@ _OPTIONS: Final = ("ConnectTimeout=10", "ServerAliveInterval=20", "ServerAliveCo
 
 
 def recipe(ssh: Mapping[str, Any], password: str | None) -> str:
-    """What stands in the password's place. `ssh` has host, and may have port, user, password, key_file, private_key,
+    """The text in place of the password. `ssh` has host, and may have port, user, password, key_file, private_key,
     passphrase, host_key, any_host_key."""
     return _RECIPE + json.dumps({"ssh": dict(ssh), "password": password})
 
@@ -41,19 +41,20 @@ def is_recipe(password: str) -> bool:
 
 
 def without_ssh(password: str) -> str:
-    """The password of the database, or the recipe of its login token."""
+    """The database's password, or the recipe of its login token."""
     return str(json.loads(password.removeprefix(_RECIPE))["password"] or "")
 
 
 def open_way(password: str, parameters: Mapping[str, Any]) -> Tunnel:
-    """The tunnel by a recipe to host and port of a connection; one per process and server. Raises SshTunnelFailed."""
+    """Open the tunnel of a recipe to host and port of a connection; one per process and server. Raises
+    SshTunnelFailed."""
     ssh = json.loads(password.removeprefix(_RECIPE))["ssh"]
     server = (str(parameters["host"]), int(parameters.get("port") or 5432))
     return _tunnel(os.getpid(), json.dumps(ssh, sort_keys=True), server)
 
 
 class Tunnel:
-    """Listens on a port of the loopback for as long as the process lives."""
+    """Listens on a port of the loopback as long as the process lives."""
 
     def __init__(self, ssh: Mapping[str, Any], server: tuple[str, int]) -> None:
         self.host = str(ssh["host"])
@@ -68,13 +69,13 @@ class Tunnel:
         threading.Thread(target=self._serve, name=f"ssh {self.host}", daemon=True).start()
 
     def failure(self) -> str:
-        """The last lines that an `ssh` of this tunnel wrote since `parameters`, empty if it wrote none."""
+        """The last lines that an `ssh` of this tunnel wrote since `parameters`; empty if it wrote none."""
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines()]
         return "; ".join(list(filter(None, lines))[-2:])
 
     def parameters(self) -> dict[str, Any]:
-        """Where libpq connects in place of host and port."""
+        """The parameters with which libpq connects in place of host and port."""
         self._errors.truncate(0)
         return {"hostaddr": _LOOPBACK, "port": self.port}
 
@@ -129,7 +130,7 @@ class Tunnel:
         ]
 
     def _in_memory(self, text: str, mode: int = 0o600) -> str:
-        """A file that is on no disk, and goes with this process."""
+        """A file in memory, which ends with this process."""
         if not hasattr(os, "memfd_create"):
             raise SshTunnelFailed(host=self.host, detail="this system needs a key_file without a passphrase")
         descriptor = os.memfd_create("tidemark-ssh")
@@ -140,5 +141,5 @@ class Tunnel:
 
 @cache
 def _tunnel(process: int, ssh: str, server: tuple[str, int]) -> Tunnel:
-    """`process`: a thread does not pass to a process that is forked, and so no tunnel does."""
+    """The tunnel of this `process`: threads, and so tunnels, do not survive a fork."""
     return Tunnel(json.loads(ssh), server)

@@ -52,22 +52,22 @@ GOOGLE_KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
 @dataclass(frozen=True, slots=True)
 class LakeAccess:
-    """`settings` and `secrets` by the names that obstore has for them; `repr` hides the secrets."""
+    """`settings` and `secrets` under obstore's names; `repr` hides the secrets."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_of_this_machine(self) -> bool:
-        """Whether a driver somewhere else would lack what lets this machine in: a key, or the path of one."""
+        """Whether the credentials only work on this machine: the machine's own key, or the path of a key."""
         return bool(self.secrets) or "service_account" in self.settings
 
     def driver_environment(self, folder: Path) -> dict[str, str]:
-        """The variables by which a driver gets the secrets.
+        """Environment variables with the secrets, for a driver. The driver passes those of S3A and Azure to its
+        executors, encrypted if `spark.network.crypto.enabled` or TLS is on.
 
-        The driver hands on those of S3A and Azure to its executors, encrypted if `spark.network.crypto.enabled` or TLS
-        is on. Google's clients take a key only from a file. It is written into `folder`, which belongs to the caller
-        alone; the caller removes it once the driver has ended.
+        Google's clients only take a key from a file. It is written into `folder`, which belongs to the caller alone.
+        The caller removes it when the driver has ended.
         """
         variables = {_OF_S3A[name]: value for name, value in self.secrets.items() if name in _OF_S3A}
         for name in _OF_AZURE:
@@ -83,7 +83,7 @@ class LakeAccess:
         return variables
 
     def spark_settings(self, lake: str) -> dict[str, str]:
-        """What Spark is told of the store besides: no secret, it stands in a command line."""
+        """Spark settings of the store without secrets: they appear in a command line."""
         uri = urlsplit(lake)
         of_hadoop = {"s3a": self._of_s3a, "gs": self._of_google, "abfss": self._of_azure}.get(uri.scheme)
         return {} if of_hadoop is None else of_hadoop(uri.netloc)
@@ -103,13 +103,13 @@ class LakeAccess:
         return settings
 
     def _of_google(self, bucket: str) -> dict[str, str]:
-        """The key that GOOGLE_KEY_FILE names, and the machine's own identity where it is not set: on executors. Without
-        a key what the site has configured counts."""
+        """The key that GOOGLE_KEY_FILE names; on executors without that variable, the machine's own identity.
+        Without a key the site's configuration applies."""
         return {"spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT"} if self.is_of_this_machine else {}
 
     def _of_azure(self, container_and_account: str) -> dict[str, str]:
-        """Hadoop looks a `${env.NAME}` up when it is asked for the setting. Without key and identity what the site has
-        configured counts: its client does not look for the machine's by itself."""
+        """Hadoop resolves `${env.NAME}` when it reads the setting. Without a key or an identity the site's
+        configuration applies: the client does not use the machine's identity by itself."""
         account = container_and_account.rpartition("@")[2]
         prefix, secret = "spark.hadoop.fs.azure", f"${{env.{AZURE_SECRET}}}"
         if "client_secret" in self.secrets:
@@ -154,7 +154,8 @@ def read(
     password: str | None,
     extra: Mapping[str, Any],
 ) -> LakeAccess:
-    """The fields of an Airflow connection. Raises ConnectionInvalid if they do not fit the lake, or are not known."""
+    """The access from the fields of an Airflow connection. Raises ConnectionInvalid if they are unknown or do not
+    fit the lake."""
     scheme = urlsplit(lake).scheme
     fitting = TYPES.get(scheme)
     if fitting is None:
@@ -195,7 +196,7 @@ def _aws(connection: str, login: str | None, password: str | None, extra: Mappin
 
 
 def _google(connection: str, extra: Mapping[str, Any]) -> LakeAccess:
-    """Tried with a key in the connection, on Google's protocol, and not on its servers."""
+    """Tested with a key in the connection against Google's protocol, but not against Google's servers."""
     of = {name.removeprefix("extra__google_cloud_platform__"): value for name, value in extra.items()}
     _refuse(connection, of, _UNKNOWN_OF_GOOGLE, "let the machine be that account, and give the connection no key")
     key = of.get("keyfile_dict")
@@ -207,10 +208,8 @@ def _google(connection: str, extra: Mapping[str, Any]) -> LakeAccess:
 def _azure(
     connection: str, conn_type: str, login: str | None, password: str | None, extra: Mapping[str, Any]
 ) -> LakeAccess:
-    """One secret, the one that Airflow's own hook would take. The account stands in the lake's address.
-
-    Tried on an emulator: a key, a signature. Not tried: what asks for tokens, of a client of a tenant or of a machine.
-    """
+    """The one secret that Airflow's own hook would use. The account is part of the lake's address. Tested on an
+    emulator with a key and with a signature. Not tested: tokens of a tenant's client or of a machine."""
     of = {name.removeprefix(f"extra__{conn_type}__"): value for name, value in extra.items()}
     _refuse(connection, of, _UNKNOWN_OF_AZURE, "give it the account's key, a signature, or a client of a tenant")
     if tenant := of.get("tenant_id") or of.get("tenant"):

@@ -19,8 +19,8 @@ Read = TypeVar("Read")
 
 
 def read_ahead(read: Callable[[Named], Read], named: Iterable[Named]) -> Generator[Read, None, None]:
-    """What `read` gives of each, in their order. Raises what the first that fails raises. Whoever stops before the
-    end waits for those that are under way."""
+    """The results of `read` in order. Raises the first error. A caller that stops early waits for the reads under
+    way."""
     under_way: deque[Future[Read]] = deque()
     with ThreadPoolExecutor(READERS, thread_name_prefix="tidemark-read-ahead") as readers:
         for name in named:

@@ -25,52 +25,52 @@ MACHINES_OWN: Final = LakeAccess()
 
 
 class Files(Protocol):
-    """One kind of storage; every `target` is a full name, a local path or a URI."""
+    """One kind of storage. Every `target` is a full name: a local path or a URI."""
 
     file_bytes: int
     """At which size a staged file shall end."""
 
     def open_new(self, target: str) -> IO[bytes]:
-        """A new file, in folders that may be missing. A file of that name is not replaced: FileExistsError comes from
-        here, or from `sync_folders`."""
+        """Open a new file, and create missing folders. An existing file is not replaced: this raises
+        FileExistsError, or `sync_folders` does."""
 
     def sync(self, file: IO[bytes]) -> None:
-        """The file is complete, and once it is closed `sync_folders` makes it durable. One that is closed without is
-        abandoned."""
+        """Mark the file as complete. After it is closed, `sync_folders` makes it durable. A file that is closed
+        without this call is abandoned."""
 
     def sync_folders(self, target: str) -> None:
-        """All complete files below the folder are durable, and so are the entries of all folders below it, of itself
-        and of its parents up to the root."""
+        """Make all complete files below the folder durable, and the entries of all folders below it, of itself and
+        of its parents up to the root."""
 
     def write_new(self, target: str, content: bytes) -> None:
-        """The whole file is in place, durably, or none. Raises FileExistsError rather than replace one."""
+        """Write the whole file durably, or nothing. Raises FileExistsError if the file exists."""
 
     def write_atomic(self, target: str, content: bytes) -> None:
-        """The whole file is in place, durably, or none; an existing one is replaced."""
+        """Write the whole file durably, or nothing; an existing file is replaced."""
 
     def open(self, target: str) -> IO[bytes]:
-        """An existing file for reading. Raises FileNotFoundError."""
+        """Open an existing file for reading. Raises FileNotFoundError."""
 
     def exists(self, target: str) -> bool: ...
 
     def size(self, target: str) -> int:
-        """In bytes. Raises FileNotFoundError."""
+        """The file's size in bytes. Raises FileNotFoundError."""
 
     def list(self, target: str, at_or_above: str) -> list[str]:
-        """The names directly below a folder as they are now, in any order; empty if there is no such folder. Those
-        below the name given may be left out, if that costs less."""
+        """The present names directly below a folder, in any order; empty if there is no folder. Names below the
+        given one may be left out if that costs less."""
 
     def list_from(self, target: str, first: str, at_or_above: str) -> Iterable[tuple[str, str]]:
-        """The folders directly below one, from the name `first` on, each with a name directly below it, as often as it
-        has one; those of `first` that lie below the other name may be left out, if that costs less."""
+        """The folders directly below one, from the name `first` on, each once per name directly below it. Names in
+        `first` below the second name may be left out if that costs less."""
 
     def delete(self, target: str) -> None:
-        """A file, or a folder with all it holds; nothing happens if there is none."""
+        """Delete a file, or a folder with its content; nothing happens if neither exists."""
 
 
 class Store:
-    """One lake root: an absolute local path, a `file://` URI, one of an object store, or another one whose fsspec
-    package is installed. `access` says how an object store is got at. Raises StoreClientMissing."""
+    """One lake root: an absolute local path, a `file://` URI, the URI of an object store, or another URI whose
+    fsspec package is installed. `access` has the credentials of an object store. Raises StoreClientMissing."""
 
     def __init__(self, root: str, access: LakeAccess = MACHINES_OWN) -> None:
         uri = urlsplit(root)
@@ -97,16 +97,17 @@ class Store:
 
     @property
     def file_bytes(self) -> int:
-        """At which size a staged file shall end."""
+        """The size in bytes at which a staged file is closed."""
         return self._files.file_bytes
 
     def uri(self, path: str) -> str:
-        """The full name of a file, as pyarrow, fsspec and Spark take it: a local path or a URI."""
+        """The full name of a file for pyarrow, fsspec and Spark: a local path or a URI."""
         return f"{self.root.rstrip('/')}/{_checked(path)}" if path else self.root
 
     @contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        """A new file to write to, complete when the block ends well, and durable after `sync_folders`."""
+        """Open a new file for writing. It is complete if the block ends without an error, and durable after
+        `sync_folders`."""
         writer = self.open_new(path)
         try:
             yield writer
@@ -115,11 +116,12 @@ class Store:
             writer.close()
 
     def open_new(self, path: str) -> IO[bytes]:
-        """A new file to write to; the caller calls `sync`, then closes, or closes without to abandon it."""
+        """Open a new file for writing. The caller calls `sync` and closes it, or closes it without `sync` to
+        abandon it."""
         return self._files.open_new(self.uri(path))
 
     def sync(self, file: IO[bytes]) -> None:
-        """Say that the file is complete."""
+        """Mark the file as complete."""
         self._files.sync(file)
 
     def sync_folders(self, folder: str) -> None:
@@ -128,16 +130,16 @@ class Store:
         self._files.sync_folders(self.uri(folder))
 
     def write_new(self, path: str, content: bytes) -> None:
-        """Put the whole file in place or none, durably. Raises FileExistsError rather than replace a file."""
+        """Write the whole file durably, or nothing. Raises FileExistsError if the file exists."""
         self._files.write_new(self.uri(path), content)
 
     def write_atomic(self, path: str, content: bytes) -> None:
-        """Put the whole file in place or none, durably; an existing one is replaced."""
+        """Write the whole file durably, or nothing; an existing file is replaced."""
         self._files.write_atomic(self.uri(path), content)
 
     @contextmanager
     def open(self, path: str) -> Iterator[IO[bytes]]:
-        """An existing file for reading. Raises FileNotFoundError."""
+        """Open an existing file for reading. Raises FileNotFoundError."""
         with self._files.open(self.uri(path)) as file:
             yield file
 
@@ -153,7 +155,7 @@ class Store:
         return urlsplit(self.root).scheme in OBJECT_STORES
 
     def check_bucket(self, paths: Sequence[str]) -> BucketTraits:
-        """What the lake's bucket really does, by objects at these paths. Raises LakeUnfit."""
+        """Test the lake's bucket with objects at these paths, and return its traits. Raises LakeUnfit."""
         from tidemark.storage.object_store import Objects
 
         assert isinstance(self._files, Objects)
@@ -163,8 +165,8 @@ class Store:
         return self._files.size(self.uri(path))
 
     def list_from(self, folder: str, first: str, at_or_above: str) -> dict[str, list[str]]:
-        """The folders directly below one, from the name `first` on, with the sorted names below each; of `first` only
-        those from a name on. Of an object store that is one listing."""
+        """The folders directly below one, from the name `first` on, with the sorted names below each; in `first`
+        only from a given name on. On an object store this is one listing."""
         names: dict[str, set[str]] = {}
         for below, name in self._files.list_from(self.uri(folder), first, at_or_above):
             if below > first or (below == first and name >= at_or_above):
