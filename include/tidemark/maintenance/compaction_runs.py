@@ -43,16 +43,15 @@ WAIT_S: Final = 60.0
 
 
 def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
-    """The tables whose `current` is due, as many together as are merged at the same time."""
+    """The tables whose `current` is due, in groups as large as merges run in parallel."""
     due = [table.table for table in result.tables if table.due]
     size = config.merge.threads
     return [due[first : first + size] for first in range(0, len(due), size)]
 
 
 def plan_inspection(run: Run) -> UpkeepPlan | None:
-    """A plan for every table that was merged since a maintenance saw it last, that lacks a Delta table, or, where files
-    that no version names are looked for, for every table. None if there is none. Raises what `lake_folder.require`
-    raises."""
+    """A plan that inspects the tables that were merged since their last maintenance or lack a Delta table; every
+    table if unreferenced files are to be listed. None if there is none. Raises what `lake_folder.require` raises."""
     config = run.config
     with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
         migrations.require(book.connection)
@@ -73,7 +72,7 @@ def plan_inspection(run: Run) -> UpkeepPlan | None:
 def _is_as_it_was(
     config: PipelineConfig, store: Store, kept: Sequence[DeltaTable], table: str, risen_at: datetime | None
 ) -> bool:
-    """Whether nothing was merged into the table since a maintenance saw its Delta tables, and these are there."""
+    """Whether the table was not merged since its last maintenance, and its Delta tables exist."""
     folders = {"history": layout.history_table, "current": layout.current_table}
     return bool(kept) and all(
         one.seen_at is not None
@@ -89,9 +88,9 @@ def _is_thorough(now: datetime) -> bool:
 
 @contextmanager
 def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
-    """A plan for the tables of the group, leased while the block runs; after `WAIT_S` for those of them that nobody
-    merges then, None for none. A merge that follows lets go of what is waited for. Raises what `lake_folder.require`
-    raises."""
+    """A plan for the tables of the group, which stay leased while the block runs. After `WAIT_S` it holds the
+    tables that no merge works on then; None if there is none. A merge that follows the source releases its leases
+    for this wait. Raises what `lake_folder.require` raises."""
     names = {leases.of_table(table): table for table in group}
     with ExitStack() as stack:
         try:
@@ -109,7 +108,7 @@ def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
 
 @contextmanager
 def _leased(run: Run, names: Collection[str]) -> Iterator[Lease]:
-    """All of them, or those that are free when the wait is over."""
+    """All of the tables, or those that are free after the wait."""
     with ExitStack() as stack:
         try:
             lease = stack.enter_context(leases.hold(run.ledger, run.pipeline, names, run.holder, wait_s=WAIT_S))
@@ -119,7 +118,7 @@ def _leased(run: Run, names: Collection[str]) -> Iterator[Lease]:
 
 
 def _own_store(run: Run, ledger: Ledger) -> Store:
-    """The lake, if it is the one that the pipeline's tables lie in: in another one every table would look gone."""
+    """The lake, if it is the one with the pipeline's tables. In another lake every table would seem to be missing."""
     store = Store(run.config.lake, run.config.lake_access)
     lake_folder.require(run.config, store, generations.required(ledger))
     return store
@@ -142,7 +141,7 @@ def _plan(run: Run, store: Store, step: Step, names: Sequence[str]) -> UpkeepPla
 
 
 def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None:
-    """What the application said, None if it left no result; its files are deleted."""
+    """The application's result; None if it left none. Its files are deleted."""
     store = Store(config.lake, config.lake_access)
     folder = f"{layout.maintenance_root(config.pipeline)}/{plan.plan}"
     try:
@@ -154,9 +153,9 @@ def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None
 
 
 def note(run: Run, inspected: Collection[str], results: Sequence[UpkeepResult]) -> dict[str, Any]:
-    """Keep in the ledger, for `status`, what the run did to the tables that it inspected; returns it. Raises what
-    `lake_folder.require` raises, and keeps nothing then: the lake may have gone since the plan, and what was not found
-    in it is no table that is lost."""
+    """Record in the ledger, for `status`, what the run did to the inspected tables; returns the record. Raises what
+    `lake_folder.require` raises, and records nothing then: a table that is missing from an unreachable lake is not
+    lost."""
     upkept = [table for result in results for table in result.tables]
     figures = {
         "tables": len({table.table for table in upkept}),
@@ -175,8 +174,8 @@ def note(run: Run, inspected: Collection[str], results: Sequence[UpkeepResult]) 
 
 
 def _park_missing_tables(ledger: Ledger, inspected: Collection[str], seen: Collection[tuple[str, str]]) -> None:
-    """An inspected table that lost a Delta table since the last look, and that no merge has met: the next one would
-    park it so, but where nothing happens at the source none comes."""
+    """Park inspected tables that lost a Delta table since the last inspection. The next merge would park them too,
+    but without changes at the source there is no next merge."""
     reached = positions.all_of(ledger, generations.required(ledger).number)
     kept = table_sizes.all_of(ledger)
     for row in tables.all_of(ledger):

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 def remove_put_aside(run: Run) -> list[str]:
-    """Remove what was put aside for long enough; the tables whose Delta tables are gone by it. One that somebody works
-    on is left to the next run. Raises what `lake_folder.require` raises."""
+    """Delete the Delta tables that were put aside for long enough; returns their tables. A leased table is left to
+    the next run. Raises what `lake_folder.require` raises."""
     config = run.config
     if config.maintenance.put_aside_days is None:
         return []
@@ -55,6 +55,6 @@ def remove_put_aside(run: Run) -> list[str]:
 
 
 def _delete(store: Store, pipeline: str, table: TableName) -> None:
-    """History last: as long as it is there, everything of the table can be told."""
+    """Delete history last: as long as it exists, `current` can be rebuilt."""
     store.delete(layout.current_table(pipeline, table))
     store.delete(layout.history_table(pipeline, table))

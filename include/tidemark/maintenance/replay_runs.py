@@ -31,8 +31,8 @@ from tidemark.wording import TABLE_CUTOFF, closest
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """`tables` by their names as a person writes them, none for all as of a moment; `moment` an LSN or a time, "" for
-    what is applied now."""
+    """`tables` are names as a person writes them; empty means all tables as of a moment. `moment` is an LSN or a
+    time, "" for the applied position."""
 
     step: Step | Literal["staged"]
     tables: tuple[str, ...]
@@ -41,7 +41,7 @@ class ReplayRequest:
 
 @contextmanager
 def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> Iterator[ReplayPlan]:
-    """The plan, written, with the leases that it needs while the block runs. Raises ReplayRefused, LeaseTaken, or what
+    """Write the plan and hold its leases while the block runs. Raises ReplayRefused, LeaseTaken, or what
     `lake_folder.require` raises."""
     config = run.config
     assert request.step != "staged"
@@ -73,9 +73,9 @@ def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> I
 
 
 def begin_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> list[str]:
-    """Drain, and have the request's tables built anew from there on, of what staging has of them. Returns the ids of
-    what is built and has no place yet, also where an earlier try of the run has begun it. Raises ReplayRefused, and
-    what a drain raises."""
+    """Drain, and build the request's tables anew from staging from there on. Returns the ids of the new tables that
+    readers do not use yet, also if an earlier try of the run began them. Raises ReplayRefused, and what a drain
+    raises."""
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
         asked = _keys(book, request)
@@ -90,7 +90,7 @@ def _going_on(run: Run, asked: Collection[str]) -> list[str]:
 
 
 def unplaced(run: Run, asked: Collection[str]) -> dict[str, str]:
-    """Those that have no place yet, each with what keeps it from it."""
+    """The new tables that readers do not use yet, each with the reason."""
     reasons = {}
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         left = {*replays.unplaced(book).values()}.intersection(asked)
@@ -102,7 +102,7 @@ def unplaced(run: Run, asked: Collection[str]) -> dict[str, str]:
 
 
 def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
-    """The tables that are meant, with their keys; every problem is said at once."""
+    """The request's tables with their keys. Raises one error with all problems."""
     rows = tables.all_of(ledger)
     there = {row.table for row in rows}
     called = relation_ids.names(ledger)
@@ -157,7 +157,7 @@ def _problems_of(moment: str) -> list[str]:
 
 
 def take_result(run: Run, plan: ReplayPlan) -> ReplayResult | None:
-    """What the application said, None if it left no result; its files are deleted."""
+    """The application's result; None if it left none. Its files are deleted."""
     store = Store(run.config.lake, run.config.lake_access)
     folder = layout.replay_folder(plan.pipeline, plan.plan)
     try:

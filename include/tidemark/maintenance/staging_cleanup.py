@@ -51,9 +51,9 @@ NAME_TIME: Final = "%Y%m%dT%H%M%S"
 
 @dataclass(slots=True)
 class Retired:
-    """What one run removed; `kept` are the tables that keep files beyond `staging_days`, `held_by` is what keeps all
-    of staging from there on, "" if nothing does. `removed` are the tables whose Delta tables were put aside and are
-    gone."""
+    """The result of one run. `kept` are the tables that keep files beyond `staging_days`. `held_by` is the reason
+    that keeps all later staging, "" if there is none. `removed` are tables whose Delta tables were put aside and
+    are deleted now."""
 
     batches: int = 0
     bytes: int = 0
@@ -93,17 +93,18 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class SourceHorizon:
-    """What the source says under the lease `slot`: where the slot stands, and the xmin of a snapshot of now."""
+    """The slot's position and the xmin of a new snapshot, both read under the lease `slot`."""
 
     confirmed: Lsn
     xmin: int
 
 
 def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
-    """Remove what is older than `staging_days` and needed by nobody. Takes the lease `slot` while it decides.
+    """Delete staging that is older than `staging_days` and not needed any more. Holds the lease `slot` while it
+    decides.
 
-    Raises `GenerationStale` or `LedgerBehindStaging` if the capture has to run first, LeaseTaken, an error of the slot
-    or of the lake's folder, and at the end `ParkedKeepsStaging` if parked and paused tables keep more than
+    Raises GenerationStale or LedgerBehindStaging if the capture has to run first, LeaseTaken, and errors of the slot or
+    of the lake's folder. At the end it raises ParkedKeepsStaging if parked and paused tables keep more than
     `parked_bytes`.
     """
     config = run.config
@@ -131,7 +132,7 @@ def _read_horizon(run: Run, opened: Generation) -> SourceHorizon:
 
 
 def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], SourceHorizon], wait_s: float = 0.0) -> Retired:
-    """`retire`, of what was registered or ended before `cutoff`."""
+    """`retire` for everything that was registered or ended before `cutoff`."""
     store = Store(run.config.lake, run.config.lake_access)
     report = Retired()
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
@@ -154,11 +155,12 @@ def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], SourceHori
 def _mark(
     ledger: Ledger, store: Store, lease: Lease, cutoff: datetime, look: Callable[[Generation], SourceHorizon]
 ) -> list[Marked]:
-    """The slot is asked under its lease, so nobody confirms, registers or opens a generation meanwhile; the snapshot is
-    taken before the pipeline's row is locked, so a backfill that is opened behind it has a younger one, or is refused.
+    """Mark what can be deleted. The slot is read under its lease, so nobody confirms, registers or opens a
+    generation meanwhile. The snapshot is taken before the pipeline's row is locked, so a backfill that opens later
+    has a younger snapshot or is refused.
 
-    What is needed is asked of the ledger, so it must be level with staging: a batch that a dead drain left, or that a
-    restored ledger lacks, claims chunks that it may not know, or of a backfill that it closed since.
+    The ledger decides what is needed, so it must be level with staging. A batch of a dead drain, or one that a restored
+    ledger lacks, may claim chunks that the ledger does not have, or chunks of a closed backfill.
     """
     opened = generations.required(ledger)
     if (difference := what_goes_on(store, ledger.pipeline, opened)) is not None:
@@ -207,7 +209,8 @@ def _remove(ledger: Ledger, store: Store, marked: Marked, report: Retired) -> No
 
 
 def _remove_abandoned(ledger: Ledger, store: Store, generation: int, up_to: Lsn) -> int:
-    """The folders below that no batch of the ledger is: a registered one covered their start (R4)."""
+    """Delete the folders below a position that belong to no batch of the ledger: a registered batch covered their
+    start (R4)."""
     home = layout.generation_folder(ledger.pipeline, generation)
     registered = retirement.registered_below(ledger, generation, up_to)
     count = 0
@@ -223,7 +226,7 @@ def _remove_abandoned(ledger: Ledger, store: Store, generation: int, up_to: Lsn)
 
 
 def _remove_chunks(ledger: Ledger, store: Store, cutoff: datetime, report: Retired) -> None:
-    """Those of a backfill together, with what readers that died left of it."""
+    """Delete the chunks of a backfill together with files of readers that died."""
     for backfill in retirement.ended_backfills(ledger, cutoff):
         store.delete(layout.backfill_folder(ledger.pipeline, backfill))
         reach("maintain.after_chunks")
@@ -254,14 +257,14 @@ def _remove_plans(ledger: Ledger, store: Store, cutoff: datetime, report: Retire
 
 
 def _remove_plan(ledger: Ledger, store: Store, plan: str) -> None:
-    """The plan first: a result alone says nothing to a ledger that was restored."""
+    """Delete the plan before its result: a restored ledger ignores a result without a plan."""
     store.delete(layout.plan_file(ledger.pipeline, plan))
     store.delete(layout.plan_folder(ledger.pipeline, plan))
 
 
 def _unknown_plans(ledger: Ledger, store: Store, cutoff: datetime) -> Iterator[str]:
-    """Folders of plans that the ledger has no row of: their task died before it wrote one, or the row went, and with
-    it all batches."""
+    """Folders of plans without a row in the ledger: their task died before it wrote the row, or the row was deleted
+    with all its batches."""
     recorded = plans.recorded(ledger)
     for name in store.list(layout.plans_root(ledger.pipeline)):
         if name in recorded or not _is_older(name, cutoff):
@@ -277,7 +280,8 @@ def _unknown_plans(ledger: Ledger, store: Store, cutoff: datetime) -> Iterator[s
 
 
 def _is_older(name: str, cutoff: datetime) -> bool:
-    """Plans and backfills are named by when they were made; what has another name is nobody's to remove."""
+    """Whether the time in the name is older. Names of plans and backfills begin with their creation time; other
+    names are never deleted."""
     try:
         return datetime.strptime(name.partition("-")[0], NAME_TIME).replace(tzinfo=UTC) < cutoff
     except ValueError:

@@ -248,7 +248,7 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
         raise failure
 
     def _exec_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Run BEGIN, COMMIT or ROLLBACK. Values are stripped here, since psycopg logs the error of a ROLLBACK itself."""
+        """Run BEGIN, COMMIT or ROLLBACK. Strips values, since psycopg logs the error of a failing ROLLBACK itself."""
         try:
             return (yield from super()._exec_command(*args, **kwargs))
         except psycopg.Error as failed:

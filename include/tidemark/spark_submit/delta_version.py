@@ -23,26 +23,27 @@ _JAR: Final = re.compile(r"delta-spark_(?:(\d+\.\d+)_)?2\.13-(\d+\.\d+[^/]*?)\.j
 
 @dataclass(frozen=True, slots=True)
 class DeltaVersion:
-    """`spark` is the minor version that the jar is made for, None if its name does not say it."""
+    """`spark` is the minor version of Spark that the jar is made for; None if its name does not contain it."""
 
     version: str
     spark: str | None
 
     @property
     def is_known(self) -> bool:
-        """Whether it is the one that Tidemark is made for; by any other one tables are written by its public API."""
+        """Whether Tidemark is made for this version. With any other version tables are written by Delta's public
+        API."""
         return self.version == DELTA
 
 
 def delta_version(jars: Iterable[str]) -> DeltaVersion | None:
-    """That of the first of these jars, given as paths or URIs, that is Delta's."""
+    """The version of the first Delta jar among these paths or URIs."""
     found = (_JAR.search(jar) for jar in jars)
     return next((DeltaVersion(jar[2], jar[1]) for jar in found if jar is not None), None)
 
 
 def refusal(spark: str, delta: DeltaVersion | None) -> str | None:
-    """Why this Spark, with this Delta where that is known, cannot work; None if it can. A newer Spark than those that
-    were tried is not refused."""
+    """The reason why this Spark, with this Delta if it is known, cannot work; None if it can. Spark versions newer
+    than the tested ones are not refused."""
     known = (
         f"Tidemark works with Spark {', '.join(SPARKS)} and the Delta {DELTA} of each, or their own Delta from 4.0 on"
     )
@@ -58,7 +59,7 @@ def refusal(spark: str, delta: DeltaVersion | None) -> str | None:
 
 
 def minor(version: str) -> str:
-    """4.1 of 4.1.4."""
+    """The minor version: 4.1 of 4.1.4."""
     return ".".join(version.split(".")[:2])
 
 

@@ -18,7 +18,7 @@ HADOOP: Final = "3.5.0"
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """`folder` is where it lies below the folder of all jars, with a slash behind it."""
+    """`folder` is the jar's folder below the folder of all jars, with a trailing slash."""
 
     artifact: str
     sha256: str
@@ -41,7 +41,7 @@ class Jar:
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """`roots` are the coordinates that Ivy resolves; what they need besides `jars` is in `excludes`."""
+    """`roots` are the coordinates that Ivy resolves. Their other dependencies, beside `jars`, are in `excludes`."""
 
     what: str
     jars: tuple[Jar, ...]
@@ -84,15 +84,14 @@ def s3_jars() -> JarSet:
 
 
 def google_jars() -> JarSet:
-    """Hadoop's connector for Google Cloud Storage, with what it needs inside of it."""
+    """Hadoop's connector for Google Cloud Storage, which contains its dependencies."""
     digest = "25686b2e711f5d8a5b08bef3489e62ccd046310dd4adf65b9ea216d9f53ddc3f"
     jar = Jar("hadoop-gcp", digest, "org.apache.hadoop", HADOOP, "gcs/")
     return JarSet("Google Cloud Storage", (jar,), (jar.coordinates,), ("*:*",))
 
 
 def azure_jars() -> JarSet:
-    """Hadoop's client for Azure, and what of other projects it wants: its timers, and TLS of the machine's OpenSSL,
-    which it looks for first."""
+    """Hadoop's client for Azure and its dependencies: timers, and TLS by the machine's OpenSSL, which it prefers."""
     digests = {
         f"org.apache.hadoop:hadoop-azure:{HADOOP}": "220b5db238b82437960e4b81c7e3eefa4eff2a03ad502887497f11d0ad86e663",
         "org.hdrhistogram:HdrHistogram:2.1.12": "9b47fbae444feaac4b7e04f0ea294569e4bc282bc69d8c2ce2ac3f23577281e2",
@@ -113,7 +112,7 @@ OF_STORES: Final = {"s3": s3_jars, "gcs": google_jars, "azure": azure_jars}
 
 
 def listed(file: Path, folder: str) -> tuple[Jar, ...]:
-    """The jars of a file with a line for each: coordinates, SHA-256."""
+    """The jars of a file with one line per jar: coordinates, SHA-256."""
     lines = (line.split() for line in file.read_text(encoding="utf-8").splitlines())
     return tuple(_jar(coordinates, digest, folder) for coordinates, digest in lines)
 

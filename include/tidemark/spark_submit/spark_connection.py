@@ -16,7 +16,7 @@ CATALOGUE: Final = "spark.tidemark.catalogue"
 
 @dataclass(frozen=True, slots=True)
 class SparkConnection:
-    """`refused` is what the hook has against the connection: then nothing else of it counts."""
+    """`refused` is the hook's objection to the connection; no other field counts then."""
 
     master: str
     deploy_mode: str | None = None
@@ -34,5 +34,5 @@ class SparkConnection:
 
     @property
     def ships_settings(self) -> bool:
-        """Whether executors get the files that lie in the folder of this machine's Spark settings."""
+        """Whether executors get the files in this machine's folder of Spark settings."""
         return self.master.startswith(("k8s:", "yarn"))

@@ -32,7 +32,7 @@ _LIBRARY: Final = Path(__file__).resolve().parents[1]
 
 
 def application(name: str, environment: Mapping[str, str]) -> str:
-    """The file of a Spark application: where the variable says, in the installed library, or in this checkout."""
+    """The file of a Spark application: from the variable, from the installed library, or from this checkout."""
     set_path = environment.get(APPLICATIONS_VARIABLE)
     return f"{set_path.rstrip('/')}/{name}.py" if set_path else str(own_applications() / f"{name}.py")
 
@@ -43,10 +43,12 @@ def own_applications() -> Path:
 
 
 def jars(lake: str, environment: Mapping[str, str], spark_conf: Mapping[str, str]) -> str | None:
-    """What `--jars` gets: Delta's jars, if they are known to this machine; for a lake in a bucket Hadoop's beside them,
-    and on S3 and for files always our log stores, which nothing else brings. `spark_conf` is what the pipeline file
-    says: its spark.jars, or this machine's, which a `--jars` takes the place of, goes on where no variable names
-    any."""
+    """The value of `--jars`: Delta's jars if this machine has them, Hadoop's jars for a lake in a bucket, and on S3
+    and local files always Tidemark's log stores.
+
+    `spark_conf` is the pipeline file's. Its spark.jars, or this machine's, would be replaced by `--jars`; they are
+    included unless a variable names the jars.
+    """
     set_path = environment.get(JARS_VARIABLE) or ""
     settings = {**spark_defaults(environment), **spark_conf}
     chosen = [] if set_path else [jar.strip() for jar in settings.get("spark.jars", "").split(",") if jar.strip()]
@@ -66,7 +68,7 @@ def jars(lake: str, environment: Mapping[str, str], spark_conf: Mapping[str, str
 
 
 def has_delta(settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether Spark has Delta by a setting or by itself: another one beside it would be a second one on its path."""
+    """Whether Spark has Delta by a setting or in its own folder. A second Delta on the path would conflict with it."""
     named = ",".join(settings.get(way, "") for way in ("spark.jars", "spark.jars.packages"))
     if "delta-spark" in named or settings.get("spark.driver.extraClassPath"):
         return True
@@ -74,15 +76,14 @@ def has_delta(settings: Mapping[str, str], environment: Mapping[str, str]) -> bo
 
 
 def fetched(environment: Mapping[str, str]) -> Path | None:
-    """The folder that `tidemark jars` filled for this Spark, None if it did not."""
+    """The folder that `tidemark jars` filled for this Spark; None if it did not."""
     folder = fetched_folder(environment)
     return folder if folder is not None and any(folder.glob("delta-spark*.jar")) else None
 
 
 def fetched_folder(environment: Mapping[str, str]) -> Path | None:
-    """Where the jars lie unless the variable says otherwise; None for a Spark that Tidemark has no Delta for. It is in
-    the Python environment: whoever uses that one finds them, and an upgrade of Delta or Spark has a folder of its
-    own."""
+    """The default folder of the jars; None for a Spark without a Delta jar. It is part of the Python environment,
+    so every user of that finds it, and an upgrade of Delta or Spark has a folder of its own."""
     spark = spark_version(environment)
     minor = ".".join(spark.split(".")[:2]) if spark else ""
     return Path(sys.prefix) / "share" / "tidemark" / f"delta-{DELTA}-spark-{minor}" if minor in SPARKS else None

@@ -22,7 +22,7 @@ class Attempt(NamedTuple):
 
 
 def read_name(folder: str) -> Attempt | None:
-    """None if the name is not that of a batch folder; such a folder is nobody's to remove."""
+    """The parts of a batch folder's name; None for other names, which are never deleted."""
     start, dash, attempt = folder.partition("-")
     if not dash or not attempt or len(start) != 16:
         return None
@@ -39,7 +39,8 @@ def abandoned(
     has_ended: Callable[[str], bool],
     confirmed: Lsn,
 ) -> list[str]:
-    """The names of the folders that are garbage. `registered` are (start, end, attempt) of the generation's batches."""
+    """The names of the folders that can be deleted. `registered` are (start, end, attempt) of the generation's
+    batches."""
     batches = sorted(registered)
     own = {(start, attempt) for start, _, attempt in batches}
     garbage = []

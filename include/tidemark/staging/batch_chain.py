@@ -18,8 +18,8 @@ from tidemark.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """What a chain asks of the complete manifest that lies at `path`. Of hundreds of tables a manifest takes megabytes
-    of memory, and a lost ledger has thousands of them."""
+    """The facts of the complete manifest at `path` that a chain needs. A manifest of hundreds of tables takes
+    megabytes of memory, and a lost ledger has thousands of manifests."""
 
     path: str
     start_lsn: Lsn
@@ -41,10 +41,8 @@ class StagedBatch:
 def chain_from(
     start: Lsn | None, batches: Iterable[StagedBatch], named: Callable[[StagedBatch], bool]
 ) -> list[StagedBatch]:
-    """The batches that go on from `start` without a hole or an overlap; `named`: whether a plan names the batch.
-
-    Without `start`, from the lowest start that reaches as far as any does.
-    """
+    """The batches that continue `start` without a gap or an overlap. `named` returns whether a plan names a batch.
+    Without `start` the chain begins at the lowest start from which it reaches furthest."""
     best: dict[Lsn, tuple[tuple[int, Lsn, Lsn], StagedBatch]] = {}
     for batch in sorted(batches, key=lambda b: (b.start_lsn, b.attempt), reverse=True):
         onward = best.get(batch.end_lsn)

@@ -30,7 +30,7 @@ OPEN_FILES: Final = 64
 
 
 class _Checksummed(io.RawIOBase):
-    """A file that counts and hashes what passes through it; what Parquet writes, it writes in order."""
+    """A file that counts and hashes its bytes; Parquet writes sequentially."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ParquetFile:
         self.rows += table.num_rows
 
     def write_metadata(self, metadata: dict[str, str]) -> None:
-        """Have the footer say so."""
+        """Add these keys and values to the footer."""
         self._parquet.add_key_value_metadata(metadata)
 
     def finish(self) -> StagedFile:
@@ -100,7 +100,7 @@ class ParquetFile:
         return StagedFile(self.path, self.rows, self._sink.size, self._sink.sha256, self.schema_version)
 
     def abandon(self) -> None:
-        """Let go of the file as it is; what was written of it is garbage (R4), and on an object store never seen."""
+        """Close the file incomplete. Its bytes are garbage (R4); on an object store it never becomes visible."""
         self._file.close()
 
 
@@ -115,7 +115,7 @@ class _TableBuffer:
 
 
 class BatchWriter:
-    """The changes files of one staged batch. Rows of a table come in R1 order, tables in any."""
+    """The change files of one staged batch. The rows of each table come in R1 order; tables come in any order."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class BatchWriter:
             self._flush(largest, self._tables[largest])
 
     def write_shape(self, schema: TableSchema) -> None:
-        """Add a file without rows, behind which the table has this schema."""
+        """Add a file without rows: from it on the table has this schema."""
         name = schema.table
         buffer = self._tables.setdefault(name, _TableBuffer(schema))
         self._flush(name, buffer)
@@ -173,7 +173,7 @@ class BatchWriter:
         self._end_file(name, buffer)
 
     def finish(self) -> dict[TableName, tuple[StagedFile, ...]]:
-        """Write what is buffered, end all files, and say which there are, per table in R1 order."""
+        """Write the buffered rows, complete all files, and return them, per table in R1 order."""
         for name, buffer in self._tables.items():
             self._flush(name, buffer)
             self._end_file(name, buffer)
@@ -221,7 +221,7 @@ class BatchWriter:
 
 
 def read_table(store: Store, file: StagedFile) -> pa.Table:
-    """A staged file as it was written. Raises FileNotFoundError; ValueError if size or checksum differ."""
+    """The content of a staged file. Raises FileNotFoundError; ValueError if size or checksum differ."""
     content = store.read(file.path)
     if len(content) != file.bytes or hashlib.sha256(content).hexdigest() != file.sha256:
         raise ValueError(f"{file.path} is not the file that was staged: size or checksum differ")
@@ -229,10 +229,10 @@ def read_table(store: Store, file: StagedFile) -> pa.Table:
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str]:
-    """The metadata columns that hold few values; a dictionary for the source's columns costs more than it saves."""
+    """The metadata columns with few distinct values. A dictionary for the source's columns costs more than it saves."""
     return [name for name in CHANGE_COLUMNS if name != "_ordinal" and name in schema.names]
 
 
 def _statistics_columns(schema: pa.Schema) -> list[str]:
-    """Statistics only if a reader prunes by them; large texts would otherwise be copied into the footer."""
+    """The columns by which readers prune files. Statistics of large texts would be copied into the footer."""
     return [name for name in (*ORDER_COLUMNS, "commit_lsn") if name in schema.names]

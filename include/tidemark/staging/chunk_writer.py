@@ -17,8 +17,8 @@ from tidemark.storage.store import Store
 
 
 class ChunkWriter:
-    """`first` is the number of the first file, for those who write one chunk in several parts at once: each part
-    numbers its files `first`, `first + step`, …"""
+    """Writes the files of one chunk. If several writers share a chunk, each numbers its files `first`, `first +
+    step`, …"""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class ChunkWriter:
             self._flush()
 
     def finish(self) -> tuple[StagedFile, ...]:
-        """Write what is buffered and make the files durable, their folders excepted."""
+        """Write the buffered rows and make the files durable, but not their folders."""
         self._flush()
         self._end_file()
         return tuple(self._finished)
 
     def abandon(self) -> None:
-        """Let go of the files; nobody will record them."""
+        """Close the files; nobody will record them."""
         self._buffered = []
         if self._file is not None:
             self._file.abandon()

@@ -9,11 +9,11 @@ from types import ModuleType
 
 
 def block_pandas_import() -> None:
-    """Keep pyarrow from importing pandas in this process, for good; nothing happens where somebody has imported it.
+    """Keep pyarrow from importing pandas in this process; without effect if pandas is imported already.
 
-    pyarrow imports it, if it is installed, to find out whether the first thing that is made an array is one of its
-    objects: more than a second of CPU, as much as everything else that a drain imports. To be called by processes that
-    belong to Tidemark: pyarrow looks once, and makes no data frames afterwards.
+    pyarrow imports an installed pandas once, to check whether the first converted object belongs to it. That costs more
+    than a second of CPU, as much as all other imports of a drain. Only processes of Tidemark may call this: pyarrow
+    cannot make data frames afterwards.
     """
     if "pandas" in sys.modules:
         return
@@ -28,7 +28,7 @@ def block_pandas_import() -> None:
 
 
 class _Absent:
-    """A finder that knows of no pandas."""
+    """A finder that reports pandas as missing."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -23,7 +23,8 @@ _LAST_OF_ONE_DIGIT: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class StagedFolders:
-    """What was listed: `names` of a generation at or above `above` in the generation `number`, all in newer ones."""
+    """One listing: `names` of folders at or above `above` in the generation `number`, and all names in newer
+    generations."""
 
     store: Store
     pipeline: str
@@ -33,7 +34,8 @@ class StagedFolders:
     names: Mapping[int, Sequence[str]]
 
     def of(self, generation: int, at_or_above: Lsn) -> list[str]:
-        """The names in a generation's folder from a position on, sorted; listed anew if the look does not say."""
+        """The names in a generation's folder from a position on, sorted; read again if the listing does not cover
+        them."""
         is_below = generation == self.number and at_or_above < self.above
         if is_below or generation not in self.names:
             return self.store.list(layout.generation_folder(self.pipeline, generation), at_or_above.hex16)
@@ -41,7 +43,8 @@ class StagedFolders:
 
 
 def read(store: Store, pipeline: str, number: int | None, above: Lsn) -> StagedFolders:
-    """By one request of an object store; of a pipeline without a generation only their numbers are listed."""
+    """List by one request of an object store. For a pipeline without a generation only the generations' numbers are
+    listed."""
     root = layout.staging_root(pipeline)
     if number is None or number > _LAST_OF_ONE_DIGIT:
         return StagedFolders(store, pipeline, number or 0, above, generations(store, pipeline), {})
@@ -55,7 +58,7 @@ def read(store: Store, pipeline: str, number: int | None, above: Lsn) -> StagedF
 
 
 def generations(store: Store, pipeline: str) -> list[int]:
-    """Those that staging has a folder of, ascending."""
+    """The numbers of generations with a folder in staging, ascending."""
     return sorted(int(name[1:]) for name in store.list(layout.staging_root(pipeline)) if _is_generation(name))
 
 

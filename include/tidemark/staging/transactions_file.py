@@ -30,8 +30,8 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 
 
 class TransactionIndex:
-    """Takes the blocks of one batch in stream order. The file is made when the first captured change comes in or at a
-    row group: a batch without changes has none."""
+    """Collects the transactions of one batch from its blocks in stream order. The file is created with the first
+    captured change, or at a row group: a batch without changes has none."""
 
     def __init__(self, store: Store, path: str, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._store = store
@@ -54,8 +54,8 @@ class TransactionIndex:
         committed_at: NDArray[np.int64],
         changes: list[tuple[str, NDArray[np.int64]]],
     ) -> None:
-        """The transactions that ended in a block, in order, and per table the ascending commit
-        LSNs of its rows in the block."""
+        """Add the transactions that ended in a block, in order, and per table the ascending commit LSNs of its rows
+        in the block."""
         pieces = [self._pending]
         for table, lsns in changes:
             distinct = lsns[np.flatnonzero(np.diff(lsns, prepend=-1))]
@@ -85,7 +85,7 @@ class TransactionIndex:
             self._flush()
 
     def finish(self) -> StagedFile | None:
-        """End the file and make it durable; None if the batch touched no captured table."""
+        """Complete the file and make it durable; None if the batch touched no captured table."""
         if not self.touched and self._file is None:
             return None
         self._flush()

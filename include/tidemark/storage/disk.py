@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Disk:
-    """`root` is the lake's, where `sync_folders` ends."""
+    """Stores files on a local disk. `root` is the lake's root, where `sync_folders` ends."""
 
     file_bytes = 512 * 2**20
 
@@ -101,7 +101,7 @@ class Disk:
             Path(target).unlink(missing_ok=True)
 
     def _create_private(self, path: Path) -> IO[bytes]:
-        """A new file that its owner alone can read and write. Raises FileExistsError."""
+        """Create a file that only its owner can read and write. Raises FileExistsError."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         shared = _shared_with_group(path.parent) & 0o060
         if shared:
@@ -110,7 +110,7 @@ class Disk:
 
     @contextmanager
     def _space(self) -> Iterator[None]:
-        """Raises DiskFull for a disk that is full, or a quota that is used up."""
+        """Raises DiskFull for a full disk or an exhausted quota."""
         try:
             yield
         except OSError as failed:
@@ -119,7 +119,7 @@ class Disk:
             raise DiskFull(place=f"the lake {self._root}") from None
 
     def _make_folders(self, folder: Path) -> None:
-        """Those that are missing. The root and the pipelines' folders in it hold tables for others to read."""
+        """Create missing folders. The root and the pipelines' folders in it hold tables for other readers."""
         open_to_others = {self._root, *(p for p in (folder, *folder.parents) if p.parent == self._root)}
         for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
             if missing in open_to_others or not missing.is_relative_to(self._root):
@@ -132,7 +132,7 @@ class Disk:
 
 
 class _LakeFile(io.FileIO):
-    """A file that is written in a block of `space`, whoever writes it and whenever its buffer is emptied."""
+    """A file whose writes all run in a block of `space`, also when its buffer is emptied."""
 
     def __init__(self, descriptor: int, space: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__(descriptor, "wb")
@@ -144,7 +144,8 @@ class _LakeFile(io.FileIO):
 
 
 def _link(aside: Path, final: Path) -> None:
-    """Raises FileExistsError. A file system without hard links cannot refuse a second name: there it is looked for."""
+    """Give the file a second name. Raises FileExistsError. A file system without hard links cannot refuse an
+    existing name, so the name is checked before."""
     try:
         final.hardlink_to(aside)
     except FileExistsError:
@@ -156,7 +157,7 @@ def _link(aside: Path, final: Path) -> None:
 
 
 def _shared_with_group(folder: Path) -> int:
-    """What the group may do in a folder with the setgid bit; 0 in any other."""
+    """The group's permissions in a folder with the setgid bit; 0 in other folders."""
     mode = folder.stat().st_mode
     return mode & 0o070 if mode & stat.S_ISGID else 0
 

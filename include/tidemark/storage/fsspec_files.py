@@ -13,7 +13,7 @@ import fsspec
 
 
 class Remote:
-    """`root` is a URI whose fsspec package is installed."""
+    """Stores files by fsspec. `root` is a URI whose fsspec package is installed."""
 
     file_bytes = 512 * 2**20
 

@@ -52,9 +52,9 @@ PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class BucketTraits:
-    """What a bucket does besides: whether it keeps versions, until when it locks what is written, "" if it does not,
-    by which lifecycle rules it will remove what is written, each with a file that it removes, None if it could not
-    be asked, and whether folders are something there (Azure's hierarchical namespace), or only how names begin."""
+    """Traits of a bucket: whether it keeps versions; until when it locks written objects, "" if it does not; which
+    lifecycle rules will delete objects, each with an example, None if they could not be read; and whether folders
+    exist by themselves (Azure's hierarchical namespace) or only as prefixes of names."""
 
     versioned: bool
     locked: str
@@ -63,7 +63,7 @@ class BucketTraits:
 
 
 class Objects:
-    """`root` is the lake's URI."""
+    """Stores files as objects. `root` is the lake's URI."""
 
     file_bytes = FILE_BYTES
 
@@ -115,8 +115,8 @@ class Objects:
         return _with_retry(target, lambda: int(obstore.head(self._store, path)["size"]))
 
     def _list_from(self, target: str, name: str) -> list[str]:
-        """By the objects above: only their listing can begin somewhere. Those of a pipeline's last batches are few, the
-        folders below are as many as staging is kept."""
+        """List the objects above a name: only listings of objects can begin at a name. The last batches of a
+        pipeline have few objects, while its folders grow with the staging that is kept."""
         return sorted({below.partition("/")[0] for below in self._above(target, name)})
 
     def list_from(self, target: str, first: str, at_or_above: str) -> Iterator[tuple[str, str]]:
@@ -145,7 +145,8 @@ class Objects:
         return [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
 
     def delete(self, target: str) -> None:
-        """Of a folder the manifest first: until it is gone the folder is whole, and without it, it is nothing."""
+        """Delete a file or a folder, and a folder's manifest first: with it the folder is complete, without it the
+        folder is garbage."""
         path = self._path(target)
         below = _with_retry(target, lambda: self._all_below(path))
         manifest = [name for name in below if name.endswith("/manifest.json")]
@@ -165,13 +166,13 @@ class Objects:
                 _with_retry(target, lambda: obstore.delete(self._store, names))
 
     def _folders_in(self, path: str) -> Sequence[str]:
-        """Those in a folder, and those in them."""
+        """The folders in a folder, and the folders in those."""
         names = [str(name).rstrip("/") for name in obstore.list_with_delimiter(self._store, path)["common_prefixes"]]
         return [*names, *(below for name in names for below in self._folders_in(name))]
 
     def check_bucket(self, targets: Sequence[str]) -> BucketTraits:
-        """Write an object at each of the targets, ask for the first one in every way that a lake needs, remove them.
-        Raises LakeUnfit."""
+        """Write an object at each of the targets, request the first one in every way that a lake needs, and delete
+        them. Raises LakeUnfit."""
         target, *others = targets
         content = uuid4().hex.encode()
         folder, _, name = target.rpartition("/")
@@ -201,7 +202,7 @@ class Objects:
         return BucketTraits(versioned, locked, rules if rules or is_told else None, has_folders)
 
     def _is_folder(self, target: str) -> bool:
-        """Whether Azure has something of the folder's own: for obstore a folder is no object, and it says so."""
+        """Whether Azure stores the folder itself. obstore reports that a folder is no object."""
         path = self._path(target)
 
         def ask() -> bool:
@@ -214,8 +215,8 @@ class Objects:
         return _with_retry(target, ask)
 
     def _headers(self, path: str) -> dict[str, str] | None:
-        """What the store says of an object, None if it could not be asked. obstore does not hand on all of it, so it
-        signs the request, and no more."""
+        """The headers of an object; None if the request failed. obstore does not return all of them, so it only
+        signs the request."""
         try:
             with _refusals(path):
                 signed = obstore.sign(self._store, "HEAD", path, SIGNED_FOR)
@@ -228,7 +229,7 @@ class Objects:
     # --- new objects --------------------------------------------------------------------------------------------------
 
     def upload(self, target: str, content: IO[bytes]) -> None:
-        """Begin to upload a complete file. If many are under way it waits for one of them."""
+        """Start the upload of a complete file; if many uploads run, wait for one of them."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="tidemark-upload")
@@ -244,7 +245,7 @@ class Objects:
             self._put_new(target, content.read())
 
     def _put_new(self, target: str, content: bytes) -> None:
-        """Put it if there is none. Raises FileExistsError."""
+        """Put the object if none exists. Raises FileExistsError."""
         path, writer = self._path(target), uuid4().hex
         ends = time.monotonic() + RETRIES_S
         for tried in range(1, PUTS + 1):
@@ -270,7 +271,7 @@ class Objects:
             time.sleep(PAUSE_S * 2**tried)
 
     def _writer_of(self, target: str) -> str | None:
-        """Who wrote the object, "" if it does not say; None if there is none."""
+        """The writer of the object, "" if it names none; None if there is no object."""
         path = self._path(target)
         try:
             attributes: Mapping[Any, Any] = _with_retry(target, lambda: obstore.get(self._store, path).attributes)
@@ -283,7 +284,7 @@ class Objects:
 
 
 class _Incomplete(RawIOBase):
-    """A file under way: nameless on this machine, in memory while it is small."""
+    """A file that is being written: without a name on this machine, in memory while it is small."""
 
     def __init__(self, objects: Objects, target: str) -> None:
         super().__init__()
@@ -326,8 +327,8 @@ def _open(root: str, access: LakeAccess) -> Any:
 
 
 def _key_of_s3(secrets: Mapping[str, str]) -> Any:
-    """A connection's key as obstore asks for it, None if it has none. What is not said obstore takes from the
-    environment: a token of the machine's own identity would go with another's key, to another's server."""
+    """The connection's key in obstore's form; None if it has none. obstore would take missing parts from the
+    environment: the token of the machine's own identity would then go with another key, to another server."""
     if "access_key_id" not in secrets:
         return None
     return {
@@ -339,7 +340,7 @@ def _key_of_s3(secrets: Mapping[str, str]) -> Any:
 
 
 def _with_retry(target: str, ask: Callable[[], Answer]) -> Answer:
-    """What may be asked twice, and is where the answer broke off in the middle: obstore begins no answer again."""
+    """Repeat a request that may be sent twice, also after an answer that broke off: obstore does not repeat those."""
     ends = time.monotonic() + RETRIES_S
     tried = 0
     while True:
@@ -355,7 +356,7 @@ def _with_retry(target: str, ask: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def _refusals(target: str) -> Iterator[None]:
-    """What the store says, without what its answers hold besides: an access key's id, a signature, an address."""
+    """The store's error without the other content of its answer: an access key's id, a signature, an address."""
     try:
         yield
     except AlreadyExistsError:
@@ -385,7 +386,7 @@ _RULE: Final = re.compile(r'rule-id="([^"]*)"')
 
 
 def _rule(headers: Mapping[str, str]) -> str:
-    """The lifecycle rule that will remove an object, "" if none will."""
+    """The lifecycle rule that will delete an object; "" if there is none."""
     expiration = headers.get("x-amz-expiration", "")
     rule = _RULE.search(expiration)
     return unquote(rule[1]) if rule else expiration and "one without a name"

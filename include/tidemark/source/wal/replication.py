@@ -69,11 +69,11 @@ LONGEST_WORK_S: Final = 12 * 3600.0
 
 
 class SlotInUse(Exception):
-    """START_REPLICATION found the slot active. Internal: the drain waits for it, or says whose it is."""
+    """START_REPLICATION found the slot active. Internal: the drain waits for the slot, or reports its user."""
 
 
 class ReplicationStream:
-    """One START_REPLICATION from `start` on; a context manager. Only one thread may call `read`."""
+    """One START_REPLICATION from `start` on, as a context manager. Only one thread may call `read`."""
 
     def __init__(
         self,
@@ -88,10 +88,8 @@ class ReplicationStream:
         low_water_bytes: int = LOW_WATER_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`confirmed` is what status replies carry; None says "nothing", which the server takes as it is meant.
-
-        Raises SlotInUse, DatabaseUnreachable, DatabaseRefused or ReplicationFailed.
-        """
+        """`confirmed` is the position in status replies; None confirms nothing, which the server accepts. Raises
+        SlotInUse, DatabaseUnreachable, DatabaseRefused or ReplicationFailed."""
         self._clock = clock
         self._slot = slot
         self._publication = publication
@@ -137,10 +135,11 @@ class ReplicationStream:
         self.close()
 
     def read(self, max_bytes: int, wait_s: float) -> list[bytes]:
-        """Raw XLogData messages, header included, until `max_bytes` are passed, the stream pauses, or `wait_s` is over.
+        """Raw XLogData messages, header included, until `max_bytes` are reached, the stream pauses, or `wait_s` is
+        over.
 
-        Empty if nothing came, or only logical messages that cannot be ours (`take_skipped`). A single message may be
-        larger than `max_bytes`. Raises ReplicationFailed or PublicationWasMissing.
+        Empty if nothing arrived, or only logical messages that cannot be Tidemark's (`take_skipped`). A single message
+        may be larger than `max_bytes`. Raises ReplicationFailed or PublicationWasMissing.
         """
         payloads: list[bytes] = []
         size = 0
@@ -174,25 +173,26 @@ class ReplicationStream:
         return payloads
 
     def take_skipped(self) -> int:
-        """How many logical messages that cannot be ours were left out since the last call."""
+        """The number of foreign logical messages that were skipped since the last call."""
         skipped, self._skipped = self._skipped, 0
         return skipped
 
     def silent_s(self) -> float:
-        """Seconds since the last message, the last keepalive that told of progress, or the last sign of work."""
+        """Seconds since the last message, the last keepalive with progress, or the last sign that the server works."""
         return self._clock() - self.progress_at
 
     def expect_end(self) -> None:
-        """From here on only the tail is missing: wake for every byte."""
+        """Only the end of the stream is missing: return every byte at once from here on."""
         self._near_end = True
         self._set_low_water(1)
 
     def expect_more(self) -> None:
-        """The end was not the end: wake for large pieces again."""
+        """More data follows: return large pieces again."""
         self._near_end = False
 
     def confirm(self, lsn: Lsn) -> None:
-        """Say at once, and from here on, that everything below is not needed again; never less than before."""
+        """Confirm at once, and in every later reply, that everything below the position is no longer needed. The
+        position never decreases."""
         with self._lock:
             if lsn > self._confirmed:
                 self._confirmed = int(lsn)
@@ -226,8 +226,8 @@ class ReplicationStream:
         raise postgres_session.full(refused) or ReplicationFailed(detail=str(refused))
 
     def _receive(self) -> None:
-        """Move what lies in the kernel to libpq's buffer, all of it: what is left behind counts for the low-water mark,
-        so that the next few bytes would wake the reader again."""
+        """Move all bytes from the kernel to libpq's buffer. Bytes that stay count for the low-water mark, so the
+        next few bytes would wake the reader again."""
         received = pending = _pending_bytes(self._pgconn.socket)
         self._pgconn.consume_input()
         while pending and received < _RECEIVE_BYTES:
@@ -241,10 +241,11 @@ class ReplicationStream:
             self._set_low_water(self._low_water_bytes)
 
     def _take(self, payloads: list[bytes], size_wanted: int) -> int:
-        """Move what libpq has buffered to `payloads`, about `size_wanted` bytes at most; answer keepalives on the way.
+        """Move libpq's buffered messages to `payloads`, at most about `size_wanted` bytes, and answer keepalives on
+        the way.
 
-        Copies: many memoryviews alive at once make the garbage collector walk over all of them again and again, which
-        costs more than the copy. What cannot be ours is not copied: any login may write a message of any size.
+        Messages are copied: the garbage collector would traverse many live memoryviews again and again, which costs
+        more than the copies. Foreign logical messages are not copied, because any login may write one of any size.
         """
         get = self._pgconn.get_copy_data
         append = payloads.append
@@ -279,7 +280,7 @@ class ReplicationStream:
         self.note_progress(_XLOG_STARTS.unpack_from(data)[1])
 
     def _end_of_copy(self) -> TidemarkError:
-        """Why the server left copy mode: its own error, or a shutdown."""
+        """The reason why the server left copy mode: its own error, or a shutdown."""
         result = self._pgconn.get_result()
         if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
             return ReplicationFailed(detail="the server ended the stream")
@@ -298,11 +299,11 @@ class ReplicationStream:
             self._reply()
 
     def note_work(self) -> None:
-        """The server is at work without a message, and without getting further in the WAL (`is_at_work`)."""
+        """Record that the server works without a message and without progress in the WAL (`is_at_work`)."""
         self.progress_at = self._clock()
 
     def note_progress(self, lsn: int) -> bool:
-        """Record how far the server has got. True if that is further than it was known to be."""
+        """Record the server's position. Returns whether it is higher than before."""
         if lsn <= self.sent_lsn:
             return False
         self.sent_lsn = Lsn(lsn)
@@ -310,7 +311,7 @@ class ReplicationStream:
         return True
 
     def _reply(self) -> None:
-        """Say that the client lives; the caller holds the lock."""
+        """Send a status reply that the client lives; the caller holds the lock."""
         clock_us = int((time.time() - _POSTGRES_EPOCH_S) * 1_000_000)
         self._pgconn.put_copy_data(_STATUS.pack(b"r", self._confirmed, self._confirmed, self._confirmed, clock_us, 0))
         self._pgconn.flush()
@@ -339,15 +340,17 @@ def _pending_bytes(descriptor: int) -> int:
 
 
 def sent_by(conn: psycopg.Connection[Any], pid: int) -> Lsn | None:
-    """How far the walsender has read the WAL, sent or not; None if its view does not tell."""
+    """The walsender's position in the WAL, sent or not; None if its view does not show it."""
     row = conn.execute("SELECT sent_lsn::text FROM pg_stat_replication WHERE pid = %s", (pid,)).fetchone()
     return None if row is None or row[0] is None else Lsn.parse(row[0])
 
 
 def is_at_work(conn: psycopg.Connection[Any], pid: int) -> bool:
-    """Whether the walsender computes or reads files, rather than wait for something. A transaction is put together when
-    its commit was read: where nothing of it is published, that says nothing and moves no position, however long it
-    takes. Source: PostgreSQL documentation, table 27.4 "Wait Event Types"."""
+    """Whether the walsender computes or reads files instead of waiting.
+
+    It assembles a transaction when it has read the commit. If the publication has nothing of the transaction, it sends
+    nothing and its position does not move meanwhile. Source: PostgreSQL documentation, table 27.4 "Wait Event Types".
+    """
     row = conn.execute(
         "SELECT wait_event_type IS NULL OR wait_event_type IN ('IO', 'LWLock') FROM pg_stat_activity WHERE pid = %s",
         (pid,),
@@ -356,7 +359,7 @@ def is_at_work(conn: psycopg.Connection[Any], pid: int) -> bool:
 
 
 def why_silent(conn: psycopg.Connection[Any], slot: str, pid: int, sent: Lsn) -> str:
-    """What at the source keeps the walsender `pid` from sending, as far as its views tell; for DrainStalled."""
+    """The reason why the walsender `pid` sends nothing, as far as the source's views show it; for DrainStalled."""
     sender = conn.execute(
         "SELECT coalesce(state, ''), coalesce(wait_event_type || '/' || wait_event, 'running') FROM pg_stat_activity "
         "WHERE pid = %s",

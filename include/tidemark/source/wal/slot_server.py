@@ -26,8 +26,8 @@ from tidemark.postgres.postgres_session import Session, open_session, to_the_sam
 
 
 def at_slot(connection: psycopg.Connection[Any], slot: str | None = None) -> psycopg.Connection[Any]:
-    """The session to ask about the slot: the one that is given, or the one beside it, at the standby. Raises
-    DatabaseUnreachable where no standby answers and the primary has no slot of this name."""
+    """The session on the slot's server: the given one, or the one beside it on the standby. Raises
+    DatabaseUnreachable if no standby answers and the primary has no slot of this name."""
     if not isinstance(connection, Session) or not connection.servers:
         return connection
     if connection.beside is None or connection.beside.closed:
@@ -57,7 +57,7 @@ def is_beside(connection: psycopg.Connection[Any], slot: str) -> bool:
 
 
 def replayed_timeline(standby: psycopg.Connection[Any]) -> int | None:
-    """The timeline of what the standby replays, as a walsender says it: its control file lags behind."""
+    """The timeline that the standby replays, read over a walsender: its control file lags behind."""
     with open_session(to_the_same_server(standby, replication="database"), "source") as walsender:
         result = walsender.pgconn.exec_(b"IDENTIFY_SYSTEM")
         if result.status != pq.ExecStatus.TUPLES_OK:
@@ -73,8 +73,8 @@ def system_identifier(connection: psycopg.Connection[Any]) -> str:
 
 @contextmanager
 def logging_snapshots(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """While the block makes a slot on the standby: it waits for the primary to log which transactions run, which that
-    does by itself now and then; where the role may, it is asked to."""
+    """While the block creates a slot on the standby, ask the primary to log its running transactions if the role
+    may. The standby waits for that record, which the primary writes by itself only from time to time."""
     done = threading.Event()
 
     def log_them() -> None:

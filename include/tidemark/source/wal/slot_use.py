@@ -41,7 +41,7 @@ class SlotUser:
 
 
 def read_user(connection: psycopg.Connection[Any], name: str) -> SlotUser | None:
-    """Who reads the slot now; None if nobody does. A name that this role may not see is empty."""
+    """The present reader of the slot; None if there is none. Names that this role may not read are empty."""
     row = (
         at_slot(connection, name)
         .execute(
@@ -56,7 +56,7 @@ def read_user(connection: psycopg.Connection[Any], name: str) -> SlotUser | None
 
 
 def in_words(name: str, user: SlotUser | None) -> str:
-    """The slot, for a line that says what is waited for."""
+    """The slot, for a log line about a wait."""
     by = "nobody any more" if user is None else f"process {user.pid} ({user.application_name or 'without a name'})"
     return f'the slot "{name}", which is in use by {by}'
 
@@ -70,10 +70,11 @@ def take_when_free(
     limit_s: float,
     check_lease: Callable[[], None],
 ) -> Taken:
-    """What `take` returns, tried again while the slot is in use. `connection` is an ordinary session at the source.
+    """The result of `take`, which is repeated while the slot is in use. `connection` is an ordinary session at the
+    source.
 
-    Raises SlotBusy, which names the user, when the slot is still in use after `limit_s`; what `check_lease` raises
-    where the lease is somebody else's by now.
+    Raises SlotBusy with the user's name if the slot is still in use after `limit_s`; what `check_lease` raises if
+    another attempt holds the lease by then.
     """
     wait = Wait(limit_s, every_s=0.1)
     ended: set[int] = set()

@@ -22,7 +22,7 @@ _NEVER: Final = 2**64
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`left` are the timelines before `timeline`, in order, each with the LSN at which the next one began."""
+    """`left` are the timelines before `timeline`, in order, each with the LSN where the next one began."""
 
     timeline: int
     left: tuple[tuple[int, Lsn], ...] = ()
@@ -32,13 +32,13 @@ class History:
 
     @classmethod
     def parse(cls, text: str) -> History:
-        """Read what str() gives. Raises ValueError on anything else."""
+        """Parse the result of str(). Raises ValueError for other text."""
         *left, timeline = text.split(", ")
         pairs = [entry.split(" to ") for entry in left]
         return cls(int(timeline), tuple((int(earlier), Lsn.parse(lsn)) for earlier, lsn in pairs))
 
     def parted_at(self, other: History) -> Lsn | None:
-        """Where the two have their last WAL in common; None if one server's history is all of the other's."""
+        """The end of the WAL that both histories share; None if one history contains the other."""
         for (ours, ours_to), (theirs, theirs_to) in zip(self._stretches, other._stretches, strict=False):
             if ours != theirs:
                 return Lsn(0)
@@ -52,10 +52,10 @@ class History:
 
 
 def read_history(connection: psycopg.Connection[Any], timeline: int) -> History:
-    """The history of the timeline that the server is on.
+    """The history of the server's timeline.
 
-    Asked over a walsender of its own, as only the replication protocol's TIMELINE_HISTORY shows it to any role that
-    may replicate. Each line of the file reads: timeline, tab, LSN at which the next one began, tab, reason.
+    Read over a separate walsender: only the replication protocol's TIMELINE_HISTORY shows it to every role that may
+    replicate. Each line of the file has timeline, tab, LSN where the next one began, tab, reason.
     """
     if timeline == 1:
         return History(1)

@@ -46,8 +46,8 @@ _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)::text"
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What the run's own message says; `content` is compared byte for byte when it comes back. Who has read it may
-    write it again, so it counts in transaction `xid` alone."""
+    """The run's own message. `content` is compared byte for byte when the stream returns it. A reader of the stream
+    may write the same content again, so it only counts in transaction `xid`."""
 
     content: bytes
     xid: int
@@ -58,8 +58,8 @@ class Heartbeat:
 
 
 def is_foreign(message: memoryview, skip: int) -> bool:
-    """Whether this is a logical message that cannot be ours: of another prefix, not transactional, or longer than any
-    of ours. `skip` bytes stand in front of it; nothing of it is copied."""
+    """Whether the payload is a logical message that cannot be Tidemark's: another prefix, not transactional, or too
+    long. `skip` bytes precede the message; nothing is copied."""
     head = message[skip : skip + _PREFIX_AT + max(map(len, _LONGEST))].tobytes()
     return head[0] == LOGICAL_MESSAGE and not (
         head[1:2] == _TRANSACTIONAL
@@ -72,7 +72,7 @@ def is_foreign(message: memoryview, skip: int) -> bool:
 
 
 def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
-    """Write the message; the LSN serves the audit alone, a watermark is recognised by its content."""
+    """Write the message. The returned LSN is for the audit only; a watermark is recognised by its content."""
     with conn.transaction():
         conn.execute(_COMMIT_LOCALLY)
         row = conn.execute(_EMIT, (PREFIX, watermark.content())).fetchone()
@@ -81,7 +81,7 @@ def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
 
 
 def emit_all(conn: psycopg.Connection[Any], watermarks: Sequence[Watermark]) -> None:
-    """Write them in one transaction, none if there are none."""
+    """Write the messages in one transaction; none if there are none."""
     if not watermarks:
         return
     with conn.transaction():
