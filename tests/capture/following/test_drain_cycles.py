@@ -22,9 +22,10 @@ from tidemark.capture.confirm import confirm
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.window import OTHERWISE_S, Window, window_of
 from tidemark.config import PipelineConfig, TableRule
-from tidemark.errors import LeaseLost
+from tidemark.errors import LeaseLost, TidemarkError
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.staged import positions
+from tidemark.lsn import Lsn
 from tidemark.run import Run
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note text)"
@@ -217,6 +218,103 @@ def test_the_slot_moves_to_what_the_ledger_has_as_applied_and_no_further(
     wait_for("the slot stands at what is staged", lambda: pipeline.confirmed_lsn() == staged_lsn)
     wait_for("the ledger knows", lambda: pipeline.generation().confirmed_lsn == staged_lsn)
     follower.end()
+
+
+def test_a_transaction_larger_than_a_batch_is_staged_whole_in_the_middle_of_a_run(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    pipeline.with_bounds(batch_rows=100)
+    begin(pipeline)
+    follower = following()
+    pipeline.execute("INSERT INTO orders VALUES (0, 1, 'before')")
+    follower.await_staged()
+    pipeline.execute(
+        "BEGIN",
+        "INSERT INTO orders SELECT i, i, 'n' FROM generate_series(1, 1000) i",
+        "UPDATE orders SET note = 'm' WHERE id > 500",
+        "COMMIT",
+        "INSERT INTO orders VALUES (1001, 1, 'behind')",
+    )
+    follower.await_staged()
+    follower.end()
+    rows = pipeline.staged("public.orders")
+    assert len({row["_commit_lsn"] for row in rows}) == 3
+    assert [row["id"] for row in rows if row["_op"] == "insert"] == list(range(1002))
+    assert sum(row["_op"] == "update" for row in rows) == 500
+    batches = pipeline.registered()
+    assert [batch.end_lsn for batch in batches[:-1]] == [batch.start_lsn for batch in batches[1:]]
+
+
+def test_the_valve_opens_in_the_middle_of_a_run(pipeline: Pipeline, following: Callable[..., Follower]) -> None:
+    """Nothing is merged, so that the slot would stay where it is."""
+    pipeline.with_bounds(wal_valve_bytes=2**20)
+    begin(pipeline)
+    follower = following()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower.await_staged()
+    pipeline.execute("INSERT INTO orders SELECT i, i, repeat('n', 200) FROM generate_series(2, 20000) i")
+    follower.await_staged()
+    staged_lsn = pipeline.staged_lsn()
+    wait_for("the slot stands at what is staged", lambda: (pipeline.confirmed_lsn() or Lsn(0)) >= staged_lsn)
+    follower.end()
+    assert len(pipeline.staged("public.orders")) == 20000
+
+
+def test_a_table_parks_in_the_middle_of_a_run_and_the_others_go_on(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    pipeline.config = replace(pipeline.config, evolve="freeze")
+    begin(pipeline)
+    follower = following()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')", "INSERT INTO plain VALUES (1, 'a')")
+    follower.await_staged()
+    pipeline.execute("ALTER TABLE orders ALTER amount TYPE text", "INSERT INTO orders VALUES (2, 'x', 'n')")
+    follower.await_staged()
+    pipeline.execute("INSERT INTO orders VALUES (3, 'y', 'n')", "INSERT INTO plain VALUES (2, 'b')")
+    follower.await_staged()
+    follower.end()
+    rows = pipeline.table_rows()
+    assert {table: row.life.is_parked for table, row in rows.items() if row.life.is_parked} == {"public.orders": True}
+    assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2, 3]
+    assert [row["id"] for row in pipeline.staged("public.plain")] == [1, 2]
+
+
+def test_chunks_of_a_backfill_are_claimed_in_the_middle_of_a_run(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    pipeline.execute(ORDERS, "INSERT INTO orders SELECT i, i, 'n' FROM generate_series(1, 50) i")
+    pipeline.sound()
+    follower = following()
+    follower.await_staged()
+    (backfill,) = pipeline.plan()
+    pipeline.execute("UPDATE orders SET note = 'm' WHERE id = 7")
+    pipeline.read()
+    pipeline.execute("DELETE FROM orders WHERE id = 8")
+    follower.await_staged()
+    claims = [claim for manifest in pipeline.manifests() for table in manifest.tables for claim in table.claims]
+    assert {claim.backfill for claim in claims} == {backfill.backfill}
+    assert sum(claim.rows for claim in claims) == 50
+    follower.end()
+
+
+def test_a_stream_that_the_source_ends_fails_the_try_and_the_next_one_stages_the_rest(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    begin(pipeline)
+    follower = following()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower.await_staged()
+    slot = pipeline.config.slot
+    pipeline.execute(
+        f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'",
+    )
+    pipeline.execute("INSERT INTO orders VALUES (2, 1, 'n')")
+    follower.thread.join(60)
+    assert isinstance(follower.error, TidemarkError)
+    again = following()
+    again.await_staged()
+    again.end()
+    assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2]
 
 
 def follow_and_die(failpoint: str, run: Run, window: Window) -> None:
