@@ -262,6 +262,30 @@ def test_tables_that_their_schemas_publication_has_in_part_need_one(
 
 
 @TRIGGER
+def test_a_captured_table_that_was_in_another_schema_is_marked_under_another_name_too(
+    has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    """What changed in the other schema is in no stream. An owner and a name alone change nothing of its rows."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        captured_by_schema(capture, has_trigger)
+        pipeline.execute("CREATE SCHEMA beside", "CREATE ROLE somebody")
+        try:
+            pipeline.execute("ALTER TABLE s1.t OWNER TO somebody", "ALTER TABLE s1.t RENAME TO u")
+            pipeline.execute("INSERT INTO s1.u VALUES (2)", "ALTER TABLE s1.u RENAME TO t")
+            found = capture.run_and_judge(TABLE)
+            assert found.word == "equal", found
+            away = ("ALTER TABLE s1.t SET SCHEMA beside", "INSERT INTO beside.t VALUES (3)")
+            pipeline.execute(*away, "ALTER TABLE beside.t SET SCHEMA s1", "ALTER TABLE s1.t RENAME TO v")
+            found = capture.run_and_judge("s1.v")
+            assert found.word == "marked", found
+            capture.backfills()
+            assert capture.run_and_judge("s1.v").word == "equal"
+        finally:
+            pipeline.execute("REASSIGN OWNED BY somebody TO CURRENT_USER", "DROP ROLE somebody")
+
+
+@TRIGGER
 @pytest.mark.parametrize("how", WITHOUT_PUBLICATION)
 def test_a_table_that_was_out_of_the_publication_before_its_first_run_needs_one(
     how: str, has_trigger: bool, make_pipeline: MakePipeline

@@ -230,6 +230,5 @@ def _restored(look: Fingerprint) -> Fingerprint:
         gone=(),
         comment="",
         key_made=0,
-        called="",
-        called_xmin=0,
+        schema_xmin=0,
     )

@@ -77,8 +77,8 @@ def reshaped(differences: Collection[Difference]) -> str:
 def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str] = ()) -> list[Difference]:
     """The differences between two versions in the stream.
 
-    Whether older rows hold a value in an added column is not decided here. If neither version has column numbers, a
-    missing column may have been dropped or renamed. `dropped` are the names of columns that were dropped according to
+    Whether older rows hold a value in an added column is not decided here. If a version lacks column numbers, a column
+    that is missing may have been dropped or renamed. `dropped` are the names of columns that were dropped according to
     the catalogue: they stay in the target.
     """
     pairs = [(new.column_in(old, column), column) for column in new.columns]
@@ -440,20 +440,20 @@ def _publication(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     elif old.publication_xmin != new.publication_xmin:
         reason = "the publication's options changed, and with them what it publishes"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
-    elif _may_have_been_elsewhere(old, new):
-        reason = "it is called as before and was given a name, schema or owner: in another schema it was not published"
+    elif _was_elsewhere(old, new):
+        reason = "it was moved to another schema and back, where it was not published"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     if old.row_filter != new.row_filter:
         differences.append(Difference(Verdict.NEEDS_BACKFILL, "the publication's row filter changed"))
     return differences
 
 
-def _may_have_been_elsewhere(old: Fingerprint, new: Fingerprint) -> bool:
-    """Whether a table that is published with its schema may have been in another schema for a while: its type's row was
-    written again, and its name is the same."""
+def _was_elsewhere(old: Fingerprint, new: Fingerprint) -> bool:
+    """Whether a table that is published with its schema was in another one for a while. SET SCHEMA writes the table's
+    dependency on its schema, and no other command does."""
     is_by_schema = all(one.startswith("schema ") for one in (*old.membership, *new.membership))
-    is_written = 0 not in (old.called_xmin, new.called_xmin) and old.called_xmin != new.called_xmin
-    return bool(new.membership) and is_by_schema and is_written and old.called == new.called
+    is_moved = 0 not in (old.schema_xmin, new.schema_xmin) and old.schema_xmin != new.schema_xmin
+    return bool(new.membership) and is_by_schema and is_moved
 
 
 def _names(names: Iterable[str]) -> str:

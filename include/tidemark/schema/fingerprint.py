@@ -97,8 +97,7 @@ class PartitionPrint(JsonRecord, frozen=True):
 class Fingerprint(JsonRecord, frozen=True):
     """The result of one reading of the catalogue for one table.
 
-    - `called`: the table's name. `called_xmin`: the transaction that last changed its name, schema or owner. "" and 0
-      if they were not read.
+    - `schema_xmin`: the transaction that last put the table into a schema, 0 if it was not read.
     - `membership`: the OIDs of the catalogue rows that put the table into the publication. A table that was removed and
       added again has others.
     - `published_columns`: the publication's columns, in order. `publication_xmin`: the transaction that last changed
@@ -130,8 +129,7 @@ class Fingerprint(JsonRecord, frozen=True):
     comment: str = ""
     toast: int = 0
     key_made: int = 0
-    called: str = ""
-    called_xmin: int = 0
+    schema_xmin: int = 0
     told: int = 0
     uncaptured: tuple[UncapturedColumn, ...] = ()
 

@@ -264,7 +264,9 @@ def fingerprint(
         for oid, *numbers in conn.execute(
             """
             SELECT c.oid, coalesce(pg_relation_filenode(c.oid), 0), c.relnatts, c.reltoastrelid,
-                   coalesce((SELECT t.xmin::text::bigint FROM pg_type t WHERE t.oid = c.reltype), 0)
+                   coalesce((SELECT d.xmin::text::bigint FROM pg_depend d
+                              WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+                                AND d.refclassid = 'pg_namespace'::regclass), 0)
               FROM pg_class c WHERE c.oid = ANY(%s::oid[])
             """,
             (oids,),
@@ -283,8 +285,7 @@ def fingerprint(
             relfilenode=storage.get(oid, gone)[0],
             last_attnum=storage.get(oid, gone)[1],
             toast=storage.get(oid, gone)[2],
-            called=str(table.name),
-            called_xmin=storage.get(oid, gone)[3],
+            schema_xmin=storage.get(oid, gone)[3],
             identity=table.identity,
             key=table.key,
             key_made=table.key_made,
