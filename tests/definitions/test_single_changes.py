@@ -45,6 +45,32 @@ def test_a_default_reaches_a_table_that_nobody_writes_to(
         assert capture.verdict(TABLE, capture.known(errors)).word == "equal"
 
 
+@TRIGGER
+@pytest.mark.parametrize("again", [False, True], ids=["created", "dropped_and_created"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("ALTER TABLE s1.u ADD w text",),
+        ("ALTER TABLE s1.u ADD w text DEFAULT 'x'",),
+        ("ALTER TABLE s1.u RENAME v TO w", "ALTER TABLE s1.u ADD v int DEFAULT 5"),
+    ],
+    ids=["a_column", "a_default", "a_default_under_another_columns_name"],
+)
+def test_a_column_reaches_a_table_that_was_created_and_filled_before_in_the_same_run(
+    statements: tuple[str, ...], again: bool, has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    """Its first reading is younger than its changes, so that no reading shows the column as new."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        create = "CREATE TABLE s1.u (id int PRIMARY KEY, v int)"
+        begun(capture, has_trigger, "CREATE TABLE s1.t (id int)", *[create] * again)
+        pipeline.execute(*["DROP TABLE s1.u"] * again, create, "INSERT INTO s1.u VALUES (1, 1), (2, 2)", *statements)
+        found = capture.run_and_judge("s1.u")
+        assert found.word in ("equal", "marked")[: 1 + (not has_trigger)], found
+        capture.backfills()
+        assert capture.run_and_judge("s1.u").word == "equal"
+
+
 # The column of the key is renamed, and its old name comes back; then a name goes from one column to another one, whose
 # own goes before the next run.
 TWO_PAUSES = (

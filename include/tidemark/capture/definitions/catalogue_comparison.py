@@ -131,14 +131,14 @@ class Looking:
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
         self._truncated = self._truncates.held
         self._first = self.schemas.catalog
-        self._grown = self._with_more_columns(before)
+        # The fingerprint of a table's join may be younger than its changes, which a publication of all tables has too.
+        young = joins.judged_above(ledger, open_generation.staged_lsn)
+        self._grown = self._with_more_columns(before) | (young & self._fingerprints.keys())
         self._key_null: dict[TableName, set[str]] = {}
         self._key_came_later: set[TableName] = set()
         self._held = self._truncated | self._reshaping.held | self._grown | self._if_missed.keys()
         self._changed -= self._grown | self._if_missed.keys()
         self.next_xid = _next_xid(source)
-        # That of a table's join may be younger than its changes, which a publication of all tables has too.
-        young = joins.judged_above(ledger, open_generation.staged_lsn)
         staged_look = {t: look for t, look in before.items() if self._before_is_staged and t not in young}
         looks = Looks(staged_look, self._fingerprints, self.next_xid)
         self.schemas.explain_by(looks, self._lost_numbers(), before)
