@@ -121,7 +121,7 @@ def test_a_table_that_was_in_another_schema_for_a_while_needs_a_backfill(
     pipeline.drain()
     pipeline.execute(*statements)
     pipeline.drain()
-    assert ("in another schema it was not published" in (state(pipeline)[1] or "")) is is_marked
+    assert ("moved to another schema and back" in (state(pipeline)[1] or "")) is is_marked
 
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
