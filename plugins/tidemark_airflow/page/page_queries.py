@@ -24,6 +24,7 @@ from tidemark.ledger.observations import delays, run_rates
 from tidemark.observe import newest_changes, status_json, table_commands
 from tidemark.observe.status import read_status
 from tidemark.run import Run
+from tidemark.strict_json import to_builtins
 from tidemark_airflow.connections import conninfo, with_lake
 from tidemark_airflow.dag_factory import PIPELINES_VARIABLE
 
@@ -98,7 +99,7 @@ class Reading:
         now = datetime.now(UTC)
         try:
             with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
-                return {"rates": run_rates.rates(book, now), "delays": status_json.delays(delays.present(book, now))}
+                return {"rates": run_rates.rates(book, now), "delays": to_builtins(delays.present(book, now))}
         except (TidemarkError, psycopg.Error):
             return {"rates": None, "delays": None}
 
