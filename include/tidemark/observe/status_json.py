@@ -79,7 +79,9 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
             "not_captured": [{"column": column.name, "why": column.why} for column in row.uncaptured],
             "definition_changes": [_definition_change(change) for change in details.definition_changes],
             "versions": [{"version": version.number, "changed": version.changed} for version in details.versions],
-            "delta": [{**_named(one, "kind", "files", "bytes", "rows"), "as_of": one.sized_at} for one in details.delta],
+            "delta": [
+                {**_named(one, "kind", "files", "bytes", "rows"), "as_of": one.sized_at} for one in details.delta
+            ],
         }
     )
     return plain
