@@ -2,7 +2,7 @@
 
 Each leaf has two templates: `happened` for the facts, `remedy` for the action. They are filled with the keyword facts
 given when it is raised, so no fact can be missing. `docs/errors.md` has one heading per leaf, and
-`plugins/tidemark_airflow/failures.py` maps each `Move` to Airflow. No message contains a row's value.
+`plugins/tidemark_airflow/failures.py` has Airflow retry by `Move`. No message contains a row's value.
 """
 
 from __future__ import annotations

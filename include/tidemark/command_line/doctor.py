@@ -23,7 +23,6 @@ from tidemark.command_line import bug_report, screen
 from tidemark.command_line.invocation import Invocation, LookUp, pipelines_folder
 from tidemark.config import file_reader
 from tidemark.errors import PipelinesNotFound, TidemarkError
-from tidemark.run import Run
 from tidemark.spark_submit import jar_versions, spark_jars
 from tidemark.spark_submit.delta_version import delta_version, minor, refusal
 from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
@@ -197,7 +196,7 @@ def _preflight(called: Invocation) -> Iterator[Line]:
     with suppress(TidemarkError):
         spark = called.look_up(config.spark_connection).spark_connection()
     try:
-        run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id="doctor", holder="doctor")
+        run = called.run("doctor")
     except TidemarkError as wrong:
         yield Line("lake", wrong.happened.format(**wrong.facts), wrong.remedy.format(**wrong.facts), "red")
         return

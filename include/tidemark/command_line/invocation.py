@@ -20,6 +20,7 @@ from tidemark.config.airflow_connections import Connection
 from tidemark.errors import PipelinesNotFound, PipelineUnknown, TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.run import Run
 from tidemark.wording import closest
 
 LookUp = Callable[[str], Connection]
@@ -58,6 +59,10 @@ class Invocation:
     @property
     def ledger(self) -> str:
         return self.look_up(self.config.ledger_connection).conninfo()
+
+    def run(self, holder: str) -> Run:
+        """The record of what this call does as `holder`."""
+        return Run(self.with_lake(), source=self.source, ledger=self.ledger, run_id=holder, holder=holder)
 
     def conninfo_or_error(self, connection: str) -> str | TidemarkError:
         """Why it cannot be found is something to show, as that a database does not answer is."""

@@ -19,7 +19,7 @@ from tidemark.errors import TidemarkError
 from tidemark.findings import listed
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.lsn import Lsn
-from tidemark.observe import status_json
+from tidemark.observe import status_json, table_commands
 from tidemark.observe.status import Status, read_status
 from tidemark.strict_json import to_builtins
 from tidemark.wording import counted, duration, moment
@@ -83,8 +83,6 @@ def tables(called: Invocation) -> int:
     shown = status_json.to_json(now)
     pattern = options.pattern
     if pattern and not any(_fits(row, pattern) for row in shown["tables"]):
-        from tidemark.observe import table_commands
-
         with called.open_ledger() as book:
             pattern = table_commands.named(book, called.config, pattern).table
     rows = [row for row in shown["tables"] if _fits(row, pattern) and options.state in (None, row["state"])]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal
 
@@ -73,14 +74,8 @@ def _check_target(text: str) -> str:
     return text
 
 
-def _check_time(text: str) -> str:
-    if not 60 <= _seconds(text) <= 86_400:
-        raise ValueError
-    return text
-
-
-def _check_pace(text: str) -> str:
-    if not 1 <= _seconds(text) <= 300:
+def _check_time(least_s: int, most_s: int, text: str) -> str:
+    if not least_s <= _seconds(text) <= most_s:
         raise ValueError
     return text
 
@@ -139,13 +134,13 @@ ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"), _E
 Every = Annotated[
     str,
     Field(pattern="^[0-9]{1,9} *[smhd]$"),
-    AfterValidator(_check_time),
+    AfterValidator(partial(_check_time, 60, 86_400)),
     _Expected("a whole number with s, m, h or d, from 1m to 1d"),
 ]
 Pace = Annotated[
     str,
     Field(pattern="^[0-9]{1,9} *[sm]$"),
-    AfterValidator(_check_pace),
+    AfterValidator(partial(_check_time, 1, 300)),
     _Expected("a whole number with s or m, from 1s to 5m"),
 ]
 Pattern = Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -19,7 +20,7 @@ from tidemark.config import PipelineConfig, file_reader
 from tidemark.errors import TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.captured import table_details
-from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.observations import delays, run_rates
 from tidemark.observe import newest_changes, status_json, table_commands
 from tidemark.observe.status import read_status
@@ -98,10 +99,13 @@ class Reading:
 
         now = datetime.now(UTC)
         try:
-            with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+            with self._open_ledger(config) as book:
                 return {"rates": run_rates.rates(book, now), "delays": to_builtins(delays.present(book, now))}
         except (TidemarkError, psycopg.Error):
             return {"rates": None, "delays": None}
+
+    def _open_ledger(self, config: PipelineConfig) -> AbstractContextManager[Ledger]:
+        return open_ledger(self._connection(config.ledger_connection), config.pipeline)
 
     def _conninfo(self, connection: str) -> str | TidemarkError:
         try:
@@ -111,7 +115,7 @@ class Reading:
 
     def table(self, config: PipelineConfig, table: str) -> dict[str, Any] | None:
         """What only the page of one table shows, by its id; None if there is no such table."""
-        with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+        with self._open_ledger(config) as book:
             migrations.require(book.connection)
             details = table_details.read(book, table)
         return None if details is None else status_json.details_to_json(config, details)
@@ -122,7 +126,7 @@ class Reading:
         return newest_changes.read(self._with_lake(config), table, ledger=ledger)
 
     def figures(self, config: PipelineConfig, hours: int) -> dict[str, list[Any]]:
-        with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+        with self._open_ledger(config) as book:
             if migrations.pending(book.connection).before is None:
                 return {"at": []}  # of a new pipeline; its first run makes the ledger
             migrations.require(book.connection)
@@ -131,7 +135,6 @@ class Reading:
     def act(self, config: PipelineConfig, action: str, table: str, who: str) -> tuple[str, bool]:
         """Do what a button says; what to say of it, and whether anything was done."""
         ledger = self._connection(config.ledger_connection)
-        self._kept.pop(config.pipeline, None)
         try:
             if action == "unpark":
                 return table_commands.unpark(config, table, ledger=ledger, who=who)
