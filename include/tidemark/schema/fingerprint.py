@@ -128,10 +128,6 @@ class Fingerprint(JsonRecord, frozen=True):
     told: int = 0
     uncaptured: tuple[UncapturedColumn, ...] = ()
 
-    def relations(self) -> tuple[int, ...]:
-        """The OIDs of what its rows lie in."""
-        return tuple(leaf.oid for leaf in self.partitions) or (self.relation_oid,)
-
     @property
     def is_as_created(self) -> bool:
         """Whether nothing became of its rows that is in no stream: its files are those that it was created with, which
