@@ -105,6 +105,8 @@ def _check_root(root: str) -> str:
         raise ValueError("has no user and no secret in it; name a connection: lake: {root, connection}")
     if scheme in ("s3", "s3n"):
         root = f"s3a://{place}"  # Hadoop's name for it, and one lake has one name
+    elif separator and scheme not in ("s3a", "gs", "abfss"):
+        raise ValueError(f"cannot be at {scheme}://: name a folder, or a place in s3://, gs:// or abfss://")
     if _READ_IN_TWO_WAYS.match(root.rstrip("/")):
         raise ValueError(
             f"{root!r} has %, ?, # or an empty name in its path, which Spark takes for another folder than the clients "
@@ -224,7 +226,7 @@ class TableEntry(_Section):
 
 class LakeSection(_Section):
     root: Root
-    """`s3://bucket/path` or another URI, an absolute path, or a path relative to this file's folder"""
+    """a place in `s3://`, `gs://` or `abfss://`, an absolute path, or a path relative to this file's folder"""
     connection: Connection | None = None
     """Airflow connection (`aws`, `google_cloud_platform`, `wasb` or `adls`) of the object store; default: the machine's
     own identity"""

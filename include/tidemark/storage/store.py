@@ -1,8 +1,8 @@
-"""Opens the lake root as a store of files: relative path <-> bytes, on a disk, in an object store, or by fsspec.
+"""Opens the lake root as a store of files: relative path <-> bytes, on a disk or in an object store.
 
 R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. `Files` is
-the interface that each kind of storage implements: `disk`, `object_store`, `fsspec_files`. Paths are relative to the
-root, with "/" as separator, as in ledger, manifest and plan.
+the interface that each kind of storage implements: `disk`, `object_store`. Paths are relative to the root, with "/" as
+separator, as in ledger, manifest and plan.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Files(Protocol):
 
 
 class Store:
-    """One lake root: an absolute local path, a `file://` URI, one of an object store, or another one whose fsspec
-    package is installed. `access` says how an object store is got at. Raises StoreClientMissing."""
+    """One lake root: an absolute local path, a `file://` URI, or one of an object store. `access` says how an object
+    store is got at. Raises StoreClientMissing."""
 
     def __init__(self, root: str, access: LakeAccess = MACHINES_OWN) -> None:
         uri = urlsplit(root)
@@ -90,10 +90,9 @@ class Store:
 
             self._files = Objects(self.root, access)
         else:
-            from tidemark.storage.fsspec_files import Remote
-
-            self.root = root.rstrip("/")
-            self._files = Remote(self.root)
+            raise ValueError(
+                f"a lake root is a folder, or lies in {', '.join(OBJECT_STORES)}: {root!r}"
+            )
 
     @property
     def file_bytes(self) -> int:
@@ -101,7 +100,7 @@ class Store:
         return self._files.file_bytes
 
     def uri(self, path: str) -> str:
-        """The full name of a file, as pyarrow, fsspec and Spark take it: a local path or a URI."""
+        """The full name of a file, as pyarrow and Spark take it: a local path or a URI."""
         return f"{self.root.rstrip('/')}/{_checked(path)}" if path else self.root
 
     @contextmanager
