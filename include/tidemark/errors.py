@@ -33,8 +33,6 @@ BEGIN_ANEW = (
 # What goes on with a table that could not be read.
 NAME_IT = "Then start a backfill that names the table: none starts by itself until the table is marked anew."
 
-# What a gap whose extent nobody knows asks for.
-
 
 class Move(StrEnum):
     """Whose move it is after the error."""

@@ -124,10 +124,8 @@ def _connection(called: Invocation, name: str) -> dict[str, Any] | str:
 
 def _server(called: Invocation, connection: str) -> dict[str, Any]:
     """What the server is, and its settings that matter to a slot."""
-    conninfo = called.conninfo_or_error(connection)
-    if isinstance(conninfo, TidemarkError):
-        return {"cannot be seen": str(conninfo)}
     try:
+        conninfo = called.look_up(connection).conninfo()
         with postgres_session.connect(conninfo, application_name="tidemark doctor", statement_timeout_s=30) as session:
             rows = session.execute(
                 """
@@ -137,9 +135,10 @@ def _server(called: Invocation, connection: str) -> dict[str, Any]:
                  ORDER BY name
                 """
             ).fetchall()
-    except (TidemarkError, psycopg.Error) as failed:
-        state = getattr(failed, "sqlstate", None)
-        return {"cannot be seen": str(failed) if isinstance(failed, TidemarkError) else f"SQLSTATE {state}"}
+    except TidemarkError as failed:
+        return {"cannot be seen": str(failed)}
+    except psycopg.Error as failed:
+        return {"cannot be seen": f"SQLSTATE {failed.sqlstate}"}
     return dict(rows)
 
 

@@ -124,12 +124,14 @@ class Concern:
 @dataclass(frozen=True, slots=True)
 class Health:
     """`concerns` are ordered by severity; `states` has a word or two per table, by its id, EXACT at rest. Concerns of
-    the kinds `not_judged` were not judged: their absence does not mean that all is well."""
+    the kinds `not_judged` were not judged: their absence does not mean that all is well. `first_steps` are those of a
+    new pipeline, none of another."""
 
     pipeline: str
     concerns: tuple[Concern, ...]
     states: Mapping[str, str]
     not_judged: frozenset[str] = frozenset()
+    first_steps: tuple[FirstStep, ...] = ()
 
     def of(self, severity: Severity) -> tuple[Concern, ...]:
         return tuple(concern for concern in self.concerns if concern.severity == severity)
@@ -193,8 +195,9 @@ def judge(
     be read, as "source", to why."""
     concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
     states: dict[str, str] = {}
-    being_read = tables_read(ledger)
-    concerns += _new(first_steps.first_steps(config, ledger, slot, unseen or {}, being_read))
+    being_read = frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
+    steps = first_steps.first_steps(config, ledger, slot, unseen or {}, being_read)
+    concerns += _new(steps)
     if ledger is not None:
         concerns += [*_runs(config, ledger, now), *_failed_runs(config, ledger), *_errors_of_preflight(ledger)]
         for table in ledger.tables:
@@ -206,12 +209,7 @@ def judge(
     not_judged = set(KINDS) - {"cannot be seen", "slot"} if ledger is None else set()
     if slot is None and unusable is None:
         not_judged |= {"slot"} if "source" in (unseen or {}) else {"slot", "cannot be seen"}
-    return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged))
-
-
-def tables_read(ledger: PipelineStatus | None) -> frozenset[str]:
-    """The tables that a backfill reads now."""
-    return frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
+    return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged), steps)
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------

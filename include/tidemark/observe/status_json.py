@@ -43,7 +43,7 @@ def to_json(status: Status) -> dict[str, Any]:
         "health": health.worst or "ok",
         "line": health.line,
         "unseen": status.unseen,
-        "first_steps": status.first_steps,
+        "first_steps": health.first_steps,
         "concerns": [*_concerns(status, health)],
         "slot": None if status.slot is None else _slot(config, status.slot),
         **_of_ledger(status, health),

@@ -36,7 +36,7 @@ def text(status: Status, *, everything: bool = False) -> str:
     """With `everything` each need is said in full."""
     health = status.health
     lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health, everything=everything)]
-    lines += _first_steps(status)
+    lines += _first_steps(health)
     for severity in SEVERITIES if everything else SEVERITIES[:2]:
         for kind, of_kind in groupby(health.of(severity), key=lambda concern: concern.kind):
             if kind == "new":  # its steps stand above
@@ -146,14 +146,13 @@ def _generation(status: Status) -> str:
     return f"generation {generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
 
 
-def _first_steps(status: Status) -> Iterator[str]:
+def _first_steps(health: Health) -> Iterator[str]:
     """What is done, and the way to the next one."""
-    steps = status.first_steps
-    following = next_step(steps)
-    if following is None or (following.name == "first proof" and status.health.worst):
+    following = next_step(health.first_steps)
+    if following is None or (following.name == "first proof" and health.worst):
         return
     yield from ("", "first steps")
-    for step in steps:
+    for step in health.first_steps:
         way = f". {step.way}" if step is following else ""
         yield f"  [{'x' if step.is_done else ' '}] {step.name}: {step.said}{way}"
 

@@ -90,9 +90,7 @@ class Store:
 
             self._files = Objects(self.root, access)
         else:
-            raise ValueError(
-                f"a lake root is a folder, or lies in {', '.join(OBJECT_STORES)}: {root!r}"
-            )
+            raise ValueError(f"a lake root is a folder, or lies in {', '.join(OBJECT_STORES)}: {root!r}")
 
     @property
     def file_bytes(self) -> int:
