@@ -26,7 +26,6 @@ from tidemark.ledger import migrations
 from tidemark.ledger.observations import runs
 from tidemark.ledger.staged import plans
 from tidemark.observe import status_json
-from tidemark.observe.status import read_status
 from tidemark.postgres import postgres_session
 from tidemark.strict_json import to_builtins
 
@@ -155,13 +154,7 @@ def _ledger(called: Invocation) -> dict[str, Any]:
 
 
 def _status(called: Invocation) -> dict[str, Any]:
-    config = called.with_lake_if_found()
-    status = read_status(
-        config,
-        source=called.conninfo_or_error(config.source_connection),
-        ledger=called.conninfo_or_error(config.ledger_connection),
-    )
-    shown = status_json.to_json(status)
+    shown = status_json.to_json(called.read_status())
     states = Counter(table["state"] for table in shown.pop("tables"))
     del shown["lake"], shown["file"]
     shown["concerns"] = [one for one in shown["concerns"] if one["severity"] != "note"]

@@ -20,7 +20,7 @@ from tidemark.findings import listed
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.lsn import Lsn
 from tidemark.observe import status_json, table_commands
-from tidemark.observe.status import Status, read_status
+from tidemark.observe.status import Status
 from tidemark.strict_json import to_builtins
 from tidemark.wording import counted, duration, moment
 
@@ -30,9 +30,8 @@ EXIT: Final = {"ok": 0, "note": 0, "warning": 3, "red": 1}
 def status(called: Invocation) -> int:
     from tidemark.observe import status_text
 
-    config = called.with_lake_if_found()
     while True:
-        now = _status(config, called)
+        now = called.read_status()
         shown = status_json.to_json(now)
         if called.options.json:
             screen.dump(shown)
@@ -79,7 +78,7 @@ def pipelines(options: argparse.Namespace) -> int:
 def tables(called: Invocation) -> int:
     """Every table, or those whose name fits a pattern; of one that is named in full, all that is known."""
     options = called.options
-    now = _status(called.config, called, of_lake=False)
+    now = called.read_status(of_lake=False)
     shown = status_json.to_json(now)
     pattern = options.pattern
     if pattern and not any(_fits(row, pattern) for row in shown["tables"]):
@@ -97,7 +96,7 @@ def tables(called: Invocation) -> int:
 
 
 def positions(called: Invocation) -> int:
-    now = _status(called.config, called, of_lake=False)
+    now = called.read_status(of_lake=False)
     shown = status_json.to_json(now)
     at, slot, lag = shown["positions"], shown["slot"], shown["lag"]
     if called.options.json:
@@ -156,15 +155,6 @@ def plan(called: Invocation) -> int:
         right=("batches", "changes", "size", "chunks"),
     )
     return 0
-
-
-def _status(config: Any, called: Invocation, *, of_lake: bool = True) -> Status:
-    return read_status(
-        config,
-        source=called.conninfo_or_error(config.source_connection),
-        ledger=called.conninfo_or_error(config.ledger_connection),
-        of_lake=of_lake,
-    )
 
 
 def _exit(status: Status) -> int:
