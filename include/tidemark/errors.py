@@ -2,7 +2,7 @@
 
 Each leaf has two templates: `happened` for the facts, `remedy` for the action. They are filled with the keyword facts
 given when it is raised, so no fact can be missing. `docs/errors.md` has one heading per leaf, and
-`plugins/tidemark_airflow/failures.py` maps each `Move` to Airflow. No message contains a row's value.
+`plugins/tidemark_airflow/failures.py` has Airflow retry by `Move`. No message contains a row's value.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ BEGIN_ANEW = (
 
 # What goes on with a table that could not be read.
 NAME_IT = "Then start a backfill that names the table: none starts by itself until the table is marked anew."
-
-# What a gap whose extent nobody knows asks for.
 
 
 class Move(StrEnum):

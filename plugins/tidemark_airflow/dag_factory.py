@@ -65,6 +65,7 @@ from tidemark_airflow.operators.capture_operators import (
 from tidemark_airflow.operators.following_operators import DRAIN_TASK, FollowDrainOperator, FollowMergeOperator
 from tidemark_airflow.operators.health_operator import HealthOperator
 from tidemark_airflow.operators.maintenance_operators import CompactOperator, RetireOperator
+from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.replay_operators import ReplayOperator
 from tidemark_airflow.operators.verify_operators import PlanVerifyOperator, ReportVerifyOperator
 from tidemark_airflow.operators.waiting_sensor import TRIGGERER_GRACE_S, ChangesWaitingSensor
@@ -161,19 +162,14 @@ def pipeline_dags(folder: Path | str | None = None) -> Iterator[DAG]:
 
 def capture_dag(config: PipelineConfig) -> DAG:
     """The DAG `<pipeline>_capture`."""
-    dag = DAG(
-        dag_id=f"{config.pipeline}_capture",
+    dag = _scheduled(
+        config,
+        f"{config.pipeline}_capture",
+        config.schedule,
         description=f"Changes of {config.source_connection} into Delta tables",
         doc_md=_document(config),
-        schedule=config.schedule,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        **allowing("scheduled", "manual"),
         dagrun_timeout=timedelta(seconds=run_timeout_s(config)),
         deadline=deadlines.of_capture(config),
-        default_args=_defaults(),
-        tags=["tidemark", config.pipeline],
     )
     one: dict[str, Any] = {"dag": dag, "config": config}
     preflight = PreflightOperator(task_id="preflight", **one, **({} if config.follow is None else _lasting(config)))
@@ -192,12 +188,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
 
 def _following(dag: DAG, config: PipelineConfig) -> list[BaseOperator]:
     """drain and merge of a capture run that follows the source, beside each other."""
-    one: dict[str, Any] = {
-        "dag": dag,
-        "config": config,
-        "max_active_tis_per_dag": 1,
-        **_lasting(config),
-    }
+    one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1, **_lasting(config)}
     longest = timedelta(seconds=longest_s(config) + config.merge.timeout_s + MERGE_SLACK_S)
     return [
         FollowDrainOperator(task_id=DRAIN_TASK, **one),
@@ -227,66 +218,47 @@ def _confirm(dag: DAG, config: PipelineConfig, *, starts_backfill: bool) -> Conf
 
 
 def backfill_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
-    """The DAG `<pipeline>_backfill`: no schedule, a form that offers these `tables`, and no time limit, as a backfill
-    may take days.
-
-    It is not paused when it is new: it does nothing by itself, and a triggered run of a paused DAG would only wait.
-    """
-    dag = DAG(
-        dag_id=backfill_dag_id(config),
+    """The DAG `<pipeline>_backfill`: a form that offers these `tables`, and no time limit, as a backfill may take
+    days."""
+    dag = _triggered(
+        config,
+        backfill_dag_id(config),
         description=f"Existing rows of {config.source_connection} into Delta tables, beside the changes",
         doc_md=_BACKFILL_DOCUMENT.format(pipeline=config.pipeline),
-        schedule=None,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        **allowing("manual", "operator_triggered"),
-        is_paused_upon_creation=False,
         params=form(config, tables),
-        default_args=_defaults(),
-        tags=["tidemark", config.pipeline],
     )
-    one: dict[str, Any] = {"dag": dag, "config": config}
-    plan = PlanBackfillOperator(task_id="plan", max_active_tis_per_dag=1, **one)
-    report = ReportBackfillOperator(
-        task_id="report", trigger_rule=TriggerRule.NONE_FAILED, retries=REPORT_RETRIES, **one
-    )
-    _read_and_merge(dag, config, plan, report)
+    _read_and_merge(dag, config, PlanBackfillOperator, ReportBackfillOperator)
     return dag
 
 
 def verify_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
     """The DAG `<pipeline>_verify`: every night, if the pipeline has a schedule at all."""
-    dag = DAG(
-        dag_id=f"{config.pipeline}_verify",
+    dag = _scheduled(
+        config,
+        f"{config.pipeline}_verify",
+        None if config.schedule is None else VERIFY_SCHEDULE,
         description=f"Proves that the Delta tables equal {config.source_connection}, part by part",
         doc_md=_VERIFY_DOCUMENT.format(pipeline=config.pipeline),
-        schedule=None if config.schedule is None else VERIFY_SCHEDULE,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        **allowing("scheduled", "manual"),
         params=verify_form.form(config, tables),
-        default_args=_defaults(),
-        tags=["tidemark", config.pipeline],
     )
-    one: dict[str, Any] = {"dag": dag, "config": config}
-    plan = PlanVerifyOperator(task_id="plan", max_active_tis_per_dag=1, **one)
-    report = ReportVerifyOperator(task_id="report", trigger_rule=TriggerRule.NONE_FAILED, retries=REPORT_RETRIES, **one)
-    _read_and_merge(dag, config, plan, report)
+    _read_and_merge(dag, config, PlanVerifyOperator, ReportVerifyOperator)
     return dag
 
 
-def _read_and_merge(dag: DAG, config: PipelineConfig, plan: BaseOperator, report: BaseOperator) -> None:
-    """What lies between a plan and its report."""
+def _read_and_merge(
+    dag: DAG, config: PipelineConfig, plans: type[PipelineOperator], reports: type[ReportBackfillOperator]
+) -> None:
+    """A plan, its report, and what lies between them."""
+    one: dict[str, Any] = {"dag": dag, "config": config}
+    plan = plans(task_id="plan", max_active_tis_per_dag=1, **one)
+    report = reports(task_id="report", trigger_rule=TriggerRule.NONE_FAILED, retries=REPORT_RETRIES, **one)
     read = ReadChunksOperator.partial(
         task_id="read_chunks",
         retries=READ_RETRIES,
         retry_exponential_backoff=BACKOFF,
         max_retry_delay=timedelta(seconds=READ_MAX_RETRY_DELAY_S),
         map_index_template="reader {{ task.reader }}",
-        dag=dag,
-        config=config,
+        **one,
     ).expand(reader=plan.output)
     chain(plan, read, *_shared(dag, config, run_s=math.inf, merge_wait_s=MERGE_WAIT_S), report)
 
@@ -294,47 +266,29 @@ def _read_and_merge(dag: DAG, config: PipelineConfig, plan: BaseOperator, report
 def maintenance_dag(config: PipelineConfig) -> DAG:
     """The DAG `<pipeline>_maintenance`. `compact` has all_done: what keeps staging says nothing of the tables. `watch`
     waits for neither: it tells of a capture that does not run."""
-    dag = DAG(
-        dag_id=f"{config.pipeline}_maintenance",
+    dag = _scheduled(
+        config,
+        f"{config.pipeline}_maintenance",
+        config.maintenance.schedule,
         description=f"Keeps staging, ledger and Delta tables of {config.pipeline} small",
         doc_md=_MAINTENANCE_DOCUMENT.format(pipeline=config.pipeline, days=config.maintenance.staging_days),
-        schedule=config.maintenance.schedule,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        **allowing("scheduled", "manual"),
-        default_args=_defaults(),
-        tags=["tidemark", config.pipeline],
     )
-    retire = RetireOperator(task_id="retire", max_active_tis_per_dag=1, dag=dag, config=config)
-    compact = CompactOperator(
-        task_id="compact",
-        max_active_tis_per_dag=1,
-        retries=MERGE_RETRIES,
-        trigger_rule=TriggerRule.ALL_DONE,
-        dag=dag,
-        config=config,
-    )
+    one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
+    retire = RetireOperator(task_id="retire", **one)
+    compact = CompactOperator(task_id="compact", retries=MERGE_RETRIES, trigger_rule=TriggerRule.ALL_DONE, **one)
     chain(retire, compact)
     HealthOperator(task_id="watch", decides=False, dag=dag, config=config)
     return dag
 
 
 def replay_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
-    """The DAG `<pipeline>_replay`: no schedule, a form. It is not paused when it is new, as that of the backfill."""
-    dag = DAG(
-        dag_id=f"{config.pipeline}_replay",
+    """The DAG `<pipeline>_replay`: a form."""
+    dag = _triggered(
+        config,
+        f"{config.pipeline}_replay",
         description=f"Makes the Delta tables of {config.pipeline} anew from their history",
         doc_md=_REPLAY_DOCUMENT.format(pipeline=config.pipeline),
-        schedule=None,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        **allowing("manual", "operator_triggered"),
-        is_paused_upon_creation=False,
         params=replay_form.form(config, tables),
-        default_args=_defaults(),
-        tags=["tidemark", config.pipeline],
     )
     ReplayOperator(task_id="replay", max_active_tis_per_dag=1, retries=MERGE_RETRIES, dag=dag, config=config)
     return dag
@@ -393,27 +347,35 @@ def run_timeout_s(config: PipelineConfig) -> int:
 
 def broken_dag(dag_id: str, problems: list[str]) -> DAG:
     """A DAG that shows, and fails with, what is wrong with a pipeline file; unpaused, or nobody would look."""
-    dag = DAG(
-        dag_id=dag_id,
+    dag = _dag(
+        dag_id,
+        "broken",
         description="The pipeline file is broken: " + problems[0],
         doc_md="\n".join(["The pipeline file cannot be used:", "", *(f"- `{problem}`" for problem in problems)]),
         schedule=BROKEN_SCHEDULE,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
         is_paused_upon_creation=False,
-        tags=["tidemark", "broken"],
     )
     BrokenPipelineFile(task_id="pipeline_file", dag=dag, problems=problems, retries=0)
     return dag
 
 
-def _defaults() -> dict[str, Any]:
-    return {
-        "owner": "tidemark",
-        "retries": RETRIES,
-        "retry_delay": timedelta(seconds=RETRY_DELAY_S),
-    }
+def _scheduled(config: PipelineConfig, dag_id: str, schedule: str | None, **options: Any) -> DAG:
+    return _dag(dag_id, config.pipeline, schedule=schedule, **allowing("scheduled", "manual"), **options)
+
+
+def _triggered(config: PipelineConfig, dag_id: str, **options: Any) -> DAG:
+    """A DAG without schedule. It is not paused when it is new: it does nothing by itself, and a triggered run of a
+    paused DAG would only wait."""
+    may = allowing("manual", "operator_triggered")
+    return _dag(dag_id, config.pipeline, schedule=None, is_paused_upon_creation=False, **may, **options)
+
+
+def _dag(dag_id: str, tag: str, **more: Any) -> DAG:
+    """What all DAGs have: one run at a time, and nothing from before now."""
+    tasks = {"owner": "tidemark", "retries": RETRIES, "retry_delay": timedelta(seconds=RETRY_DELAY_S)}
+    return DAG(
+        dag_id, start_date=START, catchup=False, max_active_runs=1, default_args=tasks, tags=["tidemark", tag], **more
+    )
 
 
 def _document(config: PipelineConfig) -> str:

@@ -11,19 +11,16 @@ the maintenance. Source: Airflow 3.3 documentation, "Deadline Alerts"; airflow/m
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from typing import Any, Final
 
 from tidemark.capture.following.window import longest_s
 from tidemark.config import PipelineConfig
 from tidemark.config.schedule import longest_silence_s
+from tidemark_airflow import notifiers
 from tidemark_airflow.connections import conninfo_in_triggerer
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.notifiers import notify
 from tidemark_airflow.version_compat import deadline_alert
-
-log = logging.getLogger(__name__)
 
 # What ledger and slot are judged by is over by then.
 SLACK_S: Final = 60
@@ -63,9 +60,7 @@ def _tell(run: Any, context: Any) -> list[str]:
     told: list[str] = []
 
     def tell(message: str) -> None:
-        log.warning("Told: %s", message)
-        if run.config.alerts.notifier is not None:
-            notify(run.config.alerts.notifier, message, context)
+        notifiers.tell(run.config, message, context)
         told.append(message)
 
     examine(run, tell=tell, of_capture=False)

@@ -1,4 +1,4 @@
-"""Decides what Airflow does with a failed task: the one table from an error's `Move` to retry, failure or skip.
+"""Decides what Airflow does with a failed task: an error whose `Move` is RETRY is retried.
 
 A retry is worth its wait only if the same task, run again, is expected to succeed. Every other error of the tree
 fails the task at once: it is raised as a subclass of its own class and of AirflowFailException, which Airflow never
@@ -13,20 +13,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from tidemark.errors import Move, TidemarkError
 from tidemark.unexpected_errors import hides_foreign_texts
 from tidemark_airflow.version_compat import AirflowException, AirflowFailException
-
-IS_RETRIED: Final[dict[Move, bool]] = {
-    Move.RETRY: True,
-    Move.FIX_CONFIG: False,
-    Move.FIX_SOURCE: False,
-    Move.FIX_TARGET: False,
-    Move.BACKFILL: False,
-    Move.BUG: False,
-}
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -44,7 +35,7 @@ def guarded(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return call(*args, **kwargs)
         except TidemarkError as error:
-            final = error if IS_RETRIED[error.move] else as_final(error)
+            final = error if error.move is Move.RETRY else as_final(error)
         # Outside of the block: the log shows one error, not two with one text.
         raise final
 

@@ -14,9 +14,10 @@ import pytest
 
 from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, SLOW_S, TABLES, Shop, open_shop
+from tests.support import failpoint_names
 from tidemark import failpoints
 
-READING = {name for name in failpoints.NAMES if name.startswith(("plan.", "read."))}
+READING = {name for name in failpoint_names.NAMES if name.startswith(("plan.", "read."))}
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
     # What is wanted; once that is done, the tables by name: their backfill is a repair.
     conf: dict[str, object] = {"chunk_rows": 100, "readers": 1}
     minute, finished = 0, False
-    for number in range(1, 2 * len(failpoints.NAMES)):
+    for number in range(1, 2 * len(failpoint_names.NAMES)):
         before = killing.reached()
         if finished or before < READING:
             # Another run, which goes on where the killed one ended. Once all is read there is nothing to go on with but
@@ -89,7 +90,7 @@ def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
         tried = shop.airflow.run("dags", "test", "shop_backfill", date, "--conf", json.dumps(conf), **killing.variables)
         finished = tried.returncode == 0
         assert finished or killing.reached() > before, f"it died of something else:\n{tried.stdout[-6000:]}"
-        if finished and killing.reached() == set(failpoints.NAMES):
+        if finished and killing.reached() == set(failpoint_names.NAMES):
             break
         if finished:
             conf["tables"] = list(TABLES)
@@ -99,7 +100,7 @@ def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
             _capture(shop)
             killing.change()
     assert finished
-    assert killing.reached() == set(failpoints.NAMES)
+    assert killing.reached() == set(failpoint_names.NAMES)
     _are_in_sync(killing)
 
 
@@ -119,9 +120,9 @@ def test_a_backfill_whose_tasks_are_killed_at_every_step_beside_the_capture_is_f
         run = airflow.send("POST", path, {"logical_date": None, "conf": conf})["dag_run_id"]
 
         undisturbed = 0
-        while (state := _state(shop, run)) != "success" or killing.reached() != set(failpoints.NAMES):
+        while (state := _state(shop, run)) != "success" or killing.reached() != set(failpoint_names.NAMES):
             if state == "failed":  # its retries are used up; a person clears it
-                undisturbed += killing.reached() == set(failpoints.NAMES)
+                undisturbed += killing.reached() == set(failpoint_names.NAMES)
                 assert undisturbed <= 2, f"nobody is killed any more, and the run still fails: {_tries(shop, run)}"
                 airflow.send("POST", f"{path}/{run}/clear", {"dry_run": False})
                 state = _state(shop, run)

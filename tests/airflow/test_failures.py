@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.errors import Move, TidemarkError, UnexpectedError, leaf_of, leaves
-from tidemark_airflow.failures import IS_RETRIED, guarded
+from tidemark_airflow.failures import guarded
 
 
 def raised(error: Exception) -> BaseException:
@@ -28,10 +28,6 @@ def test_only_what_a_retry_can_mend_is_retried(leaf: type[TidemarkError]) -> Non
     assert (type(final).__name__, str(final), final.facts) == (leaf.__name__, str(error), error.facts)
     assert final.__traceback__ is not None
     assert leaf_of(leaf.__name__) is leaf, "the class that is made on the way is no leaf of the tree"
-
-
-def test_the_table_has_every_move() -> None:
-    assert set(IS_RETRIED) == set(Move)
 
 
 def test_what_airflow_itself_raises_goes_through_and_what_nobody_foresaw_does_not_quote() -> None:

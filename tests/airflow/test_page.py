@@ -282,7 +282,7 @@ def test_a_pipeline_that_never_ran_is_new_and_says_the_next_step(site: Site) -> 
     shown = site.ask("/tidemark/api/pipelines/fresh")[1]
     assert (shown["health"], shown["unseen"]) == ("warning", {})
     assert [(concern["kind"], concern["severity"]) for concern in shown["concerns"]] == [("new", "warning")]
-    done = {step["name"]: step["done"] for step in shown["first_steps"]}
+    done = {step["name"]: step["is_done"] for step in shown["first_steps"]}
     assert done == {"connections": True, "slot": False, "capture": False, "backfill": False, "first proof": False}
     assert shown["may"]["replay"] is True
     assert site.ask("/tidemark/api/pipelines/shop")[1]["first_steps"] == []

@@ -10,6 +10,7 @@ import pytest
 
 from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, Shop, open_shop
+from tests.support import failpoint_names
 from tidemark import failpoints
 
 ORDERS = "shop.orders"
@@ -49,7 +50,7 @@ def merges(shop: Shop) -> list[tuple[int, str, int]]:
 def only_at(name: str, folder: Path) -> str:
     """The value of the variable with which the first process that comes to this failpoint dies there, and no other."""
     folder.mkdir()
-    for other in failpoints.NAMES:
+    for other in failpoint_names.NAMES:
         if other != name:
             (folder / other).touch()
     return f"{failpoints.EACH}{folder}"

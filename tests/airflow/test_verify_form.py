@@ -14,7 +14,7 @@ from tests.airflow.conftest import SHOP
 from tidemark.config import PipelineConfig
 from tidemark.config.file_reader import load
 from tidemark.errors import VerifyFormInvalid
-from tidemark_airflow.forms import verify_form
+from tidemark_airflow.forms import backfill_form, verify_form
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def filled(config: PipelineConfig, **conf: Any) -> dict[str, Any]:
 def test_a_scheduled_run_compares_a_thirtieth_and_writes_nothing(config: PipelineConfig) -> None:
     request = verify_form.request(config, filled(config), ())
     assert (request.tables, request.share, request.repair, request.row_filter) == ((), Fraction(1, 30), False, None)
-    assert verify_form.readers(filled(config)) == [1, 2]
+    assert backfill_form.readers(filled(config)) == [1, 2]
 
 
 def test_what_is_typed_reaches_the_library(config: PipelineConfig) -> None:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import wait_for
+from tests.support.failpoint_names import OF_A_BACKFILL
 from tests.support.pipeline import Pipeline
 from tests.support.roles import login
 from tidemark.backfill import exported_snapshot as exported
@@ -17,7 +18,6 @@ from tidemark.backfill.exported_snapshot import exported_snapshot
 from tidemark.backfill.ranges import ReadResult
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.errors import SnapshotExportBlocked
-from tidemark.failpoints import OF_A_BACKFILL
 from tidemark.ledger import leases
 from tidemark.lsn import Lsn
 

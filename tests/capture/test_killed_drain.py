@@ -9,6 +9,7 @@ import signal
 
 import pytest
 
+from tests.support import failpoint_names
 from tests.support.pipeline import Pipeline
 from tests.support.thorough import thorough
 from tidemark import failpoints
@@ -16,7 +17,7 @@ from tidemark.capture.drain import drain
 from tidemark.formats import layout
 from tidemark.run import Run
 
-FAILPOINTS = [name for name in failpoints.OF_CAPTURE if name.startswith("drain.")]
+FAILPOINTS = [name for name in failpoint_names.OF_CAPTURE if name.startswith("drain.")]
 ONE = "drain.after_manifest"  # of them, what is left behind is the most
 
 

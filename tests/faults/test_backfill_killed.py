@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.rows_from_before import ROWS, Old, old_tables
+from tests.support import failpoint_names
 from tests.support.capture import Environment
-from tidemark import failpoints
 
 STAGES = ("plan", "read", "drain", "merge", "confirm")
 
@@ -17,7 +17,7 @@ STAGES = ("plan", "read", "drain", "merge", "confirm")
 def test_a_plan_and_a_reader_killed_at_every_step_in_turn_are_finished_by_the_last_retry(shop: Environment) -> None:
     old = old_tables(shop)
     shop.begin_backfill(*old.tables, chunk_rows=2)
-    for name in failpoints.OF_A_BACKFILL:
+    for name in failpoint_names.OF_A_BACKFILL:
         if name == "read.after_low":
             shop.plan()
         shop.crash(name)
@@ -28,7 +28,7 @@ def test_a_plan_and_a_reader_killed_at_every_step_in_turn_are_finished_by_the_la
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", failpoints.NAMES)
+@pytest.mark.parametrize("name", failpoint_names.NAMES)
 def test_a_backfill_killed_here_is_finished_by_its_retry(name: str, shop: Environment) -> None:
     old = old_tables(shop)
     recorded = _killed(old, name)
@@ -40,7 +40,7 @@ def test_a_backfill_killed_here_is_finished_by_its_retry(name: str, shop: Enviro
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", failpoints.NAMES)
+@pytest.mark.parametrize("name", failpoint_names.NAMES)
 def test_a_backfill_killed_here_is_finished_after_a_capture_run(name: str, shop: Environment) -> None:
     old = old_tables(shop)
     _killed(old, name)

@@ -1,4 +1,4 @@
-"""SIGKILL at every name of `tidemark.failpoints.OF_CAPTURE`, in a process of its own: the task's retry, or the
+"""SIGKILL at every name of `failpoint_names.OF_CAPTURE`, in a process of its own: the task's retry, or the
 next run, converges. `make test` kills the tasks of one pipeline at all names in turn, which is a scenario
 (tests/scenarios/killed_at_every_step.sql); `make faults` also a run for every name alone.
 """
@@ -12,22 +12,21 @@ from pathlib import Path
 import pytest
 
 from tests.faults import workload
-from tests.support import judge, stages
+from tests.support import failpoint_names, judge, stages
 from tests.support.capture import REPOSITORY, Environment
 from tests.support.merge_ways import leave_to_spark, take_the_public_path
-from tidemark import failpoints
 
 STAGES = ("drain", "merge", "confirm")
 
 
-OF_A_MERGE = tuple(name for name in failpoints.OF_CAPTURE if name.startswith("merge."))
+OF_A_MERGE = tuple(name for name in failpoint_names.OF_CAPTURE if name.startswith("merge."))
 
 
 @pytest.mark.parametrize(
     ("name", "way"),
     [
         ("merge.after_history", "spark"),
-        *(pytest.param(name, "driver", marks=pytest.mark.thorough) for name in failpoints.OF_CAPTURE),
+        *(pytest.param(name, "driver", marks=pytest.mark.thorough) for name in failpoint_names.OF_CAPTURE),
         *(
             pytest.param(name, "spark", marks=pytest.mark.thorough)
             for name in OF_A_MERGE
@@ -56,7 +55,7 @@ def test_a_run_killed_here_is_finished_by_its_retry(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", failpoints.OF_CAPTURE)
+@pytest.mark.parametrize("name", failpoint_names.OF_CAPTURE)
 def test_a_run_killed_here_is_caught_up_by_the_next_run(name: str, shop: Environment) -> None:
     workload.change(shop)
     _run_until(shop, name)
@@ -80,7 +79,7 @@ def test_every_failpoint_is_reached_where_it_should_be() -> None:
         and ast.unparse(node.func).endswith("reach")
         and isinstance(node.args[0], ast.Constant)
     ]
-    assert Counter(reached) == {name: SEVERAL.get(name, 1) for name in failpoints.ALL}
+    assert Counter(reached) == {name: SEVERAL.get(name, 1) for name in failpoint_names.ALL}
 
 
 def _stage(failpoint: str) -> str:

@@ -26,14 +26,13 @@ from sandbox.setup.log_store import JAR
 from spark_apps import compact_tables, merge_batch
 from tests.faults import workload
 from tests.faults.rows_from_before import old_tables
-from tests.support import judge, local_spark, stages
+from tests.support import failpoint_names, judge, local_spark, stages
 from tests.support.capture import REPOSITORY, Environment
 from tests.support.merge_ways import leave_to_spark
 from tests.support.remedies import Told, ends_equal
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, by_lot, from_the, in_front_of, one_in
 from tests.support.s3_server import SECRET, S3Server, access, let_in, put_lake
 from tests.support.thorough import thorough
-from tidemark import failpoints
 from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.formats import layout
 from tidemark.formats.upkeep_plan import TableUpkeep, UpkeepPlan
@@ -119,7 +118,7 @@ def test_whatever_requests_break_nothing_is_lost_and_nothing_there_twice(shop: E
     assert judge.second_run_changes_nothing(shop) == []
 
 
-@pytest.mark.parametrize("name", thorough(*failpoints.OF_CAPTURE))
+@pytest.mark.parametrize("name", thorough(*failpoint_names.OF_CAPTURE))
 def test_a_run_killed_here_is_finished_by_its_retry(name: str, shop: Environment, proxy: Proxy) -> None:
     workload.change(shop)
     proxy.fault = one_in(11)

@@ -1,4 +1,4 @@
-"""SIGKILL at every name of `tidemark.failpoints.OF_MAINTENANCE`, in a process of its own: nothing that is needed is
+"""SIGKILL at every name of `failpoint_names.OF_MAINTENANCE`, in a process of its own: nothing that is needed is
 gone, runs go on beside what is left, and the next maintenance removes it.
 """
 
@@ -7,14 +7,13 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import workload
-from tests.support import judge
+from tests.support import failpoint_names, judge
 from tests.support.capture import Environment
 from tests.support.thorough import thorough
-from tidemark import failpoints
 from tidemark.formats import layout
 from tidemark.staging.abandoned_folders import read_name
 
-OF_STAGING = [name for name in failpoints.OF_MAINTENANCE if "optimize" not in name and "result" not in name]
+OF_STAGING = [name for name in failpoint_names.OF_MAINTENANCE if "optimize" not in name and "result" not in name]
 OF_DELTA = ("maintain.after_optimize", "maintain.before_result")
 
 

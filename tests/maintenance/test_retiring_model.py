@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.maintenance.world import World, world_of
-from tidemark import failpoints
+from tests.support import failpoint_names
 from tidemark.capture import merge_planning
 from tidemark.maintenance import staging_cleanup
 
@@ -28,7 +28,7 @@ class Deaths:
         self.left = 0
 
     def __call__(self, name: str) -> None:
-        assert name in failpoints.OF_MAINTENANCE
+        assert name in failpoint_names.OF_MAINTENANCE
         self.left -= 1
         if self.left == 0:
             raise Killed(name)

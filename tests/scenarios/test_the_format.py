@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import judge, scenario
+from tests.support import failpoint_names, judge, scenario
 from tests.support.capture import Environment
 from tests.support.playing import Unexpected, play
-from tidemark import failpoints
 from tidemark.config import TableRule
 
 
@@ -47,7 +46,7 @@ def test_the_grammar_in_the_readme_knows_every_step_and_expectation() -> None:
 
 def test_one_scenario_kills_a_task_at_every_failpoint_of_capture() -> None:
     killed = scenario.read(Path(__file__).parent / "killed_at_every_step.sql")
-    assert killed.crashes == list(failpoints.OF_CAPTURE)
+    assert killed.crashes == list(failpoint_names.OF_CAPTURE)
 
 
 def test_a_statement_ends_where_its_block_does(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from tests.simulation import altering
 from tests.simulation.altering import Altered
 from tests.simulation.workload import SCHEMA, TABLES, Workload, create_tables
-from tests.support import judge
+from tests.support import failpoint_names, judge
 from tests.support.capture import Environment
 from tests.support.hung_commit import HungCommit
 from tidemark import failpoints
@@ -247,11 +247,11 @@ class Play:
             raise failed[0]
 
     def _die(self) -> str:
-        name = self.random.choice(failpoints.NAMES)
+        name = self.random.choice(failpoint_names.NAMES)
         after = self.random.choice([0, 0, 1, 2, 5])
         with self._dying_at(name, after):
             try:
-                if name in failpoints.OF_A_BACKFILL:
+                if name in failpoint_names.OF_A_BACKFILL:
                     self._plan() if name.startswith("plan.") or self.run_id is None else self._of_backfill()
                     self.environment.read()
                 else:
@@ -313,7 +313,7 @@ class Play:
         count = self.random.choice([2, 3])
         groups = [names[number::count] for number in range(count)]
         held = self.random.choice([None, names[0]])
-        deadly = self.random.choice([None, *(name for name in failpoints.OF_CAPTURE if name.startswith("merge."))])
+        deadly = self.random.choice([None, *(name for name in failpoint_names.OF_CAPTURE if name.startswith("merge."))])
         with ExitStack() as stack:
             if held is not None:
                 place = self.environment

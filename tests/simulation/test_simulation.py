@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.simulation.workload import TABLES, Workload, create
-from tests.support import judge
+from tests.support import failpoint_names, judge
 from tests.support.capture import Environment
 from tidemark import failpoints
 from tidemark.errors import RetryError
@@ -67,7 +67,7 @@ def _act(environment: Environment, random: Random, monkeypatch: pytest.MonkeyPat
     environment.let_leases_end()
     match act:
         case "die":
-            name = random.choice(failpoints.OF_CAPTURE)
+            name = random.choice(failpoint_names.OF_CAPTURE)
             _die_at(environment, name, monkeypatch)
             return f"died at {name}"
         case "late":

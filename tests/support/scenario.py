@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tidemark import failpoints
+from tests.support import failpoint_names
 
 STEPS = (
     "run",
@@ -262,8 +262,8 @@ class _Reader:
         return Step(number, "run", refused[1]) if refused else Step(number, text)
 
     def crash(self, number: int, failpoint: str) -> Step:
-        if failpoint not in failpoints.NAMES:
-            raise self.wrong(number, f"unknown failpoint {failpoint!r}; known are {', '.join(failpoints.NAMES)}")
+        if failpoint not in failpoint_names.NAMES:
+            raise self.wrong(number, f"unknown failpoint {failpoint!r}; known are {', '.join(failpoint_names.NAMES)}")
         return Step(number, CRASH.strip(), crash_at=failpoint)
 
     def last_crash(self, number: int) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import failpoint_names
 from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, every_way, table_schema
 from tests.target.model import Change, Key, Row, apply, random_changes
-from tidemark import failpoints
 from tidemark.formats.merge_result import TableResult
 from tidemark.target.spark import spark_merge as target_changes
 
@@ -112,7 +112,7 @@ class Crash(Exception):
 def test_a_crash_between_two_commits_is_made_good_by_the_next_plan(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, failpoint: str
 ) -> None:
-    tables = _played(lake, 3 + failpoints.NAMES.index(failpoint), range(1))
+    tables = _played(lake, 3 + failpoint_names.NAMES.index(failpoint), range(1))
     for played in tables:
         played.stage()
     first = [p.table.planned() for p in tables]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.support import failpoint_names
+from tests.unit.test_architecture import modules_below
 from tidemark import failpoints
 
 
@@ -44,11 +47,11 @@ def test_a_process_is_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_of_all_that_reach_a_name_the_first_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failpoints.VARIABLE, f"each:{tmp_path}")
-    for name in failpoints.NAMES:
+    for name in failpoint_names.NAMES:
         with pytest.raises(Killed, match="SIGKILL"):
             failpoints.reach(name)
         failpoints.reach(name)
-    assert {file.name for file in tmp_path.iterdir()} == set(failpoints.NAMES)
+    assert {file.name for file in tmp_path.iterdir()} == set(failpoint_names.NAMES)
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +60,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pyt
         failpoints.reach("read.after_low")
 
 
-def test_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"read\.after_lunch"):
-        failpoints.reach("read.after_lunch")
+def test_the_names_that_the_code_reaches_are_those_that_are_listed() -> None:
+    reached = re.compile(r'\breach\("([a-z_.]+)"')
+    code = [*modules_below("include/tidemark"), *modules_below("spark_apps")]
+    assert {name for module in code for name in reached.findall(module.read_text())} == set(failpoint_names.ALL)

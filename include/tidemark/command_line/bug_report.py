@@ -6,16 +6,17 @@ are set; of an error the message that logs have too; of the lake only the scheme
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import psycopg
-from pydantic import BaseModel
+import yaml
+from pydantic_core import to_jsonable_python
 
 from tidemark.command_line import screen
 from tidemark.command_line.invocation import Invocation
@@ -24,10 +25,9 @@ from tidemark.errors import TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.observations import runs
 from tidemark.ledger.staged import plans
-from tidemark.lsn import Lsn
 from tidemark.observe import status_json
-from tidemark.observe.status import read_status
 from tidemark.postgres import postgres_session
+from tidemark.strict_json import to_builtins
 
 PACKAGES: Final = (
     *("tidemark-cdc", "airflow-provider-tidemark", "tidemark", "apache-airflow"),
@@ -59,9 +59,7 @@ def bug_report(called: Invocation) -> int:
     if called.options.json:
         screen.dump(report)
         return 0
-    for title, facts in report.items():
-        screen.say("", title, "-" * len(title))
-        screen.say(*_lines(facts))
+    screen.say(yaml.safe_dump(report, sort_keys=False, allow_unicode=True, width=1_000_000))
     return 0
 
 
@@ -91,13 +89,7 @@ def java_version(java: str | None = None) -> str:
 def _options(config: PipelineConfig) -> dict[str, Any]:
     """What the file says, but for where the lake is, which says whose it is, and for what Spark is set to, which may be
     a key of an object store: of that the names."""
-    shown = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if field.name not in ("lake", "lake_access", "tables", "path", "bounds", "spark_conf")
-        and not field.name.startswith("_")
-    }
-    changed = config.bounds.model_dump(exclude_defaults=True)
+    elsewhere = {"lake", "lake_access", "tables", "path", "bounds", "spark_conf", "_rules"}
     tables = [
         {
             "pattern": rule.pattern,
@@ -107,20 +99,13 @@ def _options(config: PipelineConfig) -> dict[str, Any]:
         }
         for rule in config.tables
     ]
-    scheme = config.lake.partition("://")[0] if "://" in config.lake else "a path"
     return {
-        **{name: _plain(value) for name, value in shown.items()},
-        "lake": scheme,
+        **to_jsonable_python(config, exclude=elsewhere),
+        "lake": config.lake.partition("://")[0] if "://" in config.lake else "a path",
         "spark_conf": sorted(config.spark_conf),
-        "bounds": changed,
+        "bounds": config.bounds.model_dump(exclude_defaults=True),
         "tables": tables,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _connection(called: Invocation, name: str) -> dict[str, Any] | str:
@@ -138,10 +123,8 @@ def _connection(called: Invocation, name: str) -> dict[str, Any] | str:
 
 def _server(called: Invocation, connection: str) -> dict[str, Any]:
     """What the server is, and its settings that matter to a slot."""
-    conninfo = called.conninfo_or_error(connection)
-    if isinstance(conninfo, TidemarkError):
-        return {"cannot be seen": str(conninfo)}
     try:
+        conninfo = called.look_up(connection).conninfo()
         with postgres_session.connect(conninfo, application_name="tidemark doctor", statement_timeout_s=30) as session:
             rows = session.execute(
                 """
@@ -151,9 +134,10 @@ def _server(called: Invocation, connection: str) -> dict[str, Any]:
                  ORDER BY name
                 """
             ).fetchall()
-    except (TidemarkError, psycopg.Error) as failed:
-        state = getattr(failed, "sqlstate", None)
-        return {"cannot be seen": str(failed) if isinstance(failed, TidemarkError) else f"SQLSTATE {state}"}
+    except TidemarkError as failed:
+        return {"cannot be seen": str(failed)}
+    except psycopg.Error as failed:
+        return {"cannot be seen": f"SQLSTATE {failed.sqlstate}"}
     return dict(rows)
 
 
@@ -162,58 +146,16 @@ def _ledger(called: Invocation) -> dict[str, Any]:
         with called.open_ledger() as book:
             return {
                 "migration": migrations.version(book.connection),
-                "last plans": [_as_texts(plan) for plan in plans.last(book, LAST)],
-                "last runs": [_as_texts(run) for run in runs.last(book, LAST)],
+                "last plans": to_builtins(plans.last(book, LAST)),
+                "last runs": to_builtins(runs.last(book, LAST)),
             }
     except (TidemarkError, psycopg.Error) as failed:
         return {"cannot be read": str(failed) if isinstance(failed, TidemarkError) else type(failed).__name__}
 
 
-def _as_texts(record: Any) -> dict[str, Any]:
-    """A record's fields, times and LSNs as texts."""
-    return {name: _as_text(value) for name, value in dataclasses.asdict(record).items()}
-
-
-def _as_text(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _as_text(inner) for name, inner in value.items()}
-    return value if isinstance(value, int | float | bool | None) and not isinstance(value, Lsn) else str(value)
-
-
 def _status(called: Invocation) -> dict[str, Any]:
-    config = called.with_lake_if_found()
-    status = read_status(
-        config,
-        source=called.conninfo_or_error(config.source_connection),
-        ledger=called.conninfo_or_error(config.ledger_connection),
-    )
-    shown = status_json.to_json(status)
-    states: dict[str, int] = {}
-    for table in shown.pop("tables"):
-        states[table["state"]] = states.get(table["state"], 0) + 1
+    shown = status_json.to_json(called.read_status())
+    states = Counter(table["state"] for table in shown.pop("tables"))
     del shown["lake"], shown["file"]
     shown["concerns"] = [one for one in shown["concerns"] if one["severity"] != "note"]
-    return {**shown, "tables": states}
-
-
-def _lines(value: Any, depth: int = 0) -> list[str]:
-    """Nested facts as indented lines."""
-    margin = "  " * depth
-    if isinstance(value, dict):
-        lines = []
-        for key, inner in value.items():
-            if isinstance(inner, dict | list) and inner:
-                lines += [f"{margin}{key}:", *_lines(inner, depth + 1)]
-            else:
-                lines.append(f"{margin}{key}: {'-' if inner in (None, [], {}) else inner}")
-        return lines
-    if isinstance(value, list):
-        return [line for one in value for line in _item(one, margin, depth)]
-    return [f"{margin}{value}"]
-
-
-def _item(value: Any, margin: str, depth: int) -> list[str]:
-    if not isinstance(value, dict):
-        return [f"{margin}- {value}"]
-    first, *rest = _lines(value, depth + 1)
-    return [f"{margin}- {first.lstrip()}", *rest]
+    return {**shown, "tables": dict(states)}

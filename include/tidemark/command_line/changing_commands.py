@@ -23,6 +23,7 @@ from tidemark.command_line.invocation import Invocation, somebody
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import connect
+from tidemark.observe import table_commands
 from tidemark.run import Run
 from tidemark.source.grants_sql import grants_sql
 from tidemark.spark_submit import spark_jars
@@ -45,8 +46,7 @@ def preflight(called: Invocation) -> int:
         spark = SparkConnection("yarn")  # as the Spark hook resolves it
     if config.mask_salt_connection is not None:
         look_up(config.mask_salt_connection).salt()
-    holder = f"preflight/{socket.gethostname()}/{os.getpid()}"
-    run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=holder, holder=holder)
+    run = called.run(f"preflight/{socket.gethostname()}/{os.getpid()}")
     jars = spark_jars.jars(run.config.lake, os.environ, run.config.spark_conf) or ""
     words: tuple[Word, ...] = ("adopt_slot", "staging_is_lost")
     says = [word for word in words if getattr(called.options, word)]
@@ -112,8 +112,7 @@ def upgraded(called: Invocation) -> int:
     from tidemark.capture import pg_upgrade
 
     who = somebody()
-    run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=f"upgraded/{who}", holder=who)
-    said, done = pg_upgrade.continue_upgraded(run, who=who)
+    said, done = pg_upgrade.continue_upgraded(called.run(f"upgraded/{who}"), who=who)
     screen.say(said)
     return _trigger_verify(called, (), share="1", repair=True) if done else 1
 
@@ -131,31 +130,23 @@ def trigger(called: Invocation) -> int:
 
 
 def unpark(called: Invocation) -> int:
-    from tidemark.observe import table_commands as by_hand
-
     config = called.with_lake()
     options = called.options
     if options.past:
-        return _said(*by_hand.pass_over(config, options.table, ledger=called.ledger))
-    return _said(*by_hand.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=somebody()))
+        return _said(*table_commands.pass_over(config, options.table, ledger=called.ledger))
+    return _said(*table_commands.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=somebody()))
 
 
 def pause(called: Invocation) -> int:
-    from tidemark.observe import table_commands as by_hand
-
-    return _said(*by_hand.pause(called.config, called.options.table, ledger=called.ledger, who=somebody()))
+    return _said(*table_commands.pause(called.config, called.options.table, ledger=called.ledger, who=somebody()))
 
 
 def resume(called: Invocation) -> int:
-    from tidemark.observe import table_commands as by_hand
-
-    return _said(*by_hand.resume(called.config, called.options.table, ledger=called.ledger))
+    return _said(*table_commands.resume(called.config, called.options.table, ledger=called.ledger))
 
 
 def forget(called: Invocation) -> int:
-    from tidemark.observe import table_commands as by_hand
-
-    return _said(*by_hand.forget(called.config, called.options.table, ledger=called.ledger))
+    return _said(*table_commands.forget(called.config, called.options.table, ledger=called.ledger))
 
 
 def verify(called: Invocation) -> int:
@@ -191,10 +182,8 @@ def replay(called: Invocation) -> int:
 
 def _named(called: Invocation) -> list[str]:
     """The tables of the command line as status spells them. Raises what says which was meant."""
-    from tidemark.observe import table_commands as by_hand
-
     with called.open_ledger() as book:
-        return [by_hand.named(book, called.config, table).table for table in called.options.tables]
+        return [table_commands.named(book, called.config, table).table for table in called.options.tables]
 
 
 def _trigger_verify(called: Invocation, names: Sequence[str], *, share: str, repair: bool) -> int:

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -23,26 +23,31 @@ from tidemark.command_line import bug_report, screen
 from tidemark.command_line.invocation import Invocation, LookUp, pipelines_folder
 from tidemark.config import file_reader
 from tidemark.errors import PipelinesNotFound, TidemarkError
-from tidemark.run import Run
+from tidemark.findings import Finding
 from tidemark.spark_submit import jar_versions, spark_jars
 from tidemark.spark_submit.delta_version import delta_version, minor, refusal
 from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
 from tidemark.spark_submit.spark_defaults import spark_defaults, spark_version
 from tidemark.storage import commit_safety
 
-OK: Final = "ok"
 _OLDEST_JAVA: Final = 17
 _CHECKS: Final = {"source": "source", "ledger": "ledger", "lake": "lake", "slot": "slot", "spark": "Spark"}
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """`do` is empty where all is well."""
+# How a line calls the severity of its finding; a note says that all is well.
+_WORDS: Final = {"error": "WRONG", "table": "WRONG", "warning": "warning", "note": "ok"}
 
-    what: str
-    said: str
-    do: str = ""
-    severity: str = OK
+
+def _well(check: str, message: str) -> Finding:
+    return Finding("note", check, message)
+
+
+def _wrong(check: str, message: str, remedy: str) -> Finding:
+    return Finding("error", check, message, remedy)
+
+
+def _warning(check: str, message: str, remedy: str) -> Finding:
+    return Finding("warning", check, message, remedy)
 
 
 def of_machine(options: argparse.Namespace) -> int:
@@ -55,140 +60,130 @@ def doctor(called: Invocation) -> int:
     return _print([*_machine(), *_pipeline(called)])
 
 
-def _print(lines: list[Line]) -> int:
+def _print(findings: list[Finding]) -> int:
     """Exit status 1 if anything has to be done, 3 if something should."""
-    words = {OK: "ok", "warning": "warning", "red": "WRONG"}
-    width = max(len(line.what) for line in lines)
-    for line in lines:
-        screen.say(f"{line.what:{width}}  {words[line.severity]:7}  {line.said}")
-        if line.do:
-            screen.say(f"{'':{width}}           -> {line.do}")
-    worst = {line.severity for line in lines}
-    return 1 if "red" in worst else 3 if "warning" in worst else 0
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        screen.say(f"{finding.check:{width}}  {_WORDS[finding.severity]:7}  {finding.message}")
+        if finding.remedy:
+            screen.say(f"{'':{width}}           -> {finding.remedy}")
+    words = {_WORDS[finding.severity] for finding in findings}
+    return 1 if "WRONG" in words else 3 if "warning" in words else 0
 
 
-def _machine() -> Iterator[Line]:
+def _machine() -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
-    old = sys.version_info < (3, 11)
-    yield Line("Python", f"{python} in {sys.prefix}", "Use Python 3.11 or newer" if old else "", "red" if old else OK)
+    yield _well("Python", f"{python} in {sys.prefix}")
     yield from _airflow()
     yield _java()
     yield from _spark()
     yield _pipelines()
 
 
-def _airflow() -> Iterator[Line]:
+def _airflow() -> Iterator[Finding]:
     airflow = installed_airflow()
     if airflow is None:
-        yield Line("Airflow", "not in this Python environment", "Run doctor where Airflow's tasks run", "warning")
+        yield _warning("Airflow", "not in this Python environment", "Run doctor where Airflow's tasks run")
     findings = this_installation()
-    for finding in findings:
-        yield Line("Airflow", finding.message, finding.remedy, "red" if finding.severity == "error" else OK)
+    yield from (replace(finding, check="Airflow") for finding in findings)
     for provider in ("apache-spark", "postgres") if airflow else ():
         try:
             version(f"apache-airflow-providers-{provider}")
         except PackageNotFoundError:
             do = f"pip install apache-airflow-providers-{provider}"
-            yield Line("Airflow", f"{airflow}, without its provider {provider}", do, "red")
+            yield _wrong("Airflow", f"{airflow}, without its provider {provider}", do)
             return
     if airflow and not findings:
-        yield Line("Airflow", airflow)
+        yield _well("Airflow", airflow)
 
 
-def _java() -> Line:
+def _java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     install = f"Install Java {_OLDEST_JAVA}, and set JAVA_HOME to its folder"
     if java is None or not Path(java).is_file():
-        return Line("Java", f"JAVA_HOME says {home}, and has no bin/java" if home else "not found", install, "red")
+        return _wrong("Java", f"JAVA_HOME says {home}, and has no bin/java" if home else "not found", install)
     said = bug_report.java_version(java)
     number = re.search(r'"(\d+)', said)
     if number is None or int(number[1]) < _OLDEST_JAVA:
-        return Line("Java", said, install, "red")
-    return Line("Java", said)
+        return _wrong("Java", said, install)
+    return _well("Java", said)
 
 
-def _spark() -> Iterator[Line]:
+def _spark() -> Iterator[Finding]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     spark, program = spark_version(os.environ), shutil.which(PROGRAMS[0], path=path)
     known = ", ".join(jar_versions.SPARKS)
     if spark is None or program is None:
         newest = jar_versions.NEWEST_SPARK
-        yield Line("Spark", "not found", f"pip install 'pyspark=={newest}.*', or set SPARK_HOME", "red")
+        yield _wrong("Spark", "not found", f"pip install 'pyspark=={newest}.*', or set SPARK_HOME")
         return
     if (reason := refusal(spark, None)) is not None:
-        yield Line("Spark", spark, reason, "red")
+        yield _wrong("Spark", spark, reason)
     elif minor(spark) not in jar_versions.SPARKS:
-        yield Line("Spark", spark, f"Use one of {known}: others were not tried", "warning")
+        yield _warning("Spark", spark, f"Use one of {known}: others were not tried")
     else:
-        yield Line("Spark", spark)
+        yield _well("Spark", spark)
     settings = spark_defaults(os.environ)
     named, fetched = os.environ.get(spark_jars.JARS_VARIABLE), spark_jars.fetched(os.environ)
     if named:
         place = Path(re.sub(f"^{spark_jars.EVERYWHERE}/*", "/", named))
         jars = sorted(jar.name for jar in place.glob("delta-spark*.jar")) if place.is_dir() else named.split(",")
-        do = (
-            ""
-            if any("delta-spark" in jar for jar in jars)
-            else f"No delta-spark*.jar is there: tidemark jars --into {place}"
-        )
         delta = delta_version(jars)
-        do = do or refusal(spark, delta) or ""
+        do = refusal(spark, delta)
+        if not any("delta-spark" in jar for jar in jars):
+            do = f"No delta-spark*.jar is there: tidemark jars --into {place}"
         said = f"{spark_jars.JARS_VARIABLE}={named}"
         if delta is not None and not delta.is_known:
             said += f", Delta {delta.version}: tables are written by its public API, which is slower"
-        yield Line("Delta's jars", said, do, "red" if do else OK)
+        yield _wrong("Delta's jars", said, do) if do else _well("Delta's jars", said)
     elif spark_jars.has_delta(settings, os.environ):
-        yield Line("Delta's jars", "Spark has them by itself or by a setting")
+        yield _well("Delta's jars", "Spark has them by itself or by a setting")
     elif fetched is not None:
-        yield Line("Delta's jars", f"Delta {jar_versions.DELTA} in {fetched}")
+        yield _well("Delta's jars", f"Delta {jar_versions.DELTA} in {fetched}")
     else:
-        yield Line("Delta's jars", "not there", "tidemark jars", "red")
+        yield _wrong("Delta's jars", "not there", "tidemark jars")
 
 
-def _pipelines() -> Line:
+def _pipelines() -> Finding:
     try:
         folder = pipelines_folder()
     except PipelinesNotFound as unset:
-        return Line("pipeline files", str(unset.facts["where"]), "tidemark init", "warning")
+        return _warning("pipeline files", str(unset.facts["where"]), "tidemark init")
     configs, problems = file_reader.read_all(folder)
     if problems:
-        return Line("pipeline files", f"{problems[0]}", f"Correct {problems[0].path}", "red")
-    names = ", ".join(config.pipeline for config in configs)
-    return (
-        Line("pipeline files", f"{names} in {folder}")
-        if names
-        else Line("pipeline files", f"none in {folder}", "tidemark init", "warning")
-    )
+        return _wrong("pipeline files", f"{problems[0]}", f"Correct {problems[0].path}")
+    if not configs:
+        return _warning("pipeline files", f"none in {folder}", "tidemark init")
+    return _well("pipeline files", f"{', '.join(config.pipeline for config in configs)} in {folder}")
 
 
-def _pipeline(called: Invocation) -> Iterator[Line]:
+def _pipeline(called: Invocation) -> Iterator[Finding]:
     config = called.config
-    yield Line("pipeline", f"{config.pipeline}: {config.path}")
+    yield _well("pipeline", f"{config.pipeline}: {config.path}")
     missing = False
     wanted = (config.source_connection, config.ledger_connection, config.spark_connection, config.lake_connection)
     for name in filter(None, wanted):
         is_database = name in (config.source_connection, config.ledger_connection)
         line = _connection(called.look_up, name, is_database=is_database)
-        missing = missing or (line.severity == "red" and name != config.spark_connection)
+        missing = missing or (line.severity == "error" and name != config.spark_connection)
         yield line
     if missing:
         return
     yield from _preflight(called)
 
 
-def _connection(look_up: LookUp, name: str, *, is_database: bool) -> Line:
+def _connection(look_up: LookUp, name: str, *, is_database: bool) -> Finding:
     try:
         connection = look_up(name)
         if is_database:
             connection.conninfo()
     except TidemarkError as wrong:
-        remedy = wrong.remedy.format(**wrong.facts)
-        return Line(f"connection {name}", wrong.happened.format(**wrong.facts), remedy, "red")
-    return Line(f"connection {name}", connection.conn_type)
+        return Finding.of(f"connection {name}", wrong)
+    return _well(f"connection {name}", connection.conn_type)
 
 
-def _preflight(called: Invocation) -> Iterator[Line]:
+def _preflight(called: Invocation) -> Iterator[Finding]:
     """What preflight finds without changing anything; a subject of which it finds nothing is well."""
     from tidemark.capture.preflight.preflight_report import preflight
 
@@ -197,27 +192,26 @@ def _preflight(called: Invocation) -> Iterator[Line]:
     with suppress(TidemarkError):
         spark = called.look_up(config.spark_connection).spark_connection()
     try:
-        run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id="doctor", holder="doctor")
+        run = called.run("doctor")
     except TidemarkError as wrong:
-        yield Line("lake", wrong.happened.format(**wrong.facts), wrong.remedy.format(**wrong.facts), "red")
+        yield Finding.of("lake", wrong)
         return
     jars = None  # of Delta's a line was said
     if urlsplit(run.config.lake).scheme not in commit_safety.FILES:
         jars = spark_jars.jars(run.config.lake, os.environ, run.config.spark_conf) or ""
     report = preflight(run, spark=spark, jars=jars, act=False, says=["ledger_stays"])
-    severities = {"error": "red", "table": "red", "warning": "warning"}
     wrong_checks = set()
     said = this_installation()  # by _airflow
     for finding in report.findings:
         if finding in said:
             continue
-        if finding.severity in severities:
+        if finding.severity != "note":
             wrong_checks.add(finding.check)
-            yield Line(finding.check, finding.message, finding.remedy, severities[finding.severity])
+            yield finding
         elif finding.message.startswith("Would "):
             wrong_checks.add(finding.check)
-            yield Line(finding.check, finding.message, f"tidemark preflight {config.pipeline}", "warning")
+            yield _warning(finding.check, finding.message, f"tidemark preflight {config.pipeline}")
     unseen = {"slot"} if "source" in wrong_checks else set()
     for check, name in _CHECKS.items():
         if check not in wrong_checks | unseen:
-            yield Line(name, "as it should be")
+            yield _well(name, "as it should be")

@@ -20,6 +20,8 @@ from tidemark.config.airflow_connections import Connection
 from tidemark.errors import PipelinesNotFound, PipelineUnknown, TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.observe.status import Status, read_status
+from tidemark.run import Run
 from tidemark.wording import closest
 
 LookUp = Callable[[str], Connection]
@@ -45,12 +47,6 @@ class Invocation:
         access = self.look_up(config.lake_connection).lake_access(config.lake)
         return dataclasses.replace(config, lake_access=access)
 
-    def with_lake_if_found(self) -> PipelineConfig:
-        """The same, or without it: then the lake is what cannot be seen."""
-        with suppress(TidemarkError):
-            return self.with_lake()
-        return self.config
-
     @property
     def source(self) -> str:
         return self.look_up(self.config.source_connection).conninfo()
@@ -59,7 +55,19 @@ class Invocation:
     def ledger(self) -> str:
         return self.look_up(self.config.ledger_connection).conninfo()
 
-    def conninfo_or_error(self, connection: str) -> str | TidemarkError:
+    def run(self, holder: str) -> Run:
+        """The record of what this call does as `holder`."""
+        return Run(self.with_lake(), source=self.source, ledger=self.ledger, run_id=holder, holder=holder)
+
+    def read_status(self, *, of_lake: bool = True) -> Status:
+        """Where the pipeline stands. Without the lake's connection the lake is what cannot be seen."""
+        config = self.config
+        with suppress(TidemarkError):
+            config = self.with_lake() if of_lake else config
+        source, ledger = map(self._conninfo_or_error, (config.source_connection, config.ledger_connection))
+        return read_status(config, source=source, ledger=ledger, of_lake=of_lake)
+
+    def _conninfo_or_error(self, connection: str) -> str | TidemarkError:
         """Why it cannot be found is something to show, as that a database does not answer is."""
         try:
             return self.look_up(connection).conninfo()

@@ -7,7 +7,6 @@ itself, 1 a person must act.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import time
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -20,9 +19,10 @@ from tidemark.errors import TidemarkError
 from tidemark.findings import listed
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.lsn import Lsn
-from tidemark.observe import status_json
-from tidemark.observe.status import Status, read_status
-from tidemark.wording import counted, duration
+from tidemark.observe import status_json, table_commands
+from tidemark.observe.status import Status
+from tidemark.strict_json import to_builtins
+from tidemark.wording import counted, duration, moment
 
 EXIT: Final = {"ok": 0, "note": 0, "warning": 3, "red": 1}
 
@@ -30,16 +30,19 @@ EXIT: Final = {"ok": 0, "note": 0, "warning": 3, "red": 1}
 def status(called: Invocation) -> int:
     from tidemark.observe import status_text
 
-    config = called.with_lake_if_found()
     while True:
-        now = _status(config, called)
+        now = called.read_status()
+        shown = status_json.to_json(now)
         if called.options.json:
-            screen.dump(status_json.to_json(now))
+            screen.dump(shown)
         else:
             text = status_text.text(now, everything=called.options.all)
             if called.options.watch is not None:
                 screen.clear()
             print(text, flush=True)
+            if called.options.all:
+                screen.say("")
+                _table_lines(shown["tables"], shown["now"])
         if called.options.watch is None:
             return _exit(now)
         try:
@@ -75,12 +78,10 @@ def pipelines(options: argparse.Namespace) -> int:
 def tables(called: Invocation) -> int:
     """Every table, or those whose name fits a pattern; of one that is named in full, all that is known."""
     options = called.options
-    now = _status(called.config, called, of_lake=False)
+    now = called.read_status(of_lake=False)
     shown = status_json.to_json(now)
     pattern = options.pattern
     if pattern and not any(_fits(row, pattern) for row in shown["tables"]):
-        from tidemark.observe import table_commands
-
         with called.open_ledger() as book:
             pattern = table_commands.named(book, called.config, pattern).table
     rows = [row for row in shown["tables"] if _fits(row, pattern) and options.state in (None, row["state"])]
@@ -95,7 +96,7 @@ def tables(called: Invocation) -> int:
 
 
 def positions(called: Invocation) -> int:
-    now = _status(called.config, called, of_lake=False)
+    now = called.read_status(of_lake=False)
     shown = status_json.to_json(now)
     at, slot, lag = shown["positions"], shown["slot"], shown["lag"]
     if called.options.json:
@@ -104,24 +105,17 @@ def positions(called: Invocation) -> int:
     for what, why in shown["unseen"].items():
         screen.say(f"The {what} cannot be seen: {why}")
     if at is not None:
-        places = (
-            ("confirmed", "confirmed_lsn"),
-            ("applied", "applied_lsn"),
-            ("staged", "staged_lsn"),
-            ("source", "source_lsn"),
-        )
-        lsns = [at[key] for _, key in places]
+        places = ("confirmed", "applied", "staged", "source")
+        lsns = [at[f"{place}_lsn"] for place in places]
         rows = [
-            (name, lsns[i] or "-", _distance(lsns[i], lsns[i + 1]) if i < 3 else "")
-            for i, (name, _) in enumerate(places)
+            (place, lsn or "-", _distance(lsn, following))
+            for place, lsn, following in zip(places, lsns, [*lsns[1:], None], strict=True)
         ]
         screen.table(("position", "LSN", "to the next"), rows, right=("to the next",))
         if lag["bytes"] is not None:
             screen.say(f"Behind the source: {duration(lag['s'])}, {screen.size(lag['bytes'])} of WAL")
         if at["held_back_by"]:
-            held = at["held_back_by"]
-            more = f" and {len(held) - 5} more" if len(held) > 5 else ""
-            screen.say(f"Not confirmed further for: {', '.join(held[:5])}{more}")
+            screen.say(f"Not confirmed further for: {listed(at['held_back_by'], 5)}")
     if slot is not None:
         limit = "no limit" if slot["limit_bytes"] is None else f"lost at {screen.size(slot['limit_bytes'])}"
         screen.say(
@@ -137,12 +131,7 @@ def plan(called: Invocation) -> int:
     with called.open_ledger() as book:
         backlogs = next_plan.read(book, called.config, datetime.now(UTC))
     if called.options.json:
-        screen.dump(
-            [
-                {**dataclasses.asdict(backlog), "start_lsn": str(backlog.start_lsn), "end_lsn": str(backlog.end_lsn)}
-                for backlog in backlogs
-            ]
-        )
+        screen.dump(to_builtins(backlogs))
         return 0
     taken = [backlog for backlog in backlogs if not backlog.why_not]
     if not backlogs:
@@ -158,33 +147,14 @@ def plan(called: Invocation) -> int:
         ("table", "batches", "changes", "size", "chunks", "from", "to", "left, because"),
         [
             (
-                *(
-                    backlog.table,
-                    str(backlog.batches),
-                    screen.number(backlog.changes),
-                    screen.size(backlog.bytes),
-                ),
-                *(
-                    str(backlog.chunks) if backlog.chunks else "-",
-                    str(backlog.start_lsn),
-                    str(backlog.end_lsn),
-                    backlog.why_not,
-                ),
+                *(backlog.table, str(backlog.batches), screen.number(backlog.changes), screen.size(backlog.bytes)),
+                *(str(backlog.chunks or "-"), str(backlog.start_lsn), str(backlog.end_lsn), backlog.why_not),
             )
             for backlog in backlogs
         ],
         right=("batches", "changes", "size", "chunks"),
     )
     return 0
-
-
-def _status(config: Any, called: Invocation, *, of_lake: bool = True) -> Status:
-    return read_status(
-        config,
-        source=called.conninfo_or_error(config.source_connection),
-        ledger=called.conninfo_or_error(config.ledger_connection),
-        of_lake=of_lake,
-    )
 
 
 def _exit(status: Status) -> int:
@@ -203,24 +173,33 @@ def _distance(lower: str | None, upper: str | None) -> str:
 
 def _table_lines(rows: list[dict[str, Any]], now: str) -> None:
     screen.table(
-        ("table", "state", "rows", "last change", "waiting", "proven", "size", ""),
+        ("table", "state", "rows", "last change", "applied", "waiting", "proven", "size", ""),
         [
             (
                 *(row["name"], row["state"], screen.number(row["rows"]), screen.ago(row["changed_at"], now)),
-                *(screen.number(row["waiting_changes"]) if row["waiting_changes"] else "-", _proven(row, now)),
+                *(row["applied_lsn"], _waiting(row) or "-", _proven(row, now) or "-"),
                 *(screen.size(row["bytes"]), row["why"]),
             )
             for row in rows
         ],
-        right=("rows", "waiting", "size"),
+        right=("rows", "size"),
         severities=[row["severity"] for row in rows],
     )
 
 
+def _waiting(row: dict[str, Any]) -> str:
+    """What is staged of a table and not merged, and since when or for whom it waits."""
+    if not row["waiting_batches"]:
+        return ""
+    waiting = f"{counted(row['waiting_changes'], 'change')} in {counted(row['waiting_batches'], 'batch')}"
+    held = f", held by {row['held_by']}" if row["held_by"] else ""
+    return f"{waiting}{held}" + (f", due at {moment(datetime.fromisoformat(row['due_at']))}" if row["due_at"] else "")
+
+
 def _proven(row: dict[str, Any], now: str) -> str:
     if row["verified_at"] is not None:
-        return screen.ago(row["verified_at"], now)
-    return f"{row['proven_parts']} of {counted(row['parts'], 'part')}" if row["parts"] else "-"
+        return f"{screen.ago(row['verified_at'], now)}, through {row['verified_through']}"
+    return f"{row['proven_parts']} of {counted(row['parts'], 'part')}" if row["parts"] else ""
 
 
 def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
@@ -240,15 +219,8 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         ("needs a backfill", row["needs_backfill"] or ""),
         ("differs", row["differences"]),
         ("applied", f"{row['applied_lsn']}, last change {screen.ago(row['changed_at'], now)}"),
-        (
-            "waiting",
-            f"{counted(row['waiting_changes'], 'change')} in {counted(row['waiting_batches'], 'batch')}"
-            if row["waiting_batches"]
-            else "",
-        ),
-        ("due by choice", row["due_at"] or ""),
-        ("merged now by", row["held_by"] or ""),
-        ("proven", _proven(row, now) + (f", through {row['verified_through']}" if row["verified_through"] else "")),
+        ("waiting", _waiting(row)),
+        ("proven", _proven(row, now)),
         *_merged(more["merges"]),
         *((one["kind"], _size_of(one, now)) for one in delta),
         ("did not fit", ", ".join(f"{column} ({count})" for column, count in more["unfit"].items())),

@@ -1,7 +1,7 @@
 """Holds one pipeline's configuration: the records that the library reads, and the reader of the file.
 
 `file_reader` reads include/pipelines/<name>.yaml with the models in `sections` and makes a `PipelineConfig` of them.
-The same models generate docs/configuration.md (`options_page`) and docs/pipeline.schema.json (`json_schema`).
+The same models generate docs/configuration.md (`sandbox.documents`) and docs/pipeline.schema.json (`json_schema`).
 """
 
 from tidemark.config.pipeline import PipelineConfig

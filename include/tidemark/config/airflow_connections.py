@@ -53,9 +53,7 @@ class Connection:
     def conninfo(self) -> str:
         """libpq's connection string: the fields, and those extras that are libpq keywords (sslmode, options, …)."""
         if self.conn_type not in _POSTGRES:
-            raise ConnectionInvalid(
-                connection=self.id, reason=f"its type is {self.conn_type!r}, not postgres or tidemark"
-            )
+            raise self._invalid(f"its type is {self.conn_type!r}, not postgres or tidemark")
         keywords = {option.keyword.decode() for option in Conninfo.get_defaults()}
         settings = {
             "host": self.host,
@@ -68,13 +66,12 @@ class Connection:
         }
         if self.ssh is not None:
             if not self.host or "," in self.host or self.host.startswith("/"):
-                reason = "with ssh_conn_id it needs one host, as the SSH host reaches it"
-                raise ConnectionInvalid(connection=self.id, reason=reason)
+                raise self._invalid("with ssh_conn_id it needs one host, as the SSH host reaches it")
             settings["password"] = ssh_tunnel.recipe(self.ssh.ssh_host(), settings["password"])
         try:
             return make_conninfo(**{name: value for name, value in settings.items() if value not in (None, "")})
         except psycopg.Error:
-            raise ConnectionInvalid(connection=self.id, reason="libpq takes its fields for no connection") from None
+            raise self._invalid("libpq takes its fields for no connection") from None
 
     def _login_token(self) -> dict[str, str]:
         """What takes the password's place where the extra `iam` says so; a token goes over TLS alone."""
@@ -82,13 +79,11 @@ class Connection:
             provider = login_tokens.provider_of(self.extra)
         except ValueError:
             known = ", ".join(login_tokens.PROVIDERS)
-            reason = f"its extra iam is {self.extra['iam']}, and may be true or one of {known}"
-            raise ConnectionInvalid(connection=self.id, reason=reason) from None
+            raise self._invalid(f"its extra iam is {self.extra['iam']}, and may be true or one of {known}") from None
         if provider is None:
             return {}
         if provider == "aws" and "," in (self.host or ""):
-            reason = "it names several hosts, and a token of AWS is for one: name the cluster's endpoint"
-            raise ConnectionInvalid(connection=self.id, reason=reason)
+            raise self._invalid("it names several hosts, and a token of AWS is for one: name the cluster's endpoint")
         region = self.extra.get("region_name")
         return {
             "password": login_tokens.recipe(provider, None if region is None else str(region)),
@@ -99,9 +94,9 @@ class Connection:
         """What Airflow's SSHHook reads of this connection, as `ssh_tunnel.recipe` takes it. Its host key is checked
         unless `no_host_key_check` is true."""
         if self.conn_type not in ("ssh", "sftp"):
-            raise ConnectionInvalid(connection=self.id, reason=f"its type is {self.conn_type!r}, not ssh")
+            raise self._invalid(f"its type is {self.conn_type!r}, not ssh")
         if not self.host:
-            raise ConnectionInvalid(connection=self.id, reason="it names no host")
+            raise self._invalid("it names no host")
         extra = self.extra
         settings = {
             "host": self.host,
@@ -145,10 +140,11 @@ class Connection:
     def salt(self) -> bytes:
         """The password, as the salt of `sha256` masks."""
         if not self.password:
-            raise ConnectionInvalid(
-                connection=self.id, reason="it has no password, which is to be the salt of sha256 masks"
-            )
+            raise self._invalid("it has no password, which is to be the salt of sha256 masks")
         return self.password.encode()
+
+    def _invalid(self, reason: str) -> ConnectionInvalid:
+        return ConnectionInvalid(connection=self.id, reason=reason)
 
 
 def look_up(
@@ -202,8 +198,8 @@ def _from_uri(connection_id: str, value: str) -> Connection:
         uri = urlsplit(value)
         host = unquote(uri.netloc.rpartition("@")[2])
         port = uri.port
-        nested = dict(parse_qsl(uri.query, keep_blank_values=True)).get("__extra__")
-        extra = dict(json.loads(nested)) if nested else dict(parse_qsl(uri.query, keep_blank_values=True))
+        extra = dict(parse_qsl(uri.query, keep_blank_values=True))
+        extra = dict(json.loads(extra["__extra__"])) if extra.get("__extra__") else extra
     except (ValueError, TypeError):
         # As with spark://local[*]: brackets of a URI's host hold an IPv6 address, so Airflow cannot read it either.
         # What cannot be read may be a piece of the password ("Port could not be cast to integer value as …").

@@ -26,7 +26,7 @@ compared by name, else in preflight.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ def load(path: Path | str) -> PipelineConfig:
     """Read one file. Raises PipelineFileInvalid with every problem that the file has."""
     config, problems = read(path)
     if config is None or problems:
-        raise _invalid(problems)
+        raise PipelineFileInvalid(problems="\n".join(str(problem) for problem in problems))
     return config
 
 
@@ -81,26 +81,22 @@ def read(path: Path | str) -> tuple[PipelineConfig | None, list[Problem]]:
     path = Path(path)
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+        values = _Values()
+        value = None if root is None else values.of(root, ())
     except OSError as unreadable:
         return None, [Problem(str(path), 0, f"cannot be read: {unreadable.strerror}")]
     except UnicodeDecodeError:
         return None, [Problem(str(path), 0, "is not UTF-8 text")]
     except yaml.MarkedYAMLError as broken:
         mark = broken.problem_mark or broken.context_mark
-        return None, [
-            Problem(str(path), mark.line + 1 if mark else 0, f"is not YAML: {broken.problem or broken.context}")
-        ]
+        line = mark.line + 1 if mark else 0
+        return None, [Problem(str(path), line, f"is not YAML: {broken.problem or broken.context}")]
     except yaml.YAMLError as broken:
         return None, [Problem(str(path), 0, f"is not YAML: {broken}")]
     except RecursionError:
-        return None, [_too_deep(path)]
+        return None, [Problem(str(path), 0, "is nested too deeply")]
     if root is None:
         return None, [Problem(str(path), 0, "is empty; it needs at least source, tables and lake")]
-    values = _Values()
-    try:
-        value = values.of(root, ())
-    except RecursionError:
-        return None, [_too_deep(path)]
     named = {"pipeline": path.stem, **value} if isinstance(value, dict) else value
     config = None
     try:
@@ -111,10 +107,6 @@ def read(path: Path | str) -> tuple[PipelineConfig | None, list[Problem]]:
         values.problems += [(place, sentence) for place, sentence in errors if place not in unreadable_places]
     problems = sorted({Problem(str(path), values.line(place), sentence) for place, sentence in values.problems})
     return (None if problems else config), problems
-
-
-def _too_deep(path: Path) -> Problem:
-    return Problem(str(path), 0, "is nested too deeply")
 
 
 class _Values:
@@ -196,10 +188,6 @@ def _config(file: PipelineFile, path: Path, lines: dict[Place, int]) -> Pipeline
         bounds=Bounds(**file.bounds.model_dump()),
         path=str(path),
     )
-
-
-def _invalid(problems: Sequence[Problem]) -> PipelineFileInvalid:
-    return PipelineFileInvalid(problems="\n".join(str(problem) for problem in problems))
 
 
 def _clashes(config: PipelineConfig, others: Iterable[PipelineConfig]) -> list[str]:

@@ -121,17 +121,8 @@ def _option(place: Place) -> str:
 
 
 def _kind_of_value(value: Any) -> str:
-    match value:
-        case None:
-            return "empty"
-        case bool():
-            return str(value).lower()
-        case str():
-            return repr(value)
-        case int() | float():
-            return f"the number {value}"
-        case list():
-            return "a list"
-        case dict():
-            return "a mapping"
-    return repr(str(value))
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    if value is None or isinstance(value, bool):
+        return "empty" if value is None else str(value).lower()
+    return f"the number {value}" if isinstance(value, int | float) else repr(str(value))

@@ -1,91 +1,58 @@
 """Computes the longest time between two runs of a DAG from its schedule, in seconds, and when the next one is due.
 
 Preflight compares it with the time that the source tolerates (`idle_replication_slot_timeout`). Only the five-field
-cron form and Airflow's presets are parsed. Any other schedule gives None; Airflow judges it.
+cron form and Airflow's presets are read, by croniter, as Airflow does. Any other schedule gives None; Airflow judges
+it.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from croniter import CroniterBadDateError, CroniterError, croniter
 
 if TYPE_CHECKING:
     from tidemark.config import PipelineConfig
 
 _DAY_S: Final = 86_400
-_PRESETS: Final = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@quarterly": "0 0 1 */3 *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-_FIELDS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
-_MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_WEEKDAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_ITEM: Final = re.compile(r"(?:(\*)|(\d+)(?:-(\d+))?)(?:/(\d+))?")
-_DAYS_OF_MONTHS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_LIMITS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+# Eight years, in which the first of January falls on each weekday and February has both lengths.
+_DAYS: Final = [date(2024, 1, 1) + timedelta(days=number) for number in range(8 * 365 + 2)]
 
 
 def longest_gap_s(schedule: str | None) -> float | None:
-    """The longest time between two runs, None if it cannot be told (no schedule, a form of another kind).
-
-    Worked out over four years in which the first of January falls on different weekdays.
-    """
-    fields = _PRESETS.get(schedule or "", schedule or "").lower().split()
-    if len(fields) != len(_FIELDS):
+    """The longest time between two runs, None if it cannot be told (no schedule, a form of another kind)."""
+    fields = _fields(schedule)
+    if fields is None:
         return None
-    values = [
-        _values(field, *limits, number) for number, (field, limits) in enumerate(zip(fields, _FIELDS, strict=True))
-    ]
-    if not all(values):
-        return None
-    minutes, hours, days, months, weekdays = (value or set() for value in values)
-    weekdays = {day % 7 for day in weekdays}
-    times = sorted(hour * 3600 + minute * 60 for hour in hours for minute in minutes)
+    minutes, hours, days, months, weekdays = (
+        range(low, high + 1) if "*" in values else [int(value) for value in values]
+        for values, (low, high) in zip(fields, _LIMITS, strict=True)
+    )
     # Cron's own rule: where both day fields are restricted, either of them is enough.
-    either = not fields[2].startswith("*") and not fields[4].startswith("*")
-    runs, day_number = [], 0
-    for _ in range(4):
-        for month, length in enumerate(_DAYS_OF_MONTHS, start=1):
-            for day in range(1, length + 1):
-                by_day, by_weekday = day in days, day_number % 7 in weekdays
-                if month in months and ((by_day or by_weekday) if either else (by_day and by_weekday)):
-                    runs.append(day_number)
-                day_number += 1
+    either = "*" not in fields[2] and "*" not in fields[4]
+    runs = []
+    for day in _DAYS:
+        by_day, by_weekday = day.day in days, day.isoweekday() % 7 in weekdays
+        if day.month in months and ((by_day or by_weekday) if either else (by_day and by_weekday)):
+            runs.append(day.toordinal())
+    times = sorted(hour * 3600 + minute * 60 for hour in hours for minute in minutes)
     within = [later - earlier for earlier, later in pairwise(times)]
     between = [(later - earlier) * _DAY_S + times[0] - times[-1] for earlier, later in pairwise(runs)]
     return float(max(within + between, default=0)) or None
 
 
 def next_after(schedule: str | None, moment: datetime) -> datetime | None:
-    """When the next run is due, of those later than the moment, in UTC as Airflow reads a schedule; None as above, and
-    for one that names no day within five years."""
+    """When the next run is due, of those later than the moment, in UTC as Airflow reads a schedule; None as above."""
     if longest_gap_s(schedule) is None:
         return None
-    fields = _PRESETS.get(schedule or "", schedule or "").lower().split()
-    minutes, hours, days, months, weekdays = (
-        _values(field, *limits, number) or set()
-        for number, (field, limits) in enumerate(zip(fields, _FIELDS, strict=True))
-    )
-    weekdays = {day % 7 for day in weekdays}
-    either = not fields[2].startswith("*") and not fields[4].startswith("*")
-    first = moment.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
-    for number in range(5 * 366):
-        day = (first + timedelta(days=number)).replace(hour=0, minute=0) if number else first
-        by_day, by_weekday = day.day in days, day.isoweekday() % 7 in weekdays
-        if day.month not in months or not ((by_day or by_weekday) if either else (by_day and by_weekday)):
-            continue
-        of_day = ((hour, minute) for hour in sorted(hours) for minute in sorted(minutes))
-        at = next((time for time in of_day if time >= (day.hour, day.minute)), None)
-        if at is not None:
-            return day.replace(hour=at[0], minute=at[1])
-    return None
+    try:
+        due: datetime = croniter(_cron(schedule), moment.astimezone(UTC)).get_next(datetime)
+    except CroniterBadDateError:
+        return None
+    return due
 
 
 def longest_unread_s(config: PipelineConfig) -> float | None:
@@ -102,20 +69,18 @@ def longest_silence_s(config: PipelineConfig) -> float | None:
     return None if gap_s is None else 2 * max(gap_s, config.bounds.heartbeat_s) + config.bounds.run_s
 
 
-def _values(field: str, low: int, high: int, number: int) -> set[int] | None:
-    names = {3: dict(zip(_MONTHS, range(1, 13), strict=True)), 4: dict(zip(_WEEKDAYS, range(7), strict=True))}.get(
-        number, {}
-    )
-    values: set[int] = set()
-    for item in field.split(","):
-        text = re.sub("[a-z]+", lambda match: str(names.get(match[0], match[0])), item)
-        match = _ITEM.fullmatch(text)
-        if match is None:
-            return None
-        star, first, last, step = match.groups()
-        start = low if star else int(first)
-        end = high if star or (step and not last) else int(last or first)
-        if not low <= start <= end <= high or step == "0":
-            return None
-        values.update(range(start, end + 1, int(step or 1)))
-    return values
+def _cron(schedule: str | None) -> str:
+    """Airflow has one preset more than croniter."""
+    return "0 0 1 */3 *" if schedule == "@quarterly" else schedule or ""
+
+
+def _fields(schedule: str | None) -> list[list[Any]] | None:
+    """Minutes, hours, days, months and weekdays: all of them, or "*"."""
+    try:
+        expanded, nth_weekdays = croniter.expand(_cron(schedule))
+    except CroniterError:
+        return None
+    if len(expanded) != len(_LIMITS) or nth_weekdays or "l" in expanded[2]:
+        return None
+    fields: list[list[Any]] = expanded
+    return fields

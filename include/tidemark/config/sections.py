@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal
 
@@ -73,14 +74,8 @@ def _check_target(text: str) -> str:
     return text
 
 
-def _check_time(text: str) -> str:
-    if not 60 <= _seconds(text) <= 86_400:
-        raise ValueError
-    return text
-
-
-def _check_pace(text: str) -> str:
-    if not 1 <= _seconds(text) <= 300:
+def _check_time(least_s: int, most_s: int, text: str) -> str:
+    if not least_s <= _seconds(text) <= most_s:
         raise ValueError
     return text
 
@@ -110,6 +105,8 @@ def _check_root(root: str) -> str:
         raise ValueError("has no user and no secret in it; name a connection: lake: {root, connection}")
     if scheme in ("s3", "s3n"):
         root = f"s3a://{place}"  # Hadoop's name for it, and one lake has one name
+    elif separator and scheme not in ("s3a", "gs", "abfss"):
+        raise ValueError(f"cannot be at {scheme}://: name a folder, or a place in s3://, gs:// or abfss://")
     if _READ_IN_TWO_WAYS.match(root.rstrip("/")):
         raise ValueError(
             f"{root!r} has %, ?, # or an empty name in its path, which Spark takes for another folder than the clients "
@@ -139,13 +136,13 @@ ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"), _E
 Every = Annotated[
     str,
     Field(pattern="^[0-9]{1,9} *[smhd]$"),
-    AfterValidator(_check_time),
+    AfterValidator(partial(_check_time, 60, 86_400)),
     _Expected("a whole number with s, m, h or d, from 1m to 1d"),
 ]
 Pace = Annotated[
     str,
     Field(pattern="^[0-9]{1,9} *[sm]$"),
-    AfterValidator(_check_pace),
+    AfterValidator(partial(_check_time, 1, 300)),
     _Expected("a whole number with s or m, from 1s to 5m"),
 ]
 Pattern = Annotated[
@@ -229,7 +226,7 @@ class TableEntry(_Section):
 
 class LakeSection(_Section):
     root: Root
-    """`s3://bucket/path` or another URI, an absolute path, or a path relative to this file's folder"""
+    """a place in `s3://`, `gs://` or `abfss://`, an absolute path, or a path relative to this file's folder"""
     connection: Connection | None = None
     """Airflow connection (`aws`, `google_cloud_platform`, `wasb` or `adls`) of the object store; default: the machine's
     own identity"""

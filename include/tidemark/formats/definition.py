@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
+
+from msgspec import Struct
+
+from tidemark import strict_json
 
 PREFIX: Final = "tidemark_definition"
 # More than the longest of ours (`definition_trigger.MOST_BYTES`).
@@ -36,8 +39,7 @@ class Keys:
         return hashlib.sha256(self.outer + inner).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class DefinedColumn:
+class DefinedColumn(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`has_missing`: rows from before the column was added have the value `missing`, which is None where it is NULL or
     too long to be sent; its text is as the session of a chunk would have it."""
 
@@ -48,11 +50,14 @@ class DefinedColumn:
     not_null: bool
     generated: str
     has_missing: bool
-    missing: str | None = field(repr=False)
+    missing: str | None
+
+    def __repr__(self) -> str:
+        """Without `missing`, which may be a value of rows."""
+        return f"DefinedColumn(attnum={self.attnum}, name={self.name!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class DefinedType:
+class DefinedType(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A type that is not PostgreSQL's own, as pg_type has it."""
 
     oid: int
@@ -65,8 +70,7 @@ class DefinedType:
     delimiter: str
 
 
-@dataclass(frozen=True, slots=True)
-class DefinedRelation:
+class DefinedRelation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="relation"):
     """A relation as the catalogue had it at this point of the transaction. `above` are the partitioned tables that it
     is a partition of, the nearest first; `listed` the numbers of the publication's column list, None without one. `key`
     are the numbers of the identity's index, under FULL and by default those of the primary key."""
@@ -85,13 +89,11 @@ class DefinedRelation:
     types: tuple[DefinedType, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedRelation:
+class DroppedRelation(Struct, frozen=True, tag_field="kind", tag="dropped"):
     oid: int
 
 
-@dataclass(frozen=True, slots=True)
-class RewrittenRelation:
+class RewrittenRelation(Struct, frozen=True, tag_field="kind", tag="rewritten"):
     """An ALTER writes all rows of a relation anew; its definition follows. `reasons` are the bits of
     `pg_event_trigger_table_rewrite_reason`, `above` as in DefinedRelation."""
 
@@ -100,8 +102,7 @@ class RewrittenRelation:
     above: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True, tag_field="kind", tag="unknown"):
     """The trigger could not describe a relation, or, where `oid` is None, whatever the command touched."""
 
     oid: int | None
@@ -120,61 +121,10 @@ def parse(content: bytes, xid: int, keys: Keys, publication: str) -> Definition 
     if len(content) > LONGEST_BYTES or not hmac.compare_digest(keys.code(xid, text).encode(), code):
         return None
     try:
-        raw = json.loads(text)
+        raw = strict_json.parse(text)
         if raw["publication"] != publication:
             return None
-        return _definition(raw["definition"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+        told: Definition = strict_json.to_record(raw["definition"], Definition)  # type: ignore[arg-type]  # a union
+        return told
+    except (ValueError, TypeError, KeyError):
         return Unknown(None)
-
-
-def _definition(raw: Any) -> Definition:
-    """Raises ValueError, TypeError or KeyError."""
-    if not isinstance(raw, dict):
-        raise TypeError("an object is expected")
-    kind = raw.pop("kind")
-    if kind == "dropped":
-        return DroppedRelation(_number(raw["oid"]))
-    if kind == "rewritten":
-        return RewrittenRelation(_number(raw["oid"]), _number(raw["reasons"]), _numbers(raw["above"]))
-    if kind == "unknown":
-        return Unknown(_number(raw["oid"]))
-    if kind != "relation":
-        raise ValueError(kind)
-    columns, types = raw.pop("columns"), raw.pop("types")
-    above, key, listed = (raw.pop(name) for name in ("above", "key", "listed"))
-    _require(raw, {"oid": int, "filenode": int, **dict.fromkeys(("schema", "name", "relkind"), str)})
-    _require(raw, dict.fromkeys(("persistence", "identity"), str))
-    return DefinedRelation(
-        **raw,
-        above=_numbers(above),
-        key=_numbers(key),
-        listed=None if listed is None else _numbers(listed),
-        columns=tuple(
-            DefinedColumn(*_values(c, (int, str, int, int, bool, str, bool, (str, type(None))))) for c in columns
-        ),
-        types=tuple(DefinedType(*_values(t, (int, str, str, str, int, int, int, str))) for t in types),
-    )
-
-
-def _require(raw: dict[str, Any], types: dict[str, type]) -> None:
-    for name, expected in types.items():
-        if type(raw[name]) is not expected:
-            raise TypeError(name)
-
-
-def _values(raw: list[Any], types: tuple[Any, ...]) -> list[Any]:
-    for value, expected in zip(raw, types, strict=True):
-        if type(value) not in (expected if isinstance(expected, tuple) else (expected,)):
-            raise TypeError(expected)
-    return raw
-
-
-def _numbers(raw: list[Any]) -> tuple[int, ...]:
-    return tuple(map(_number, raw))
-
-
-def _number(raw: Any) -> int:
-    if type(raw) is not int:
-        raise TypeError("a number is expected")
-    return raw

@@ -111,9 +111,8 @@ def rows(dialect: Dialect, shape: TableShape, history: str, position: Position, 
     where = f"{below(position)} AND {above(truncated)}"
     if not shape.key:
         return _multiset(dialect, shape, values, f"{history} WHERE {where}")
-    by_name = {column.name: column for column in shape.columns}
-    key = ", ".join(_compared(dialect, by_name[name]) for name in shape.key)
-    names = ", ".join(dialect.name(column.name) for column in shape.columns)
+    key = _key(dialect, shape)
+    names = _names(dialect, shape)
     return (
         f"SELECT {names}, {_holes(dialect, shape)} AS {ROW_HOLES}, {', '.join(SAID_BY)} FROM ("
         f"SELECT {', '.join(values)}, _unchanged, {', '.join(SAID_BY)}, "
@@ -131,9 +130,8 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
     may be a view. Only for tables with a key.
     """
     values = ", ".join(_value(dialect, column, _NEVER) for column in shape.columns)
-    columns = ", ".join(dialect.name(column.name) for column in shape.columns)
-    by_name = {column.name: column for column in shape.columns}
-    key = ", ".join(_compared(dialect, by_name[name]) for name in shape.key)
+    columns = _names(dialect, shape)
+    key = _key(dialect, shape)
     since, until, is_current = map(dialect.name, names)
     place = ("_generation", "_commit_lsn", "_ordinal")
     in_order = f"OVER (ORDER BY {', '.join(place)})"
@@ -172,9 +170,8 @@ def with_deleted(dialect: Dialect, shape: TableShape, history: str, deleted_at: 
     when a delete, a truncate or a change of the key ended it; NULL while the row exists. It may be a view, as
     `validity`. Only for tables with a key."""
     since, until, is_current, age = (f"__tidemark_{name}" for name in ("since", "until", "is_current", "age"))
-    columns = ", ".join(dialect.name(column.name) for column in shape.columns)
-    by_name = {column.name: column for column in shape.columns}
-    key = ", ".join(_compared(dialect, by_name[name]) for name in shape.key)
+    columns = _names(dialect, shape)
+    key = _key(dialect, shape)
     return (
         f"SELECT {columns}, {ROW_HOLES}, {until} AS {dialect.name(deleted_at)} FROM ("
         f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY _generation DESC, _commit_lsn DESC) AS {age} "
@@ -194,7 +191,7 @@ def _precedes(place: Sequence[str], other: Sequence[str]) -> str:
 def _multiset(dialect: Dialect, shape: TableShape, values: list[str], listed: str) -> str:
     """The rows of a table without a key. Copies of one row cannot be told apart, so all have the metadata of the
     last change of one of them."""
-    names = ", ".join(dialect.name(column.name) for column in shape.columns)
+    names = _names(dialect, shape)
     alike = ", ".join(_stored(dialect, column) for column in shape.columns)
     metadata = ", ".join(dict.fromkeys(("_generation", "_commit_lsn", "_ordinal", *SAID_BY)))
     return (
@@ -215,6 +212,15 @@ def _value(dialect: Dialect, column: LakeColumn, position: Position) -> str:
     scalar = convert(pa.array([column.missing], pa.string()), column.target).values[0]
     value = literal(dialect, scalar.as_py(), column.target)
     return f"CASE WHEN {below(column.added_at)} THEN {value} ELSE {name} END AS {name}"
+
+
+def _names(dialect: Dialect, shape: TableShape) -> str:
+    return ", ".join(dialect.name(column.name) for column in shape.columns)
+
+
+def _key(dialect: Dialect, shape: TableShape) -> str:
+    by_name = {column.name: column for column in shape.columns}
+    return ", ".join(_compared(dialect, by_name[name]) for name in shape.key)
 
 
 def _compared(dialect: Dialect, column: LakeColumn) -> str:

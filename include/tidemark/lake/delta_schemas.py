@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tidemark.lake.moments import Position
@@ -69,17 +69,19 @@ def columns_of(schema_json: str) -> tuple[LakeColumn, ...]:
 
 
 def _column(field: dict[str, Any]) -> LakeColumn:
-    older = field.get("metadata", {}).get(OLDER)
-    is_dropped = field.get("metadata", {}).get("comment", "").startswith(DROPPED)
+    metadata, name = field.get("metadata", {}), field["name"]
+    older = metadata.get(OLDER)
     if isinstance(older, str):
         older = json.loads(older)
-    named = field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]) != field["name"]
-    column = LakeColumn(
-        field["name"], _ddl(field["type"]), field["nullable"], is_dropped=is_dropped, may_be_renamed=named
+    return LakeColumn(
+        name,
+        _ddl(field["type"]),
+        field["nullable"],
+        added_at=None if older is None else Position(older["generation"], Lsn(older["commit_lsn"])),
+        missing=None if older is None else older["default"],
+        is_dropped=metadata.get("comment", "").startswith(DROPPED),
+        may_be_renamed=metadata.get(PHYSICAL_NAME, name) != name,
     )
-    if older is None:
-        return column
-    return replace(column, added_at=Position(older["generation"], Lsn(older["commit_lsn"])), missing=older["default"])
 
 
 def _ddl(of: Any) -> str:

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from tidemark.names import spark_identifier
 
 _EPOCH = datetime(1970, 1, 1)
 
 
-class Dialect(Protocol):
-    """The SQL of one engine."""
+class Dialect:
+    """The SQL of one engine: Spark's, with its own escapes in texts, unless a subclass says otherwise."""
 
     def name(self, name: str) -> str:
         """A column's or table's name, quoted."""
-
-    def text(self, value: str) -> str: ...
-
-    def time(self, value: datetime) -> str:
-        """A literal of a moment with time zone."""
-
-    def clock_time(self, value: datetime) -> str:
-        """A literal of a time without time zone."""
-
-    def array(self, elements: Sequence[str]) -> str: ...
-
-    def has(self, array: str, element: str) -> str:
-        """Whether the array contains the element, both expressions; NULL for NULL."""
-
-    def without(self, array: str, element: str) -> str:
-        """The array without the element."""
-
-    def has_others(self, array: str, elements: str) -> str:
-        """Whether the array contains an element that the other array lacks; not true for NULL."""
-
-    def one_of_each(self, count: str) -> str:
-        """An expression in a SELECT list that repeats the row as often as this whole number."""
-
-
-class SparkSql:
-    """The dialect of Spark, with its own escapes in texts."""
-
-    def name(self, name: str) -> str:
         return spark_identifier(name)
 
     def text(self, value: str) -> str:
@@ -52,28 +24,34 @@ class SparkSql:
         return f"'{escaped}'"
 
     def time(self, value: datetime) -> str:
+        """A literal of a moment with time zone."""
         return f"TIMESTAMP '{value.astimezone(UTC).isoformat()}'"
 
     def clock_time(self, value: datetime) -> str:
+        """A literal of a time without time zone."""
         return f"TIMESTAMP_NTZ '{value.isoformat()}'"
 
     def array(self, elements: Sequence[str]) -> str:
         return f"array({', '.join(elements)})"
 
     def has(self, array: str, element: str) -> str:
+        """Whether the array contains the element, both expressions; NULL for NULL."""
         return f"array_contains({array}, {element})"
 
     def without(self, array: str, element: str) -> str:
+        """The array without the element."""
         return f"array_remove({array}, {element})"
 
     def has_others(self, array: str, elements: str) -> str:
+        """Whether the array contains an element that the other array lacks; not true for NULL."""
         return f"coalesce(size(array_except({array}, {elements})), 0) > 0"
 
     def one_of_each(self, count: str) -> str:
+        """An expression in a SELECT list that repeats the row as often as this whole number."""
         return f"explode(sequence(1L, {count}))"
 
 
-class DataFusionSql:
+class DataFusionSql(Dialect):
     """The dialect of DataFusion, the engine of delta-rs."""
 
     def name(self, name: str) -> str:

@@ -395,9 +395,7 @@ class Together:
         _refuse_one_name_for_two(schema, self._pasts)
         return [
             _spark(one.reading.engine).create_view(
-                schema,
-                TableName.parse(name).name,
-                one.statement(f"delta.{spark_identifier(one.reading.history.path)}"),
+                schema, TableName.parse(name).name, one.statement(_newest(one.reading))
             )
             for name, one in self._pasts.items()
         ]

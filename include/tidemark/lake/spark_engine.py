@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.lake.delta_schemas import columns_of
-from tidemark.lake.dialects import Dialect, SparkSql
+from tidemark.lake.dialects import Dialect
 from tidemark.lake.engine import OpenedTable
 from tidemark.names import spark_identifier
 from tidemark.target.delta import delta_tables
@@ -19,7 +19,7 @@ class SparkEngine:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.dialect: Dialect = SparkSql()
+        self.dialect = Dialect()
 
     def open(self, path: str) -> OpenedTable | None:
         pinned = delta_tables.pin(self.spark, path)

@@ -44,7 +44,10 @@ def remove_put_aside(run: Run) -> list[str]:
                 with leases.hold(run.ledger, run.pipeline, name, run.holder) as lease:
                     if not put_aside.begin_removal(book, lease, table):
                         continue
-                    _delete(store, run.pipeline, TableName.parse(table))
+                    name_in_lake = TableName.parse(table)
+                    store.delete(layout.current_table(run.pipeline, name_in_lake))
+                    # Last: as long as history is there, everything of the table can be told.
+                    store.delete(layout.history_table(run.pipeline, name_in_lake))
                     put_aside.removed(book, table)
             except LeaseTaken as busy:
                 log.info("Left to the next run: %s", busy)
@@ -52,9 +55,3 @@ def remove_put_aside(run: Run) -> list[str]:
             log.info("The Delta tables of %s, which was put aside, are removed", table)
             removed.append(table)
     return removed
-
-
-def _delete(store: Store, pipeline: str, table: TableName) -> None:
-    """Delete history last: as long as it exists, `current` can be rebuilt."""
-    store.delete(layout.current_table(pipeline, table))
-    store.delete(layout.history_table(pipeline, table))

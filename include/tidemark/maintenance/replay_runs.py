@@ -80,10 +80,6 @@ def begin_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> li
         migrations.require(book.connection)
         asked = _keys(book, request)
     drain(run, wait_s=wait_s, run_s=math.inf, replay=asked)
-    return _going_on(run, asked)
-
-
-def _going_on(run: Run, asked: Collection[str]) -> list[str]:
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         built = replays.unplaced(book)
     return sorted({built.get(table, table) for table in asked} & {*built.values()})
@@ -129,13 +125,15 @@ def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
         if request.step == "rebuild" and not newest.has_current:
             problems.append(f"{name} has no identity, and so no current")
         keys[table] = newest.key
-    if request.step == "as_of":
-        if request.moment:
-            problems += _problems_of(request.moment)
-    elif request.moment and request.step == "rebuild":
+    if request.moment and request.step == "rebuild":
         problems.append("a rebuild goes up to where history is, and takes no moment")
-    elif request.moment:
+    elif request.moment and request.step == "staged":
         problems.append("a replay from staging goes up to what is staged, and takes no moment")
+    elif request.moment:
+        try:
+            moments.parse(request.moment)
+        except MomentInvalid:
+            problems.append("the moment is neither an LSN (16/B374D848) nor a time with its zone")
     if problems:
         raise ReplayRefused(pipeline=ledger.pipeline, problems="; ".join(problems))
     return keys
@@ -146,14 +144,6 @@ def _merged(ledger: Ledger) -> set[str]:
     numbers = range(1, generations.required(ledger).number + 1)
     reached = [positions.all_of(ledger, number) for number in numbers]
     return {table for of in reached for table, position in of.items() if position.history_lsn is not None}
-
-
-def _problems_of(moment: str) -> list[str]:
-    try:
-        moments.parse(moment)
-    except MomentInvalid:
-        return ["the moment is neither an LSN (16/B374D848) nor a time with its zone"]
-    return []
 
 
 def take_result(run: Run, plan: ReplayPlan) -> ReplayResult | None:

@@ -80,15 +80,8 @@ class Retired:
         return text
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "batches": self.batches,
-            "bytes": self.bytes,
-            "backfills": self.backfills,
-            "plans": self.plans,
-            "held_by": self.held_by,
-            "kept": sorted(self.kept),
-            "removed": self.removed,
-        }
+        names = ("batches", "bytes", "backfills", "plans", "held_by", "removed")
+        return {**{name: getattr(self, name) for name in names}, "kept": sorted(self.kept)}
 
 
 @dataclass(frozen=True, slots=True)

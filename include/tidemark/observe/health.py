@@ -124,12 +124,14 @@ class Concern:
 @dataclass(frozen=True, slots=True)
 class Health:
     """`concerns` are ordered by severity; `states` has a word or two per table, by its id, EXACT at rest. Concerns of
-    the kinds `not_judged` were not judged: their absence does not mean that all is well."""
+    the kinds `not_judged` were not judged: their absence does not mean that all is well. `first_steps` are those of a
+    new pipeline, none of another."""
 
     pipeline: str
     concerns: tuple[Concern, ...]
     states: Mapping[str, str]
     not_judged: frozenset[str] = frozenset()
+    first_steps: tuple[FirstStep, ...] = ()
 
     def of(self, severity: Severity) -> tuple[Concern, ...]:
         return tuple(concern for concern in self.concerns if concern.severity == severity)
@@ -193,8 +195,9 @@ def judge(
     be read, as "source", to why."""
     concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
     states: dict[str, str] = {}
-    being_read = tables_read(ledger)
-    concerns += _new(first_steps.first_steps(config, ledger, slot, unseen or {}, being_read))
+    being_read = frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
+    steps = first_steps.first_steps(config, ledger, slot, unseen or {}, being_read)
+    concerns += _new(steps)
     if ledger is not None:
         concerns += [*_runs(config, ledger, now), *_failed_runs(config, ledger), *_errors_of_preflight(ledger)]
         for table in ledger.tables:
@@ -206,12 +209,7 @@ def judge(
     not_judged = set(KINDS) - {"cannot be seen", "slot"} if ledger is None else set()
     if slot is None and unusable is None:
         not_judged |= {"slot"} if "source" in (unseen or {}) else {"slot", "cannot be seen"}
-    return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged))
-
-
-def tables_read(ledger: PipelineStatus | None) -> frozenset[str]:
-    """The tables that a backfill reads now."""
-    return frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
+    return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged), steps)
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
@@ -238,23 +236,15 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
         return
     if slot is None:
         return
-    lost = [
-        Concern("slot", "red", f"{finding.message}. {finding.remedy}.", group="wal", brief=finding.message)
-        for finding in slot_findings(slot)
-    ]
-    yield from lost
-    if slot.retained_bytes > config.bounds.wal_valve_bytes:
-        kept = (
-            f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, more than the '
-            f"{config.bounds.wal_valve_bytes // 2**20} MiB that the pipeline allows"
-        )
-        yield Concern("slot", "red", f"{kept}. Let the drain run.", group="wal", brief=kept)
-    elif not lost and slot.limit_bytes and slot.retained_bytes > config.alerts.wal_share * slot.limit_bytes:
-        kept = (
-            f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, and is lost at '
-            f"{slot.limit_bytes // 2**20} MiB (max_slot_wal_keep_size)"
-        )
-        yield Concern("slot", "red", f"{kept}. Let the drain run, or raise that setting.", group="wal", brief=kept)
+    wrong = [(finding.message, finding.remedy) for finding in slot_findings(slot)]
+    kept, valve = f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL', config.bounds.wal_valve_bytes
+    if slot.retained_bytes > valve:
+        wrong.append((f"{kept}, more than the {valve // 2**20} MiB that the pipeline allows", "Let the drain run"))
+    elif not wrong and slot.limit_bytes and slot.retained_bytes > config.alerts.wal_share * slot.limit_bytes:
+        limit = f"and is lost at {slot.limit_bytes // 2**20} MiB (max_slot_wal_keep_size)"
+        wrong.append((f"{kept}, {limit}", "Let the drain run, or raise that setting"))
+    for message, remedy in wrong:
+        yield Concern("slot", "red", f"{message}. {remedy}.", group="wal", brief=message)
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
@@ -383,32 +373,30 @@ def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Conce
 def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[str]) -> Concern:
     """What is being read ends by itself, and so does what the capture starts; a table that is parked is not read."""
     row, name = table.row, table.table
-    reason = row.backfill_reason or "nobody knows why"
+    reason = message = row.backfill_reason or "nobody knows why"
+    kind: str = "needs a backfill"
+    severity: Severity = "warning"
     if table.table in being_read:
-        return Concern("being backfilled", "warning", reason, name, reason, since=row.backfill_since)
-    is_built = is_built_by_capture(row, table.called, config.evolves)
-    if table.beside is not None and row.life.is_merged and is_built:
-        way = f"{config.pipeline}_capture starts its backfill"
-        return Concern("another shape", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
-    if row.backfill_kind == REPLAYED:
-        way = f"The next merge of {config.pipeline}_capture builds it"
+        kind, way = "being backfilled", ""
+    elif table.beside is not None and row.life.is_merged and is_built_by_capture(row, table.called, config.evolves):
+        kind, way = "another shape", f"{config.pipeline}_capture starts its backfill"
+    elif row.backfill_kind == REPLAYED:
+        kind, way = "replayed", f"The next merge of {config.pipeline}_capture builds it"
         if row.life.is_parked:
             way = "First end its park; then the next merge builds it"
-        return Concern("replayed", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
-    if row.life.is_parked:
-        way = "First end its park; then trigger the backfill"
-        return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
-    if table.unreadable is not None:
+    elif row.life.is_parked:
+        severity, way = "red", "First end its park; then trigger the backfill"
+    elif table.unreadable is not None:
+        severity, message = "red", f"{reason}. {table.unreadable}"
         way = f"Then: airflow dags trigger {config.pipeline}_backfill --conf '{json.dumps({'tables': [name]})}'"
-        message = f"{reason}. {table.unreadable}"
-        return Concern("needs a backfill", "red", message, name, reason, since=row.backfill_since, ways=(way,))
-    if config.auto_backfill:
+    elif config.auto_backfill:
         way = f"{config.pipeline}_capture starts it"
-        return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
-    way = f"To fill every table that needs it: airflow dags trigger {config.pipeline}_backfill"
-    if row.life.target == table_life.EXISTING_ROWS:  # a new table: nothing went wrong, and a person says when
-        return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
-    return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
+    else:
+        way = f"To fill every table that needs it: airflow dags trigger {config.pipeline}_backfill"
+        is_new = row.life.target == table_life.EXISTING_ROWS  # nothing went wrong, and a person says when
+        severity = "warning" if is_new else "red"
+    ways = (way,) if way else ()
+    return Concern(kind, severity, message, name, reason, since=row.backfill_since, ways=ways)
 
 
 def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime) -> Iterator[Concern]:

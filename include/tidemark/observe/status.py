@@ -27,7 +27,6 @@ from tidemark.ledger.leases import of_table
 from tidemark.ledger.observations import overview
 from tidemark.ledger.observations.overview import PipelineStatus, TableStatus
 from tidemark.observe import health
-from tidemark.observe.first_steps import FirstStep, first_steps
 from tidemark.observe.health import Health
 from tidemark.postgres import postgres_session
 from tidemark.run import utc_now
@@ -61,11 +60,6 @@ class Status:
         return health.judge(
             self.config, self.ledger, now=self.now, slot=self.slot, unusable=self.unusable, unseen=self.unseen
         )
-
-    @property
-    def first_steps(self) -> tuple[FirstStep, ...]:
-        """From the pipeline file to a first proof; empty once the pipeline is not new."""
-        return first_steps(self.config, self.ledger, self.slot, self.unseen, health.tables_read(self.ledger))
 
     def due_at(self, table: TableStatus) -> datetime | None:
         """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""

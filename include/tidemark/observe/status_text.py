@@ -1,4 +1,4 @@
-"""Formats a `Status` for a terminal: a summary, the findings that need a person, and every table on demand.
+"""Formats a `Status` for a terminal: a summary, and the findings that need a person.
 
     pipeline shop: 3 things need somebody
       source  slot "tidemark_shop" confirmed 0/1A2B3C4, keeps 2 MiB of WAL (reserved)
@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Final
 
 from tidemark.findings import listed
-from tidemark.ledger.observations.overview import OpenBackfill, TableStatus
+from tidemark.ledger.observations.overview import OpenBackfill
 from tidemark.observe.first_steps import next_step
 from tidemark.observe.health import EXACT, KINDS, SEVERITIES, Concern, Health
 from tidemark.observe.status import Status
@@ -33,10 +33,10 @@ NAMES: Final = 20
 
 
 def text(status: Status, *, everything: bool = False) -> str:
-    """With `everything` each table has its line, and each need is said in full."""
+    """With `everything` each need is said in full."""
     health = status.health
     lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health, everything=everything)]
-    lines += _first_steps(status)
+    lines += _first_steps(health)
     for severity in SEVERITIES if everything else SEVERITIES[:2]:
         for kind, of_kind in groupby(health.of(severity), key=lambda concern: concern.kind):
             if kind == "new":  # its steps stand above
@@ -46,10 +46,7 @@ def text(status: Status, *, everything: bool = False) -> str:
                 lines += _said(list(group), None if everything else SAID_IN_FULL)
     for backfill in () if status.ledger is None else status.ledger.backfills:
         lines += ["", *_backfill(backfill)]
-    if everything and status.tables:
-        rows = [_line(status, health, table) for table in status.tables]
-        lines += ["", *_aligned([("table", "state", "applied", "waiting", "proven through", "needs"), *rows])]
-    elif status.tables:
+    if status.tables and not everything:
         lines += ["", f"Every table: tidemark status --all {status.config.path}"]
     return "\n".join(lines)
 
@@ -149,14 +146,13 @@ def _generation(status: Status) -> str:
     return f"generation {generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
 
 
-def _first_steps(status: Status) -> Iterator[str]:
+def _first_steps(health: Health) -> Iterator[str]:
     """What is done, and the way to the next one."""
-    steps = status.first_steps
-    following = next_step(steps)
-    if following is None or (following.name == "first proof" and status.health.worst):
+    following = next_step(health.first_steps)
+    if following is None or (following.name == "first proof" and health.worst):
         return
     yield from ("", "first steps")
-    for step in steps:
+    for step in health.first_steps:
         way = f". {step.way}" if step is following else ""
         yield f"  [{'x' if step.is_done else ' '}] {step.name}: {step.said}{way}"
 
@@ -193,7 +189,7 @@ def _said(concerns: Sequence[Concern], limit: int | None) -> Iterator[str]:
         yield f"  and for the same reason {len(rest)} more: {listed((one.table for one in rest), limit=NAMES)}"
 
 
-# --- backfills and tables ---------------------------------------------------------------------------------------------
+# --- backfills --------------------------------------------------------------------------------------------------------
 
 
 def _backfill(backfill: OpenBackfill) -> list[str]:
@@ -211,44 +207,3 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
         ranges = ", ".join(str(number) for number in sorted({stretch.range for stretch in backfill.filled}))
         lines.append(f"  filled: {counted(len(backfill.filled), 'stretch')}, in range {ranges}")
     return lines
-
-
-def _proven(table: TableStatus) -> str:
-    proof = table.verified
-    if proof is None:
-        return "-"
-    if proof.through_at is None:
-        return f"{proof.proven} of {counted(proof.parts, 'part')}"
-    return f"{proof.through_lsn} at {moment(proof.through_at)}"
-
-
-def _line(status: Status, health: Health, table: TableStatus) -> tuple[str, ...]:
-    waiting = "-"
-    if table.waiting_batches:
-        waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
-        due_at, holder = status.due_at(table), status.held_by(table)
-        if holder is not None:
-            waiting += f", held by {holder}"
-        if due_at is not None:
-            rows = status.config.merge.rows
-            waiting += f", due at {moment(due_at)}" + ("" if rows is None else f" or {counted(rows, 'change')}")
-    needs = []
-    if table.row.life.needs_backfill:
-        needs.append(f"a backfill: {table.row.backfill_reason}")
-    if table.row.holes:
-        needs.append(f"values of {', '.join(sorted(table.row.holes))} ({sum(table.row.holes.values())})")
-    return (
-        table.table,
-        health.states[table.table],
-        str(table.applied_lsn),
-        waiting,
-        _proven(table),
-        "; ".join(needs) or "-",
-    )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]

@@ -6,6 +6,8 @@ done. It raises TableUnknown for a name that the pipeline does not have.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from tidemark.capture import lake_folder
@@ -34,9 +36,7 @@ def unpark(
     """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done. With `anew`
     it begins with empty Delta tables, which must be gone, and passes over what is staged of it. One that was stopped
     since its definition changed goes on with the new one: `who` accepts it."""
-    with open_ledger(ledger, config.pipeline) as book:
-        migrations.require(book.connection)
-        row = named(book, config, table)
+    with _found(config, table, ledger) as (book, row):
         if not row.life.is_parked:
             return f"{table} is not parked (it is {row.life.merge}).", False
         if anew:
@@ -74,9 +74,7 @@ def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, 
     """Un-park a table of which something staged is lost: both its Delta tables go on behind all that is staged by now,
     and a backfill puts `current` right. Of a table without identity there is nothing but its history, and no backfill
     reads it twice."""
-    with open_ledger(ledger, config.pipeline) as book:
-        migrations.require(book.connection)
-        row = named(book, config, table)
+    with _found(config, table, ledger) as (book, row):
         name = row.table
         versions = tables.versions(book, row.table)
         if versions and not versions[-1].has_current:
@@ -93,9 +91,7 @@ def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, 
 def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple[str, bool]:
     """Let nothing of the table be merged until somebody resumes it; `who` is shown beside it. The slot, the drain and
     the other tables go on."""
-    with open_ledger(ledger, config.pipeline) as book:
-        migrations.require(book.connection)
-        row = named(book, config, table)
+    with _found(config, table, ledger) as (book, row):
         name = row.table
         with book.transaction():
             tables.lock(book, [row.table])  # or a merge could park it between the question and the pause
@@ -114,9 +110,7 @@ def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple
 
 def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
     """Let the next run apply everything that was staged of a paused table."""
-    with open_ledger(ledger, config.pipeline) as book:
-        migrations.require(book.connection)
-        row = named(book, config, table)
+    with _found(config, table, ledger) as (book, row):
         shape = successors.all_of(book).get(row.table)
         if shape is not None:
             tables.resume(book, shape.before)  # it was paused when this shape of it began
@@ -129,9 +123,7 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
     """Stop showing a table that is no longer captured. Its Delta tables and what the ledger knows of it stay, so
     that it can come back: it then joins as a table that was away, and needs a backfill."""
-    with open_ledger(ledger, config.pipeline) as book:
-        migrations.require(book.connection)
-        row = named(book, config, table)
+    with _found(config, table, ledger) as (book, row):
         name = TableName.parse(row.table)
         called = relation_ids.name_of(book, row.table)
         entry = next((rule for rule in config.tables if rule.exact and rule.matches(called)), None)
@@ -154,6 +146,13 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
         folders = f"{layout.current_table(config.pipeline, name)} and {layout.history_table(config.pipeline, name)}"
         left = " Its staged changes will not be merged unless it comes back." if waiting else ""
         return f"{row.table} is forgotten. Its Delta tables {folders} stay in {config.lake}.{left}", True
+
+
+@contextmanager
+def _found(config: PipelineConfig, table: str, conninfo: str) -> Iterator[tuple[Ledger, TableRow]]:
+    with open_ledger(conninfo, config.pipeline) as ledger:
+        migrations.require(ledger.connection)
+        yield ledger, named(ledger, config, table)
 
 
 def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:

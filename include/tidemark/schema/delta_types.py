@@ -52,21 +52,15 @@ _INTERVAL_FIELDS: Final = {
 
 
 def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], override: str | None = None) -> str:
-    """The Delta type as DDL. `override` is "text" or "decimal(p,s)"; ValueError if the
-    column's type does not allow it."""
+    """The Delta type as DDL. `override` is "text" or "decimal(p,s)", as `config.sections` lets it pass; ValueError if
+    the column's type does not allow it."""
     if override is None:
         return _target(type_oid, typmod, types)
-    if override.strip().lower() in ("text", "string"):
+    if override == "text":
         return "string"
-    parsed = DECIMAL_DDL.fullmatch(override.strip())
-    if parsed is None:
-        raise ValueError(f'unknown target type {override!r}: it is "text", or "decimal(p,s)" for a numeric column')
-    precision, scale = int(parsed[1]), int(parsed[2])
-    if not (1 <= precision <= 38 and scale <= precision):
-        raise ValueError(f"{override!r} is no Delta type: decimal(p,s) needs 1 <= p <= 38 and 0 <= s <= p")
     if _undomained(type_oid, typmod, types)[0] != NUMERIC.oid:
         raise ValueError(f"{override!r} is for numeric columns; this one is {type_name(type_oid, typmod, types)}")
-    return f"decimal({precision},{scale})"
+    return target_of(override).ddl
 
 
 def _undomained(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ the stream may be older. So it never parks. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -53,6 +53,14 @@ class Difference:
     columns: tuple[int, ...] = ()
 
 
+def _lacking(reason: str, *columns: int) -> Difference:
+    return Difference(Verdict.NEEDS_BACKFILL, reason, columns)
+
+
+def _followed(reason: str) -> Difference:
+    return Difference(Verdict.FOLLOWED, reason)
+
+
 def columns_of(differences: Iterable[Difference]) -> tuple[int, ...]:
     """The numbers of the columns whose older values differ; empty if any column's may."""
     marking = [difference.columns for difference in differences if difference.verdict is Verdict.NEEDS_BACKFILL]
@@ -81,34 +89,33 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
     that is missing may have been dropped or renamed. `dropped` are the names of columns that were dropped according to
     the catalogue: they stay in the target.
     """
+    return [*_compare_schemas(old, new, dropped)]
+
+
+def _compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]) -> Iterator[Difference]:
     pairs = [(new.column_in(old, column), column) for column in new.columns]
-    differences = [Difference(Verdict.FOLLOWED, f'column "{c.name}" was added') for was, c in pairs if was is None]
+    yield from (_followed(f'column "{column.name}" was added') for was, column in pairs if was is None)
     for column in old.columns:
-        if old.column_in(new, column) is not None:
-            continue
-        if column.name in dropped:
-            differences.append(Difference(Verdict.FOLLOWED, f'column "{column.name}" was dropped'))
-        else:
-            differences.append(Difference(Verdict.RESHAPE, f'column "{column.name}" was dropped, renamed or left out'))
+        if old.column_in(new, column) is None and column.name in dropped:
+            yield _followed(f'column "{column.name}" was dropped')
+        elif old.column_in(new, column) is None:
+            yield Difference(Verdict.RESHAPE, f'column "{column.name}" was dropped, renamed or left out')
     for was, column in pairs:
         if was is not None and was.name != column.name:
-            reason = f'column "{was.name}" was renamed to "{column.name}"'
-            differences.append(Difference(Verdict.FOLLOWED, reason))
+            yield _followed(f'column "{was.name}" was renamed to "{column.name}"')
         if was is not None:
-            differences += _compare_columns(was, column)
+            yield from _compare_columns(was, column)
     if not new.matches_by_number(old) and _in_another_order(old, new):
-        reason = "its columns changed places: some swapped their names, or were dropped and added again"
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        yield _lacking("its columns changed places: some swapped their names, or were dropped and added again")
     keys_alike = tuple(new.other_names(old).get(name, name) for name in old.key) == new.key
     key_columns = [column for column in old.columns if column.name in old.key]
     if keys_alike and any(old.column_in(new, column) is None for column in key_columns):
         reason = f"the key's column {_names(old.key)} was dropped, and another one of its name is the key"
-        differences.append(Difference(Verdict.RESHAPE, reason))
+        yield Difference(Verdict.RESHAPE, reason)
     elif not keys_alike:
-        differences.append(Difference(Verdict.RESHAPE, f"the key changed from {_names(old.key)} to {_names(new.key)}"))
+        yield Difference(Verdict.RESHAPE, f"the key changed from {_names(old.key)} to {_names(new.key)}")
     elif old.identity != new.identity:
-        differences.append(_identity(old, new))
-    return differences
+        yield _identity(old, new)
 
 
 def _in_another_order(old: TableSchema, new: TableSchema) -> bool:
@@ -119,8 +126,8 @@ def _in_another_order(old: TableSchema, new: TableSchema) -> bool:
 
 
 def name_taken_by_key(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
-    """Differences for columns of the key whose name the target has for a dropped column. Other columns get another name
-    there (`schema.renamed_columns`), but a column of the key is found by its name everywhere."""
+    """Differences for columns of the key whose name the target has for a dropped column. Other columns get another
+    name there (`schema.renamed_columns`), but a column of the key is found by its name everywhere."""
     there = {column.attnum for column in new.columns if column.attnum}
     differences = []
     for column in new.columns if older and older[-1].matches_by_number(new) else ():
@@ -156,17 +163,17 @@ def _identity_of(column: Column, version: TableSchema) -> object:
 
 
 def called_before(versions: Sequence[TableSchema], first: int, last: TableSchema) -> dict[str, int]:
-    """Column names that the target may have, with their numbers, if everything below the version `first` is applied.
-    The names come from the versions before `first`, or else from the first version. If two columns had one name, the
-    later column counts."""
+    """Column names that the target may have, with their numbers, if everything below the version `first` is
+    applied. The names come from the versions before `first`, or else from the first version. If two columns had one
+    name, the later column counts."""
     related = [v for v in versions if v.relation_oid == last.relation_oid and v.published]
     before = [v for v in related if v.version < first] or related[:1]
     return {column.name: column.attnum for version in before for column in version.columns if column.attnum}
 
 
 def filled_after(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
-    """The columns with a default for older rows that only versions after the last one have, each as its first version
-    has it."""
+    """The columns with a default for older rows that only versions after the last one have, each as its first
+    version has it."""
     filled: dict[object, Column] = {}
     for version in versions:
         for column in version.columns if version.version > last.version else ():
@@ -175,25 +182,22 @@ def filled_after(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Co
     return tuple(filled.values())
 
 
-def _compare_columns(old: Column, new: Column) -> list[Difference]:
-    differences = []
+def _compare_columns(old: Column, new: Column) -> Iterator[Difference]:
     about = f'column "{new.name}" changed from {old.type}'
     if old.target != new.target:
         verdict = Verdict.FOLLOWED if widens(old.target, new.target) else Verdict.RESHAPE
-        differences.append(Difference(verdict, f"{about} ({old.target}) to {new.type} ({new.target})"))
+        yield Difference(verdict, f"{about} ({old.target}) to {new.type} ({new.target})")
     elif (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
-        differences.append(Difference(Verdict.FOLLOWED, f"{about} to {new.type}"))
-    if old.mask != new.mask:
-        reason = f'the mask of column "{new.name}" changed from {old.mask} to {new.mask} in the pipeline file'
-        if old.name != new.name:
-            reason = f'column "{old.name}" (mask {old.mask}) is called "{new.name}" by now (mask {new.mask})'
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
-    return differences
+        yield _followed(f"{about} to {new.type}")
+    if old.mask != new.mask and old.name != new.name:
+        yield _lacking(f'column "{old.name}" (mask {old.mask}) is called "{new.name}" by now (mask {new.mask})')
+    elif old.mask != new.mask:
+        yield _lacking(f'the mask of column "{new.name}" changed from {old.mask} to {new.mask} in the pipeline file')
 
 
 def _identity(old: TableSchema, new: TableSchema) -> Difference:
-    """The difference between two replica identities with the same key. Without a key, FULL makes `current` a multiset
-    and every other identity leaves history alone, so the target is another one."""
+    """The difference between two replica identities with the same key. Without a key, FULL makes `current` a
+    multiset and every other identity leaves history alone, so the target is another one."""
     about = f"the replica identity changed from {old.identity} to {new.identity}"
     changes_kind = not new.key and "full" in (old.identity, new.identity)
     return Difference(Verdict.RESHAPE if changes_kind else Verdict.FOLLOWED, about)
@@ -216,7 +220,7 @@ def compare_fingerprints(
     changes that an event trigger does not report count.
     """
     if old.relation_oid != new.relation_oid:
-        return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
+        return [_lacking("the table was dropped and created again")]
     if told:
         # The trigger reports a rewrite by ALTER. The stream shows whether TRUNCATE of the root emptied all leaves.
         has_rewritten_leaves = bool(old.partitions or new.partitions) and not _by_one_command(old, new)
@@ -235,48 +239,45 @@ def compare_fingerprints(
     ]
 
 
-def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSchema | None]) -> list[Difference]:
+def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSchema | None]) -> Iterator[Difference]:
     before = {column.attnum: column for column in old.columns}
     after = {column.attnum: column for column in new.columns}
     dropped = dict(new.carried(old).dropped)
-    differences = []
     for attnum, column in before.items():
         if attnum in dropped:
             # Its stream parks a table that cannot do without it.
-            differences.append(Difference(Verdict.FOLLOWED, f'column "{column.name}" was dropped'))
+            yield _followed(f'column "{column.name}" was dropped')
         elif attnum not in after:
-            differences.append(Difference(Verdict.NEEDS_BACKFILL, f'column "{column.name}" was left out'))
+            yield _lacking(f'column "{column.name}" was left out')
     for attnum, column in after.items():
         old_column = before.get(attnum)
         takes_a_name = old_column is None and attnum > old.last_attnum and _takes_a_name(column, dropped, streamed)
         if takes_a_name and not _has_numbers(streamed(), new):
-            reason = f'column "{column.name}" was dropped and added again: older rows still have what the old one held'
-            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+            about = f'column "{column.name}" was dropped and added again'
+            yield _lacking(f"{about}: older rows still have what the old one held")
         elif old_column is None:
-            differences.append(_added(column, old.last_attnum))
+            yield _added(column, old.last_attnum)
         elif old_column.name != column.name:
             verdict = Verdict.FOLLOWED if _has_numbers(streamed(), new) else Verdict.NEEDS_BACKFILL
-            reason = f'column "{old_column.name}" was renamed to "{column.name}"'
-            differences.append(Difference(verdict, reason))
+            yield Difference(verdict, f'column "{old_column.name}" was renamed to "{column.name}"')
         if old_column is not None and _reads_otherwise(old_column, column):
-            differences.append(_altered_type(column))
-    return differences
+            yield _altered(column)
 
 
 def _read_otherwise(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     """Differences for columns whose stored values have another text now, although nobody wrote them."""
     before = {column.attnum: column for column in old.columns}
     return [
-        _altered_type(column)
+        _altered(column)
         for column in new.columns
         if (column.attnum not in before and SPELLED_SINCE in column.spelling)
         or (column.attnum in before and _reads_otherwise(before[column.attnum], column))
     ]
 
 
-def _altered_type(column: ColumnPrint) -> Difference:
+def _altered(column: ColumnPrint) -> Difference:
     reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
-    return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
+    return _lacking(reason, column.attnum)
 
 
 def _has_numbers(shape: TableSchema | None, of: Fingerprint) -> bool:
@@ -284,8 +285,8 @@ def _has_numbers(shape: TableSchema | None, of: Fingerprint) -> bool:
 
 
 def _takes_a_name(column: ColumnPrint, dropped: Mapping[int, str], streamed: Callable[[], TableSchema | None]) -> bool:
-    """Whether the new column has the name of a dropped column, in the catalogue or in the stream's last version. The
-    stream may not have the rename of the dropped column, and would then show no difference."""
+    """Whether the new column has the name of a dropped column, in the catalogue or in the stream's last version.
+    The stream may not have the rename of the dropped column, and would then show no difference."""
     if column.name in dropped.values():
         return True
     shape = streamed()
@@ -293,8 +294,8 @@ def _takes_a_name(column: ColumnPrint, dropped: Mapping[int, str], streamed: Cal
 
 
 def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
-    """Whether the text of stored values changed without a rewrite. A label of the type was renamed, an attribute came
-    or went, or the new type takes the same bytes (cidr and inet)."""
+    """Whether the text of stored values changed without a rewrite. A label of the type was renamed, an attribute
+    came or went, or the new type takes the same bytes (cidr and inet)."""
     if not are_alike(old.type_oid, new.type_oid):
         return True
     return any(new.spelling.get(part) != was for part, was in old.spelling.items() if part != SPELLED_SINCE)
@@ -303,30 +304,30 @@ def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
 def _added(column: ColumnPrint, last_attnum: int) -> Difference:
     about = f'column "{column.name}"'
     if column.attnum <= last_attnum:
-        reason = f"{about} was there before and is captured only now"
-        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
+        return _lacking(f"{about} was there before and is captured only now", column.attnum)
     if SPELLED_SINCE in column.spelling:
         reason = f"the type of {about} was altered since it was added, and older rows may read as something else"
-        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
+        return _lacking(reason, column.attnum)
     if column.default is not None:
         # Whether the stream's shape can have it is found out by `capture.definitions.relation_versions`.
         return Difference(Verdict.FILLED, f"{about} was added with a default, which older rows get too")
     if column.missing is not None:
-        reason = f"{about} was added with a default, which older rows have too"
-        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
+        return _lacking(f"{about} was added with a default, which older rows have too", column.attnum)
     if column.generated:
-        reason = f"{about} was added as a generated one, which older rows have too"
-        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
-    return Difference(Verdict.FOLLOWED, f"{about} was added")
+        return _lacking(f"{about} was added as a generated one, which older rows have too", column.attnum)
+    return _followed(f"{about} was added")
 
 
 def _key(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    """A difference if the key was made again. Under FULL identity, also for a while between two readings, the stream
-    sends whole rows without a key. The OID of the key shows whether it held all the time."""
+    """A difference if the key was made again. Under FULL identity, also for a while between two readings, the
+    stream sends whole rows without a key. The OID of the key shows whether it held all the time."""
     if new.key_made in (0, old.key_made):
         return []
-    reason = "its key was made anew: rows that shared one before, under REPLICA IDENTITY FULL, were taken for one row"
-    return [Difference(Verdict.NEEDS_BACKFILL, reason)]
+    return [
+        _lacking(
+            "its key was made anew: rows that shared one before, under REPLICA IDENTITY FULL, were taken for one row"
+        )
+    ]
 
 
 def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
@@ -342,30 +343,31 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
         renewal = f"{counted(len(renewed), 'partition')} got new storage by {itself}"
         was_logged = all(_has_its_toast_table(was, leaf) for was, leaf in renewed)
         cause = "TRUNCATE of a partition gives it" if was_logged else "SET UNLOGGED and SET LOGGED give it"
-        return [Difference(Verdict.NEEDS_BACKFILL, f"{renewal}, as {cause}")]
+        return [_lacking(f"{renewal}, as {cause}")]
     can_be_unlogged = bool(renewed) or not _is_listed(old, new)
     if not altered and can_be_unlogged and not _has_its_toast_table(old, new):
-        reason = "ALTER TABLE rewrote the table and no column: what it got while it was UNLOGGED is in no stream"
-        return [Difference(Verdict.NEEDS_BACKFILL, reason)]
+        return [
+            _lacking("ALTER TABLE rewrote the table and no column: what it got while it was UNLOGGED is in no stream")
+        ]
     if not altered:
-        return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
+        return [_followed("the table got new storage, its columns are the same")]
     # A rewrite that altered no column from before gave new ones their values, a volatile default's, and no other any:
     # unless the same interval had another rewrite, behind which rows changed without WAL.
     new_columns = tuple(column.attnum for column in new.columns if column.attnum > old.last_attnum)
     are_new = all(column.attnum in new_columns for column in new.columns if xmins.get(column.attnum) != column.xmin)
     reason = f"the table was rewritten and {_names(altered)} {'added' if are_new else 'altered'}"
-    return [Difference(Verdict.NEEDS_BACKFILL, reason, new_columns if are_new and not can_be_unlogged else ())]
+    return [_lacking(reason, *(new_columns if are_new and not can_be_unlogged else ()))]
 
 
 def _is_listed(old: Fingerprint, new: Fingerprint) -> bool:
-    """Whether a publication lists the table by itself, so that PostgreSQL refuses to make it UNLOGGED. A table that is
-    published with its schema or with all tables can become UNLOGGED, and so can a leaf of any root."""
+    """Whether a publication lists the table by itself, so that PostgreSQL refuses to make it UNLOGGED. A table that
+    is published with its schema or with all tables can become UNLOGGED, and so can a leaf of any root."""
     return any(one.startswith("table ") for one in {*old.membership} & {*new.membership})
 
 
 def _has_its_toast_table(old: Fingerprint | PartitionPrint, new: Fingerprint | PartitionPrint) -> bool:
-    """Whether the TOAST table stayed the same. VACUUM FULL, CLUSTER and TRUNCATE keep it. ALTER TABLE replaces it, so
-    SET UNLOGGED and SET LOGGED do."""
+    """Whether the TOAST table stayed the same. VACUUM FULL, CLUSTER and TRUNCATE keep it. ALTER TABLE replaces it,
+    so SET UNLOGGED and SET LOGGED do."""
     return old.toast == new.toast or 0 in (old.toast, new.toast)
 
 
@@ -404,7 +406,7 @@ def _partitions_that(partitions: Sized, noun: str = "partition") -> str:
     return f"{counted(len(partitions), noun)} {plural(len(partitions), 'was')}"
 
 
-def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+def _partitions(old: Fingerprint, new: Fingerprint) -> Iterator[Difference]:
     before = {leaf.oid: leaf for leaf in old.partitions}
     after = {leaf.oid: leaf for leaf in new.partitions}
     attached = [leaf for oid, leaf in after.items() if oid not in before and not leaf.born_empty]
@@ -412,45 +414,36 @@ def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     emptied = [leaf for oid, leaf in after.items() if oid not in before and leaf.born_empty and not leaf.is_as_created]
     gone = set(before) - set(after)
     returned = [leaf for oid, leaf in after.items() if oid in before and before[oid].links != leaf.links]
-    differences = []
     if attached:
-        reason = f"{_partitions_that(attached)} attached with what {'it' if len(attached) == 1 else 'they'} held"
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        yield _lacking(f"{_partitions_that(attached)} attached with what {plural(len(attached), 'it')} held")
     if emptied:
         # Root or leaf, by TRUNCATE or VACUUM FULL: of a leaf that no look had before, that cannot be told.
-        reason = f"{_partitions_that(emptied)} created and got new storage, as TRUNCATE of a partition gives it"
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        yield _lacking(f"{_partitions_that(emptied)} created and got new storage, as TRUNCATE of a partition gives it")
     if returned:
-        reason = f"{_partitions_that(returned)} detached and attached again"
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        yield _lacking(f"{_partitions_that(returned)} detached and attached again")
     if gone:
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, f"{_partitions_that(gone)} detached or dropped"))
+        yield _lacking(f"{_partitions_that(gone)} detached or dropped")
     if created:
-        differences.append(Difference(Verdict.FOLLOWED, f"{_partitions_that(created, 'empty partition')} created"))
-    return differences
+        yield _followed(f"{_partitions_that(created, 'empty partition')} created")
 
 
-def _publication(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    differences = []
+def _publication(old: Fingerprint, new: Fingerprint) -> Iterator[Difference]:
     if not new.membership and old.membership:
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, "the table was taken out of the publication"))
+        yield _lacking("the table was taken out of the publication")
     elif new.membership and not set(old.membership) & set(new.membership):
         how = "was taken out of the publication and added again" if old.membership else "was added to the publication"
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, f"the table {how}"))
+        yield _lacking(f"the table {how}")
     elif old.publication_xmin != new.publication_xmin:
-        reason = "the publication's options changed, and with them what it publishes"
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        yield _lacking("the publication's options changed, and with them what it publishes")
     elif _was_elsewhere(old, new):
-        reason = "it was moved to another schema and back, where it was not published"
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        yield _lacking("it was moved to another schema and back, where it was not published")
     if old.row_filter != new.row_filter:
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, "the publication's row filter changed"))
-    return differences
+        yield _lacking("the publication's row filter changed")
 
 
 def _was_elsewhere(old: Fingerprint, new: Fingerprint) -> bool:
-    """Whether a table that is published with its schema was in another one for a while. SET SCHEMA writes the table's
-    dependency on its schema, and no other command does."""
+    """Whether a table that is published with its schema was in another one for a while. SET SCHEMA writes the
+    table's dependency on its schema, and no other command does."""
     is_by_schema = all(one.startswith("schema ") for one in (*old.membership, *new.membership))
     is_moved = 0 not in (old.schema_xmin, new.schema_xmin) and old.schema_xmin != new.schema_xmin
     return bool(new.membership) and is_by_schema and is_moved

@@ -88,8 +88,8 @@ class PartitionPrint(JsonRecord, frozen=True):
         return self.born_empty and self.relfilenode in (self.oid, 0)
 
     def may_be_created_by(self, xid: int, within: int) -> bool:
-        """Whether the transaction or one of its subtransactions created the leaf. A subtransaction has one of the first
-        `within` ids from the transaction's on."""
+        """Whether the transaction or one of its subtransactions created the leaf. A subtransaction has one of the
+        first `within` ids from the transaction's on."""
         made_by = int(self.links.split()[-1]) if self.links else 0
         return self.born_empty and (made_by - xid) & 0xFFFFFFFF < within
 
@@ -133,10 +133,6 @@ class Fingerprint(JsonRecord, frozen=True):
     told: int = 0
     uncaptured: tuple[UncapturedColumn, ...] = ()
 
-    def relations(self) -> tuple[int, ...]:
-        """The OIDs of the relations that store its rows."""
-        return tuple(leaf.oid for leaf in self.partitions) or (self.relation_oid,)
-
     @property
     def is_as_created(self) -> bool:
         """Whether every change of its rows is in the stream, as far as the catalogue shows.
@@ -158,14 +154,15 @@ class Fingerprint(JsonRecord, frozen=True):
         return all(one.startswith("table ") for one in self.membership)
 
     def is_published_since(self, look: Fingerprint) -> bool:
-        """Whether the publication published this table ever since an earlier fingerprint of some table. Both have to be
-        published with all tables, or with the same schema, and the publication must not have been altered since."""
+        """Whether the publication published this table ever since an earlier fingerprint of some table. Both have
+        to be published with all tables, or with the same schema, and the publication must not have been altered
+        since."""
         wholes = {one for one in {*look.membership} & {*self.membership} if not one.startswith("table ")}
         return bool(wholes) and look.publication_xmin == self.publication_xmin
 
     def comments(self) -> dict[int, str]:
-        """Comments by column number, the table's under 0. The table's comment lists the columns that are not captured.
-        Empty comments are left out."""
+        """Comments by column number, the table's under 0. The table's comment lists the columns that are not
+        captured. Empty comments are left out."""
         of_table = self.comment
         if self.uncaptured:
             lacking = f"Not captured: {listed_columns(self.uncaptured)}"
@@ -183,9 +180,9 @@ class Fingerprint(JsonRecord, frozen=True):
         return replace(self, dropped=dropped)
 
     def missing(self, before: Fingerprint | None, seen_below: int, *, staged: bool) -> Fingerprint:
-        """This fingerprint with the partitions that are `gone` since the previous one, and since earlier ones unless
-        everything before the previous one is `staged`. Transactions with ids below `seen_below` had ended when this one
-        was read."""
+        """This fingerprint with the partitions that are `gone` since the previous one, and since earlier ones
+        unless everything before the previous one is `staged`. Transactions with ids below `seen_below` had ended
+        when this one was read."""
         if before is None or before.relation_oid != self.relation_oid:
             return self
         gone = {} if staged else dict(before.gone)

@@ -11,12 +11,12 @@ state names the event (`ledger.captured.table_lives.step`). An event that TRANSI
 same transaction, and so does a write that leads to another state than TRANSITIONS. An event leaves the other two
 machines as they are. A change of several machines, like beginning anew, is several events in one transaction.
 
-`drawing` prints docs/table-life.md from TRANSITIONS; a test compares the two.
+The drawings of docs/table-life.md are made from TRANSITIONS (`sandbox.documents.life_drawing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -190,19 +190,3 @@ class TableLife:
     def keeps_its_promise(self) -> bool:
         """Whether current equals the source as of the table's position (R11)."""
         return self.is_captured and not self.needs_backfill
-
-
-def drawing(machine: Machine) -> str:
-    """The machine as a mermaid state diagram. Events that do not change a state are left out."""
-    return "\n".join(["stateDiagram-v2", *(f"    {line}" for line in _lines(machine))])
-
-
-def _lines(machine: Machine) -> Iterator[str]:
-    yield f"[*] --> {INITIAL[machine]}"
-    moves: dict[tuple[str, str], list[str]] = {}
-    for event, pairs in TRANSITIONS[machine].items():
-        for before, to in pairs.items():
-            if before != to:
-                moves.setdefault((before, to), []).append(event)
-    for (before, to), events in moves.items():
-        yield f"{before} --> {to}: {', '.join(events)}"

@@ -20,6 +20,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tidemark.errors import JarsDiffer, JarsUnresolved
+from tidemark.findings import listed
 from tidemark.spark_submit.jar_versions import Jar, JarSet
 from tidemark.spark_submit.spark_connection import PROGRAMS
 from tidemark.spark_submit.spark_defaults import spark_home
@@ -38,10 +39,7 @@ def unresolved(lines: Iterable[str]) -> str | None:
     for line in lines:
         missing.update(dict.fromkeys(name.rstrip(":,") for name in _UNRESOLVED.findall(line)))
         gave_up = gave_up or _GIVES_UP.search(line) is not None
-    names = list(missing)
-    if len(names) > _LISTED:
-        names = [*names[:_LISTED], f"and {len(names) - _LISTED} more"]
-    return ", ".join(names) or ("the packages of spark.jars.packages" if gave_up else None)
+    return listed(missing, _LISTED) or ("the packages of spark.jars.packages" if gave_up else None)
 
 
 def fetch(wanted: JarSet, into: Path, environment: Mapping[str, str]) -> list[Jar]:

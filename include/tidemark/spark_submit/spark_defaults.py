@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+DEFAULTS: Final = "spark-defaults.conf"
+
 # A name, and behind blanks or one of "=:" the value; a comment begins with another sign than a name.
 _PROPERTY: Final = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
 
@@ -26,13 +28,17 @@ def spark_version(environment: Mapping[str, str]) -> str | None:
     return cores[-1].stem.rpartition("-")[2] if cores else None
 
 
-def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """What spark-defaults.conf of this machine says, as spark-submit finds and reads it (Java's properties); nothing
-    where there is none."""
+def settings_folder(environment: Mapping[str, str]) -> Path:
+    """The folder of Spark's settings, as spark-submit finds it."""
     folder = environment.get("SPARK_CONF_DIR")
-    file = (Path(folder) if folder else spark_home(environment) / "conf") / "spark-defaults.conf"
+    return Path(folder) if folder else spark_home(environment) / "conf"
+
+
+def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """What spark-defaults.conf of this machine says, as spark-submit reads it (Java's properties); nothing where there
+    is none."""
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (settings_folder(environment) / DEFAULTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return {}
     pairs = (_PROPERTY.fullmatch(line.strip()) for line in lines)

@@ -1,7 +1,7 @@
 """Writes the rows of one chunk to Parquet files, in memory bounded for any chunk.
 
-Blocks are gathered into row groups of about `row_group_bytes`, and a file ends at `file_bytes`. Files are fsynced
-before they are closed, then their folder (R3); a chunk without rows has none.
+Blocks are gathered into row groups of about ROW_GROUP_BYTES, and a file ends at the store's `file_bytes`. Files are
+fsynced before they are closed, then their folder (R3); a chunk without rows has none.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ class ChunkWriter:
         *,
         first: int = 1,
         step: int = 1,
-        row_group_bytes: int = ROW_GROUP_BYTES,
-        file_bytes: int | None = None,
     ) -> None:
         self.folder = folder
         self.rows = 0
@@ -38,8 +36,6 @@ class ChunkWriter:
         self._arrow = chunk_schema(schema)
         self._number = first
         self._step = step
-        self._row_group_bytes = row_group_bytes
-        self._file_bytes = file_bytes or store.file_bytes
         self._buffered: list[pa.RecordBatch] = []
         self._size = 0
         self._file: ParquetFile | None = None
@@ -52,7 +48,7 @@ class ChunkWriter:
         self._buffered.append(rows)
         self._size += rows.nbytes
         self.rows += rows.num_rows
-        if self._size >= self._row_group_bytes:
+        if self._size >= ROW_GROUP_BYTES:
             self._flush()
 
     def finish(self) -> tuple[StagedFile, ...]:
@@ -77,7 +73,7 @@ class ChunkWriter:
             self._file = ParquetFile(self._store, path, self._arrow, self._schema.version)
         buffered, self._buffered, self._size = self._buffered, [], 0
         self._file.write(buffered)
-        if self._file.size >= self._file_bytes:
+        if self._file.size >= self._store.file_bytes:
             self._end_file()
 
     def _end_file(self) -> None:

@@ -1,1 +1,1 @@
-"""Reads and writes files below the lake root: on a local disk, in an object store, or through fsspec."""
+"""Reads and writes files below the lake root: on a local disk or in an object store."""

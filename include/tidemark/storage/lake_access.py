@@ -111,37 +111,27 @@ class LakeAccess:
         """Hadoop resolves `${env.NAME}` when it reads the setting. Without a key or an identity the site's
         configuration applies: the client does not use the machine's identity by itself."""
         account = container_and_account.rpartition("@")[2]
-        prefix, secret = "spark.hadoop.fs.azure", f"${{env.{AZURE_SECRET}}}"
-        if "client_secret" in self.secrets:
-            issuer = f"https://login.microsoftonline.com/{self.settings['tenant_id']}/oauth2/token"
-            return {
-                **self._by_token(account, "ClientCreds"),
-                f"{prefix}.account.oauth2.client.endpoint.{account}": issuer,
-                f"{prefix}.account.oauth2.client.secret.{account}": secret,
-            }
-        if "account_key" in self.secrets:
-            return {
-                f"{prefix}.account.auth.type.{account}": "SharedKey",
-                f"{prefix}.account.key.{account}": secret,
-            }
-        if "sas_key" in self.secrets:
-            return {
-                f"{prefix}.account.auth.type.{account}": "SAS",
-                f"{prefix}.sas.fixed.token.{account}": secret,
-            }
-        if "tenant_id" in self.settings:
-            tenant = {f"{prefix}.account.oauth2.msi.tenant.{account}": self.settings["tenant_id"]}
-            return {**self._by_token(account, "WorkloadIdentity"), **tenant}
-        if "client_id" in self.settings:
-            return self._by_token(account, "Msi")
-        return {}
+        return {f"spark.hadoop.fs.azure.{name}.{account}": value for name, value in self._of_azures_account().items()}
 
-    def _by_token(self, account: str, provider: str) -> dict[str, str]:
-        prefix = "spark.hadoop.fs.azure.account"
+    def _of_azures_account(self) -> dict[str, str]:
+        secret, tenant = f"${{env.{AZURE_SECRET}}}", self.settings.get("tenant_id", "")
+        if "client_secret" in self.secrets:
+            issuer = f"https://login.microsoftonline.com/{tenant}/oauth2/token"
+            by_secret = {"account.oauth2.client.endpoint": issuer, "account.oauth2.client.secret": secret}
+            return {**self._by_token("ClientCreds"), **by_secret}
+        if "account_key" in self.secrets:
+            return {"account.auth.type": "SharedKey", "account.key": secret}
+        if "sas_key" in self.secrets:
+            return {"account.auth.type": "SAS", "sas.fixed.token": secret}
+        if tenant:
+            return {**self._by_token("WorkloadIdentity"), "account.oauth2.msi.tenant": tenant}
+        return self._by_token("Msi") if "client_id" in self.settings else {}
+
+    def _by_token(self, provider: str) -> dict[str, str]:
         return {
-            f"{prefix}.auth.type.{account}": "OAuth",
-            f"{prefix}.oauth.provider.type.{account}": f"{_AZURE_TOKENS}.{provider}TokenProvider",
-            f"{prefix}.oauth2.client.id.{account}": self.settings["client_id"],
+            "account.auth.type": "OAuth",
+            "account.oauth.provider.type": f"{_AZURE_TOKENS}.{provider}TokenProvider",
+            "account.oauth2.client.id": self.settings["client_id"],
         }
 
 

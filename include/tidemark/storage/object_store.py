@@ -92,9 +92,6 @@ class Objects:
                 for name in own:
                     self._uploads.pop(name, None)
 
-    def write_new(self, target: str, content: bytes) -> None:
-        self._put_new(target, content)
-
     def write_atomic(self, target: str, content: bytes) -> None:
         path = self._path(target)
         _with_retry(target, lambda: obstore.put(self._store, path, content, use_multipart=False))
@@ -113,11 +110,6 @@ class Objects:
     def size(self, target: str) -> int:
         path = self._path(target)
         return _with_retry(target, lambda: int(obstore.head(self._store, path)["size"]))
-
-    def _list_from(self, target: str, name: str) -> list[str]:
-        """List the objects above a name: only listings of objects can begin at a name. The last batches of a
-        pipeline have few objects, while its folders grow with the staging that is kept."""
-        return sorted({below.partition("/")[0] for below in self._above(target, name)})
 
     def list_from(self, target: str, first: str, at_or_above: str) -> Iterator[tuple[str, str]]:
         for below in self._above(target, f"{first}/{at_or_above}"):
@@ -138,7 +130,9 @@ class Objects:
 
     def list(self, target: str, at_or_above: str) -> list[str]:
         if at_or_above:
-            return self._list_from(target, at_or_above)
+            # By the objects above: only their listing can begin somewhere. Those of a pipeline's last batches are few,
+            # the folders below are as many as staging is kept.
+            return sorted({below.partition("/")[0] for below in self._above(target, at_or_above)})
         path = self._path(target)
         listed = _with_retry(target, lambda: obstore.list_with_delimiter(self._store, path))
         names = [*listed["common_prefixes"], *(str(entry["path"]) for entry in listed["objects"])]
@@ -176,16 +170,16 @@ class Objects:
         target, *others = targets
         content = uuid4().hex.encode()
         folder, _, name = target.rpartition("/")
-        self._put_new(target, content)
+        self.write_new(target, content)
         with suppress(FileExistsError):
-            self._put_new(target, b"another's")
+            self.write_new(target, b"another's")
             raise _unfit(target, 'a put with "If-None-Match: *" replaced an object that was there')
         if self.open(target).read() != content:
             raise _unfit(target, "an object read back differs from what was written")
         if name not in self.list(folder, ""):
             raise _unfit(target, "an object that was written is not in the list of its folder")
         for other in others:
-            self._put_new(other, b"")
+            self.write_new(other, b"")
         headers = {one: self._headers(self._path(one)) for one in targets}
         has_folders = self._root.startswith("abfss://") and self._is_folder(folder)
         paths = [self._path(one) for one in targets]
@@ -242,10 +236,10 @@ class Objects:
     def _upload(self, target: str, content: IO[bytes]) -> None:
         with content:
             content.seek(0)
-            self._put_new(target, content.read())
+            self.write_new(target, content.read())
 
-    def _put_new(self, target: str, content: bytes) -> None:
-        """Put the object if none exists. Raises FileExistsError."""
+    def write_new(self, target: str, content: bytes) -> None:
+        """Put it if there is none. Raises FileExistsError."""
         path, writer = self._path(target), uuid4().hex
         ends = time.monotonic() + RETRIES_S
         for tried in range(1, PUTS + 1):

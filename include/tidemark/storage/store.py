@@ -1,8 +1,8 @@
-"""Opens the lake root as a store of files: relative path <-> bytes, on a disk, in an object store, or by fsspec.
+"""Opens the lake root as a store of files: relative path <-> bytes, on a disk or in an object store.
 
 R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. `Files` is
-the interface that each kind of storage implements: `disk`, `object_store`, `fsspec_files`. Paths are relative to the
-root, with "/" as separator, as in ledger, manifest and plan.
+the interface that each kind of storage implements: `disk`, `object_store`. Paths are relative to the root, with "/" as
+separator, as in ledger, manifest and plan.
 """
 
 from __future__ import annotations
@@ -90,10 +90,7 @@ class Store:
 
             self._files = Objects(self.root, access)
         else:
-            from tidemark.storage.fsspec_files import Remote
-
-            self.root = root.rstrip("/")
-            self._files = Remote(self.root)
+            raise ValueError(f"a lake root is a folder, or lies in {', '.join(OBJECT_STORES)}: {root!r}")
 
     @property
     def file_bytes(self) -> int:

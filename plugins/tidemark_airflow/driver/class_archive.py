@@ -18,7 +18,6 @@ An archive is code, so its folder must be ours alone.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import os
 import re
@@ -29,6 +28,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+
+from tidemark.spark_submit.spark_defaults import DEFAULTS, settings_folder, spark_home
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ _CHOSEN = re.compile(r"-Xshare|SharedArchiveFile|ArchiveClassesAtExit|AutoCreate
 # A driver that makes an archive and left nothing for so long was killed.
 _MAKING_S = 86_400
 
-_DEFAULTS = "spark-defaults.conf"
 # A driver's log is configured by a variable or a flag, see `submission.quiet_log`.
 _UNREAD = ("log4j2.properties", "*.template")
 
@@ -129,49 +129,36 @@ def _has_folders_on_class_path(*, but_settings: bool) -> bool:
     named = [os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")]
     named += os.environ.get("SPARK_DIST_CLASSPATH", "").split(os.pathsep)
     folders = [Path(name) for name in named if name and Path(name).is_dir()]
-    settings = _settings()[1]
+    settings = _settings()
     if but_settings:
-        settings = {name for name in settings if name != _DEFAULTS and not any(fnmatch(name, u) for u in _UNREAD)}
+        settings = {name for name in settings if name != DEFAULTS and not any(fnmatch(name, u) for u in _UNREAD)}
     return bool(settings) or any(any(folder.iterdir()) for folder in folders)
 
 
-def _settings() -> tuple[Path | None, set[str]]:
-    """The folder of Spark's settings, as spark-submit finds it, and what lies in it."""
-    spark_home, named = _spark_home(), os.environ.get("SPARK_CONF_DIR")
-    folder = Path(named) if named else None if spark_home is None else spark_home / "conf"
-    if folder is None or not folder.is_dir():
-        return None, set()
-    return folder, {file.name for file in folder.iterdir()}
+def _settings() -> set[str]:
+    """What lies in the folder of Spark's settings."""
+    folder = settings_folder(os.environ)
+    return {file.name for file in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _beside_settings(folder: Path) -> ClassArchive | None:
     """An empty folder of ours in the settings' place, if they have files; None if ours has some too."""
-    settings, names = _settings()
-    if settings is None or not names:
+    names = _settings()
+    if not names:
         return ClassArchive()
     empty = folder / "no-settings"
     empty.mkdir(mode=0o700, exist_ok=True)
     if any(empty.iterdir()):
         return None
-    defaults = str(settings / _DEFAULTS) if _DEFAULTS in names else None
+    defaults = str(settings_folder(os.environ) / DEFAULTS) if DEFAULTS in names else None
     return ClassArchive(properties_file=defaults, settings_folder=str(empty))
-
-
-def _spark_home() -> Path | None:
-    """As spark-submit finds it: the variable, else pyspark's folder."""
-    if named := os.environ.get("SPARK_HOME"):
-        return Path(named)
-    spark = importlib.util.find_spec("pyspark")
-    places = [] if spark is None else list(spark.submodule_search_locations or ())
-    return Path(places[0]) if places else None
 
 
 def _runtime() -> str | None:
     """A digest of Java and Spark as they are here; None if that Java makes no archive on top of its own."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
-    spark_home = _spark_home()
-    if java is None or spark_home is None:
+    if java is None:
         return None
     java_home = Path(java).resolve().parents[1]
     release = (java_home / "release").read_text()
@@ -179,7 +166,7 @@ def _runtime() -> str | None:
     own = java_home / "lib" / "server" / "classes.jsa"
     if version is None or int(version[1]) < _OLDEST_JAVA or not own.is_file():
         return None
-    jars = sorted((spark_home / "jars").iterdir())
+    jars = sorted((spark_home(os.environ) / "jars").iterdir())
     parts = [release, *(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -87,17 +87,12 @@ def first_compiler_alone(plan: MergePlan) -> dict[str, str]:
     size = sum(table.bytes_read for table in plan.tables)
     if changes > SMALL_PLAN_CHANGES or of_chunks > SMALL_PLAN_CHUNK_ROWS or size > SMALL_PLAN_BYTES:
         return {}
-    return _first(FIRST_COMPILER_ALONE)
+    return with_jvm_flags(FIRST_COMPILER_ALONE, {})
 
 
 def giving_memory_back() -> dict[str, str]:
     """The flags of a driver that stays."""
-    return _first(GIVING_MEMORY_BACK)
-
-
-def _first(flags: str) -> dict[str, str]:
-    """Before those of the environment."""
-    return {JVM_VARIABLE: " ".join(filter(None, [flags, os.environ.get(JVM_VARIABLE)]))}
+    return with_jvm_flags(GIVING_MEMORY_BACK, {})
 
 
 def driver_environment() -> dict[str, str]:

@@ -153,7 +153,7 @@ def table_names(answers: Mapping[str, Any]) -> tuple[str, ...]:
 
 def readers(answers: Mapping[str, Any]) -> list[int]:
     """The numbers of the reading tasks. A snapshot is exported by one, which has processes of its own."""
-    return [1] if answers["mode"] == EXPORTED else list(range(1, answers["readers"] + 1))
+    return [1] if answers.get("mode") == EXPORTED else list(range(1, answers["readers"] + 1))
 
 
 def _label(rule: TableRule) -> str:

@@ -84,8 +84,3 @@ def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[
         repair=answers["repair"],
         readers=answers["readers"],
     )
-
-
-def readers(answers: Mapping[str, Any]) -> list[int]:
-    """The numbers of the reading tasks."""
-    return list(range(1, answers["readers"] + 1))

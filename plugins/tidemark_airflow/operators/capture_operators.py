@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -191,6 +191,10 @@ class ApplicationOperator(SparkSubmitOperator):
         self._environment: dict[str, str] = {}  # of spark-submit
         self._output: deque[str] = deque(maxlen=OUTPUT_LINES)  # of spark-submit
 
+    def run_plan(self, name: str, file: str, plan: str, run: Run, limit_s: float, context: Context) -> Exception | None:
+        """`run_application` with a plan that lies below the lake's root as `file`."""
+        return self.run_application(name, f"{run.config.lake}/{file}", plan, run.config.lake_access, limit_s, context)
+
     def run_application(
         self, name: str, manifest: str, plan: str, access: LakeAccess, limit_s: float, context: Context
     ) -> Exception | None:
@@ -230,6 +234,12 @@ class ApplicationOperator(SparkSubmitOperator):
             if limit.passed:
                 return SparkApplicationTooLong(plan=plan, ran=duration(limit.ran_s), limit=duration(limit_s))
         return failure
+
+    def merge(self, run: Run, plan: MergePlan, context: Context) -> Exception | None:
+        """Run the merge's application; returns what went wrong, if anything did."""
+        self.driver_flags = submission.first_compiler_alone(plan)
+        file = plan_file(plan.pipeline, plan.plan)
+        return self.run_plan("merge_batch", file, plan.plan, run, self.config.merge.timeout_s, context)
 
     def _get_hook(self) -> SparkSubmitHook:
         """With the environment of its child: as `env_vars` the hook would write it into the command line too, where it
@@ -317,7 +327,7 @@ class MergeOperator(ApplicationOperator):
         try:
             with leased_plan(run, scope, wait_s=self.wait_s) as plan:
                 if plan is not None:
-                    failure = self.submit(plan, context, run.config.lake_access)
+                    failure = self.merge(run, plan, context)
                     ingested.append(ingest(run))
         except LeaseTaken as busy:
             raise AirflowSkipException(f"Left to the next merge: {busy}") from busy
@@ -345,13 +355,6 @@ class MergeOperator(ApplicationOperator):
         moved on, and those. None if none was."""
         return None if self.lineage is None else facets(self.lineage)
 
-    def submit(self, plan: MergePlan, context: Context, access: LakeAccess) -> Exception | None:
-        """Run the merge's application; returns what went wrong, if anything did."""
-        manifest = f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"
-        limit_s = self.config.merge.timeout_s
-        self.driver_flags = submission.first_compiler_alone(plan)
-        return self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
-
 
 def _cause(output: Iterable[str], lake: str) -> TidemarkError | None:
     """Why spark-submit or its driver ended, where its lines say more than its exit status."""
@@ -359,6 +362,13 @@ def _cause(output: Iterable[str], lake: str) -> TidemarkError | None:
     if (unresolved := jar_download.unresolved(lines)) is not None:
         return JarsUnresolved(detail=unresolved)
     return DiskFull.of_a_driver(lake) if any(NO_SPACE in line.lower() for line in lines) else None
+
+
+def raise_without_result(plan: str, failure: Exception | None) -> NoReturn:
+    """Of a plan whose application left no result."""
+    if isinstance(failure, SparkApplicationTooLong | JarsUnresolved | DiskFull):
+        raise failure
+    raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
 
 
 def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: Exception | None) -> None:
@@ -372,9 +382,7 @@ def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested]
     from tidemark.storage.store import Store
 
     if not Store(config.lake, config.lake_access).exists(result_file(config.pipeline, plan)):
-        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved | DiskFull):
-            raise failure
-        raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
+        raise_without_result(plan, failure)
     tables = [table for result in ingested if plan in result.plans for table in result.tables]
     errors = {table.table: table.error for table in tables if table.error is not None}
     for error in errors.values():

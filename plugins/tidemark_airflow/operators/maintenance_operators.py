@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from tidemark.errors import SparkApplicationFailed
 from tidemark.formats.layout import maintenance_file
 from tidemark.run import Run
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.operators.capture_operators import (
     MERGE_WAIT_S,
     ApplicationOperator,
+    raise_without_result,
     run_of,
     skip_unless_begun,
     slot_wait_s,
@@ -80,15 +80,11 @@ class CompactOperator(ApplicationOperator):
 
     def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
         """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
-        from tidemark.errors import DiskFull, JarsUnresolved, SparkApplicationTooLong
         from tidemark.maintenance import compaction_runs as upkeep
 
-        manifest = f"{plan.lake}/{maintenance_file(plan.pipeline, plan.plan)}"
-        access = run.config.lake_access
-        failure = self.run_application("compact_tables", manifest, plan.plan, access, limit_s, context)
+        file = maintenance_file(plan.pipeline, plan.plan)
+        failure = self.run_plan("compact_tables", file, plan.plan, run, limit_s, context)
         result = upkeep.take_result(run.config, plan)
-        if result is not None:
-            return result
-        if isinstance(failure, SparkApplicationTooLong | JarsUnresolved | DiskFull):
-            raise failure
-        raise SparkApplicationFailed(plan=plan.plan, detail="it left no result") from failure
+        if result is None:
+            raise_without_result(plan.plan, failure)
+        return result

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from tidemark.errors import ReplayFailed, SparkApplicationFailed
-from tidemark.formats.layout import plan_file, replay_file
+from tidemark.errors import ReplayFailed
+from tidemark.formats.layout import replay_file
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.forms import replay_form
-from tidemark_airflow.operators.capture_operators import MERGE_WAIT_S, ApplicationOperator, run_of, slot_wait_s
+from tidemark_airflow.operators.capture_operators import (
+    MERGE_WAIT_S,
+    ApplicationOperator,
+    raise_without_result,
+    run_of,
+    slot_wait_s,
+)
 from tidemark_airflow.operators.run_figures import timed
 
 if TYPE_CHECKING:
@@ -33,12 +39,11 @@ class ReplayOperator(ApplicationOperator):
             return self._from_staging(run_of(self.config, context, salted=True), request, context)
         run = run_of(self.config, context)
         with replaying.leased_replay(run, request, wait_s=MERGE_WAIT_S) as plan:
-            manifest = f"{plan.lake}/{replay_file(plan.pipeline, plan.plan)}"
-            access, limit_s = run.config.lake_access, self.config.merge.timeout_s
-            failure = self.run_application("replay_tables", manifest, plan.plan, access, limit_s, context)
+            file, limit_s = replay_file(plan.pipeline, plan.plan), self.config.merge.timeout_s
+            failure = self.run_plan("replay_tables", file, plan.plan, run, limit_s, context)
             result = replaying.take_result(run, plan)
         if result is None:
-            raise failure or SparkApplicationFailed(plan=plan.plan, detail="it left no result")
+            raise_without_result(plan.plan, failure)
         for table in result.tables:
             if table.error is None:
                 self.log.info("%s as of %s: %s rows at %s", table.table, table.position, table.rows, table.path)
@@ -56,9 +61,7 @@ class ReplayOperator(ApplicationOperator):
         failure = None
         with leased_plan(run, PlanScope(tables=frozenset(begun)), wait_s=MERGE_WAIT_S) as plan:
             if plan is not None:
-                manifest = f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"
-                access, limit_s = run.config.lake_access, self.config.merge.timeout_s
-                failure = self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
+                failure = self.merge(run, plan, context)
                 ingested = ingest(run)
         if plan is not None and plan.plan not in ingested.plans and failure is not None:
             raise failure

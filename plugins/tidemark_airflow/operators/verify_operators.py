@@ -9,7 +9,7 @@ from airflow.sdk import Context
 
 from tidemark.run import Run
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.forms import verify_form
+from tidemark_airflow.forms import backfill_form, verify_form
 from tidemark_airflow.operators.backfill_operators import ReportBackfillOperator
 from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
 from tidemark_airflow.operators.pipeline_operator import PipelineOperator
@@ -32,7 +32,7 @@ class PlanVerifyOperator(PipelineOperator):
             request=verify_form.request(self.config, answers, context["dag_run"].conf or {}),
         )
         self.log.info("To be compared: %s", ", ".join(one.table for one in planned) or "nothing; nothing is due")
-        return verify_form.readers(answers) if planned else []
+        return backfill_form.readers(answers) if planned else []
 
 
 class ReportVerifyOperator(ReportBackfillOperator):

@@ -53,11 +53,11 @@ class OfTable(BaseModel):
     table: str = Field(min_length=1, max_length=1000)
 
 
-def application(reading: Reading | None = None) -> FastAPI:
-    """The application; `reading` is what its answers come from, without it the pipelines that the DAGs are made of."""
+def application() -> FastAPI:
+    """The application for the pipelines that the DAGs are made of."""
     import psycopg
 
-    answers = reading or Reading(pipelines_folder())
+    answers = Reading(pipelines_folder())
     app = FastAPI(title="Tidemark", dependencies=[Depends(get_user)], openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(GZipMiddleware, minimum_size=1000)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -19,11 +19,12 @@ from tidemark.config import PipelineConfig, file_reader
 from tidemark.errors import TidemarkError
 from tidemark.ledger import migrations
 from tidemark.ledger.captured import table_details
-from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.observations import delays, run_rates
 from tidemark.observe import newest_changes, status_json, table_commands
 from tidemark.observe.status import read_status
 from tidemark.run import Run
+from tidemark.strict_json import to_builtins
 from tidemark_airflow.connections import conninfo, with_lake
 from tidemark_airflow.dag_factory import PIPELINES_VARIABLE
 
@@ -41,17 +42,8 @@ def pipelines_folder() -> Path | None:
 class Reading:
     """All answers of one API server."""
 
-    def __init__(
-        self,
-        folder: Path | None,
-        connection: Callable[[str], str] = conninfo,
-        clock: Callable[[], float] = time.monotonic,
-        with_lake: Callable[[PipelineConfig], PipelineConfig] = with_lake,
-    ) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._connection = connection
-        self._clock = clock
-        self._with_lake = with_lake
         self._kept: dict[str, tuple[float, dict[str, Any]]] = {}
         self._locks: dict[str, Lock] = {}
         self._guard = Lock()
@@ -72,8 +64,8 @@ class Reading:
             lock = self._locks.setdefault(config.pipeline, Lock())
         with lock:
             kept = self._kept.get(config.pipeline)
-            if kept is None or self._clock() - kept[0] > KEPT_S:
-                kept = (self._clock(), self._status(config))
+            if kept is None or time.monotonic() - kept[0] > KEPT_S:
+                kept = (time.monotonic(), self._status(config))
                 self._kept[config.pipeline] = kept
         return kept[1]
 
@@ -97,31 +89,34 @@ class Reading:
 
         now = datetime.now(UTC)
         try:
-            with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
-                return {"rates": run_rates.rates(book, now), "delays": status_json.delays(delays.present(book, now))}
+            with self._open_ledger(config) as book:
+                return {"rates": run_rates.rates(book, now), "delays": to_builtins(delays.present(book, now))}
         except (TidemarkError, psycopg.Error):
             return {"rates": None, "delays": None}
 
+    def _open_ledger(self, config: PipelineConfig) -> AbstractContextManager[Ledger]:
+        return open_ledger(conninfo(config.ledger_connection), config.pipeline)
+
     def _conninfo(self, connection: str) -> str | TidemarkError:
         try:
-            return self._connection(connection)
+            return conninfo(connection)
         except TidemarkError as wrong:
             return wrong
 
     def table(self, config: PipelineConfig, table: str) -> dict[str, Any] | None:
         """What only the page of one table shows, by its id; None if there is no such table."""
-        with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+        with self._open_ledger(config) as book:
             migrations.require(book.connection)
             details = table_details.read(book, table)
         return None if details is None else status_json.details_to_json(config, details)
 
     def changes(self, config: PipelineConfig, table: str) -> list[dict[str, Any]]:
         """The newest changes of one table, with the values of its rows; this reads the lake."""
-        ledger = self._connection(config.ledger_connection)
-        return newest_changes.read(self._with_lake(config), table, ledger=ledger)
+        ledger = conninfo(config.ledger_connection)
+        return newest_changes.read(with_lake(config), table, ledger=ledger)
 
     def figures(self, config: PipelineConfig, hours: int) -> dict[str, list[Any]]:
-        with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
+        with self._open_ledger(config) as book:
             if migrations.pending(book.connection).before is None:
                 return {"at": []}  # of a new pipeline; its first run makes the ledger
             migrations.require(book.connection)
@@ -129,8 +124,7 @@ class Reading:
 
     def act(self, config: PipelineConfig, action: str, table: str, who: str) -> tuple[str, bool]:
         """Do what a button says; what to say of it, and whether anything was done."""
-        ledger = self._connection(config.ledger_connection)
-        self._kept.pop(config.pipeline, None)
+        ledger = conninfo(config.ledger_connection)
         try:
             if action == "unpark":
                 return table_commands.unpark(config, table, ledger=ledger, who=who)
@@ -144,9 +138,9 @@ class Reading:
         """Continue on the server that pg_upgrade made; this writes a file into the lake. What to say of it, and
         whether it was done."""
         run = Run(
-            self._with_lake(config),
-            source=self._connection(config.source_connection),
-            ledger=self._connection(config.ledger_connection),
+            with_lake(config),
+            source=conninfo(config.source_connection),
+            ledger=conninfo(config.ledger_connection),
             run_id=f"page/{who}",
             holder=f"page/{who}",
         )

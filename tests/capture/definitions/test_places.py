@@ -161,7 +161,7 @@ def test_a_table_that_is_put_aside_is_listed_apart(items: Pipeline) -> None:
     assert [(pair.lsn,)] == items.ledger_query("SELECT gone_lsn FROM tidemark.relations WHERE gone_lsn IS NOT NULL")
     assert f"  aside   public.item since {moment(pair.since)}, all of it below {pair.lsn}; maintenance " in text(status)
     (said,) = to_json(status)["put_aside"]
-    assert said["removed_from"] == (pair.since + timedelta(days=30)).isoformat()
+    assert datetime.fromisoformat(said["removed_from"]) == pair.since + timedelta(days=30)
     items.config = replace(items.config, maintenance=Maintenance(put_aside_days=None))
     assert "; kept for good" in text(read_status(items.config, source=items.source, ledger=items.ledger))
 

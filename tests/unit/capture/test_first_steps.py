@@ -28,7 +28,7 @@ def status(ledger: PipelineStatus | None, *, slot: bool = True, unseen: dict[str
 def test_a_pipeline_that_never_ran_is_new_and_nothing_about_it_is_red() -> None:
     new = status(None, slot=False)
     assert kinds(new.health) == [("new", "warning")]
-    assert [step.is_done for step in new.first_steps] == [True, False, False, False, False]
+    assert [step.is_done for step in new.health.first_steps] == [True, False, False, False, False]
     assert new.health.line.startswith("shop: it is new, and next is its slot. Un-pause shop_capture in Airflow, or: ")
 
 
@@ -46,7 +46,7 @@ def test_a_pipeline_that_never_ran_is_new_and_nothing_about_it_is_red() -> None:
     ],
 )
 def test_the_next_step_is_the_first_that_is_not_done(seen: Status, step: str, others: list[tuple[str, str]]) -> None:
-    found = next_step(seen.first_steps)
+    found = next_step(seen.health.first_steps)
     assert found is not None
     assert found.name == step
     shown = [one for one in kinds(seen.health) if one[1] != "note"]
@@ -55,24 +55,24 @@ def test_the_next_step_is_the_first_that_is_not_done(seen: Status, step: str, ot
 
 def test_a_filled_pipeline_is_exact_and_its_checklist_ends_with_the_first_proof() -> None:
     filled = status(a_ledger(FILLED))
-    assert [step.name for step in filled.first_steps if not step.is_done] == ["first proof"]
+    assert [step.name for step in filled.health.first_steps if not step.is_done] == ["first proof"]
     assert kinds(filled.health) == [("unproven", "note")]
-    assert status(a_ledger(FILLED, a_table("s.a"))).first_steps == ()
+    assert status(a_ledger(FILLED, a_table("s.a"))).health.first_steps == ()
 
 
 def test_a_pipeline_whose_ledger_is_away_is_not_called_new() -> None:
-    assert status(None, slot=False, unseen={"ledger": "no"}).first_steps == ()
+    assert status(None, slot=False, unseen={"ledger": "no"}).health.first_steps == ()
 
 
 def test_a_new_generation_makes_no_pipeline_new() -> None:
     later = before_a_run(UNFILLED)
     later = replace(later, generation=replace(later.generation, number=2, opened_at=NOW.replace(day=1)))
-    assert status(later).first_steps == ()
+    assert status(later).health.first_steps == ()
     assert ("no run", "red") in kinds(status(later).health)
 
 
 def test_a_table_that_joins_later_makes_no_pipeline_new() -> None:
-    assert status(a_ledger(UNFILLED, a_table("s.b"))).first_steps == ()
+    assert status(a_ledger(UNFILLED, a_table("s.b"))).health.first_steps == ()
 
 
 def test_a_new_pipeline_whose_capture_waits_to_be_started_is_not_red_the_next_day() -> None:

@@ -98,6 +98,10 @@ class TestSoundFile:
         for accepted in ("a b", "é", "x+y", "a=b/"):
             file_reader.load(written(tmp_path, LEAST.replace("/lake", f"s3://bucket/{accepted}")))
 
+    def test_a_lake_is_in_no_other_storage(self, tmp_path: Path) -> None:
+        (problem,) = problems(tmp_path, LEAST.replace("/lake", "hdfs://host/lake"))
+        assert problem.startswith("3: lake.root cannot be at hdfs://: name a folder, or a place in s3://")
+
     def test_a_lake_may_name_the_connection_of_its_object_store(self, tmp_path: Path) -> None:
         lake = "{root: s3://bucket/lake, connection: lake_s3}"
         config = file_reader.load(written(tmp_path, LEAST.replace("/lake", lake)))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
+from sandbox.documents import options_page
 from tests.unit.test_architecture import REPOSITORY
-from tidemark.config import options_page
 from tidemark.config.sections import SECTIONS
 
 PAGE = (REPOSITORY / "docs" / "configuration.md").read_text()
 
 
 def test_the_tables_of_options_are_current() -> None:
-    assert options_page.with_tables(PAGE) == PAGE, "python -m tidemark.config.options_page docs/configuration.md"
+    assert options_page.with_tables(PAGE) == PAGE, "python -m sandbox.documents.options_page docs/configuration.md"
 
 
 def test_every_section_has_a_table() -> None:

@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 
+from sandbox.documents.life_drawing import drawing
 from tests.unit.test_architecture import REPOSITORY, modules_below
 from tidemark.schema.table_life import (
     FORGOTTEN,
@@ -16,7 +17,6 @@ from tidemark.schema.table_life import (
     TRANSITIONS,
     Machine,
     TableLife,
-    drawing,
 )
 
 PAGE = (REPOSITORY / "docs/table-life.md").read_text()

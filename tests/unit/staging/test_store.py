@@ -1,4 +1,4 @@
-"""The lake root as a place for files, on a disk and behind fsspec."""
+"""The lake root as a place for files, on a disk; object stores are in tests/object_store."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tidemark.errors import DeltaRsMissing, StoreClientMissing
 from tidemark.storage.store import Store
 
 
-@pytest.fixture(params=["disk", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "lake") if request.param == "disk" else f"memory://{tmp_path.name}/lake")
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "lake"))
 
 
 def test_what_was_written_is_read_listed_and_deleted(store: Store) -> None:
@@ -88,6 +88,11 @@ def test_the_lake_root_itself_is_never_deleted(store: Store) -> None:
 def test_a_relative_lake_root_is_refused() -> None:
     with pytest.raises(ValueError, match="absolute"):
         Store("lake")
+
+
+def test_a_place_that_is_neither_a_folder_nor_an_object_store_is_refused() -> None:
+    with pytest.raises(ValueError, match="a lake root is a folder"):
+        Store("hdfs://host/lake")
 
 
 def test_folders_are_fsynced_from_the_leaf_to_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

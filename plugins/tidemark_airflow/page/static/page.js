@@ -156,7 +156,7 @@ function turnTo(pipeline) {
 
 // --- the first steps of a new pipeline -------------------------------------------------------------------------------
 
-const nextStep = () => view.status.first_steps.find((one) => !one.done);
+const nextStep = () => view.status.first_steps.find((one) => !one.is_done);
 
 // What a button does needs no command beside it.
 function firstSteps() {
@@ -166,7 +166,7 @@ function firstSteps() {
   const button = stepButton(next);
   return h("section", { id: "first-steps", class: "card concern warning" }, h("div", { class: "said" },
     h("div", { class: "title" }, pill("warning", "new"), h("b", {}, "First steps")),
-    h("ol", { class: "steps" }, steps.map((one) => h("li", { class: one.done ? "done" : one === next ? "next" : "" },
+    h("ol", { class: "steps" }, steps.map((one) => h("li", { class: one.is_done ? "done" : one === next ? "next" : "" },
       h("b", {}, one.name), " ", h("span", { class: "quiet" }, one.said), one === next && !button && h("p", {}, one.way))))),
     h("div", { class: "acts" }, button));
 }
@@ -176,7 +176,7 @@ function firstSteps() {
 const MEANS = { capture: "nothing is captured", verify: "nothing is proven", maintenance: "nothing is tidied up" };
 
 function pausedDags() {
-  if (view.status.first_steps.some((one) => !one.done && one.name !== "first proof")) return null;
+  if (view.status.first_steps.some((one) => !one.is_done && one.name !== "first proof")) return null;
   const kinds = Object.keys(MEANS).filter((kind) => view.paused.has(dagOf(kind)));
   if (!kinds.length) return null;
   const severity = kinds.includes("capture") ? "red" : "warning";

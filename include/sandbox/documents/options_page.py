@@ -1,6 +1,6 @@
 """Writes the tables of options in docs/configuration.md from the models of a pipeline file.
 
-`PYTHONPATH=include python -m tidemark.config.options_page docs/configuration.md` writes each table between its two
+`PYTHONPATH=include python -m sandbox.documents.options_page docs/configuration.md` writes each table between its two
 comments, and leaves the rest of the page as it is. A test compares them.
 """
 
