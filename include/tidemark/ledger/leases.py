@@ -156,16 +156,6 @@ def give_back_of_dead_try(ledger: Ledger, name: str, holder: str) -> None:
     )
 
 
-def give_back_of_dead_processes(ledger: Ledger, holder: str) -> None:
-    """End the leases of ranges that the processes of this task instance, `<holder>/<number>`, left when they were
-    killed: nobody else of the task has their names, so it would wait for them to expire. One that lives has lost."""
-    ledger.execute(
-        "DELETE FROM tidemark.leases "
-        "WHERE pipeline = %s AND starts_with(name, 'range:') AND starts_with(holder, %s || '/')",
-        (ledger.pipeline, holder),
-    )
-
-
 def holders(ledger: Ledger) -> dict[str, str]:
     """Who holds each lease of the pipeline that has not ended, by its name."""
     rows = ledger.execute(

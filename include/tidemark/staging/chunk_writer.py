@@ -17,8 +17,7 @@ from tidemark.storage.store import Store
 
 
 class ChunkWriter:
-    """`first` is the number of the first file, for those who write one chunk in several parts at once: each part
-    numbers its files `first`, `first + step`, …"""
+    """The files of one chunk, numbered from 1."""
 
     def __init__(
         self,
@@ -26,8 +25,6 @@ class ChunkWriter:
         folder: str,
         schema: TableSchema,
         *,
-        first: int = 1,
-        step: int = 1,
         row_group_bytes: int = ROW_GROUP_BYTES,
         file_bytes: int | None = None,
     ) -> None:
@@ -36,8 +33,7 @@ class ChunkWriter:
         self._store = store
         self._schema = schema
         self._arrow = chunk_schema(schema)
-        self._number = first
-        self._step = step
+        self._number = 1
         self._row_group_bytes = row_group_bytes
         self._file_bytes = file_bytes or store.file_bytes
         self._buffered: list[pa.RecordBatch] = []
@@ -73,7 +69,7 @@ class ChunkWriter:
             return
         if self._file is None:
             path = layout.chunk_file(self.folder, self._schema.version, self._number)
-            self._number += self._step
+            self._number += 1
             self._file = ParquetFile(self._store, path, self._arrow, self._schema.version)
         buffered, self._buffered, self._size = self._buffered, [], 0
         self._file.write(buffered)
