@@ -163,7 +163,7 @@ def _ledger(called: Invocation) -> dict[str, Any]:
             return {
                 "migration": migrations.version(book.connection),
                 "last plans": [_as_texts(plan) for plan in plans.last(book, LAST)],
-                "last runs": [_as_texts(run) for run in runs.last(book, LAST)],
+                "last runs": [_as_text(run) for run in runs.last(book, LAST)],
             }
     except (TidemarkError, psycopg.Error) as failed:
         return {"cannot be read": str(failed) if isinstance(failed, TidemarkError) else type(failed).__name__}

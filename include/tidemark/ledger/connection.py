@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 from psycopg.abc import Params, QueryNoTemplate
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
@@ -36,6 +37,19 @@ class Ledger:
     def execute(self, query: QueryNoTemplate, values: Params | None = None) -> psycopg.Cursor[Any]:
         """The session's `execute`; statements on the ledger's tables stand in this package alone."""
         return self.connection.execute(query, values)
+
+    def insert(self, into: str, /, *, or_nothing: bool = False, **row: Any) -> bool:
+        """Insert a row of the pipeline, by the names of its columns. With `or_nothing` a row that is there already
+        stays, and this returns False."""
+        row = {"pipeline": self.pipeline, **row}
+        statement = sql.SQL("INSERT INTO tidemark.{} ({}) VALUES ({})").format(
+            sql.Identifier(into),
+            sql.SQL(", ").join(map(sql.Identifier, row)),
+            sql.SQL(", ").join(map(sql.Placeholder, row)),
+        )
+        if or_nothing:
+            statement += sql.SQL(" ON CONFLICT DO NOTHING")
+        return self.execute(statement, row).rowcount == 1
 
     def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
         """The session's `transaction`: what is done in the block is one thing, or nothing of it is done."""

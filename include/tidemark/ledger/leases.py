@@ -33,6 +33,7 @@ from tidemark.wait_log import Wait
 from tidemark.wording import moment
 
 SLOT = "slot"
+LEASE_S: Final = 60.0
 # How long somebody who waits counts as waiting after each look.
 WAITING_S: Final = 5.0
 # Later than any lease ends that was taken or renewed by the clock of now.
@@ -91,7 +92,7 @@ class Lease:
 
 @contextmanager
 def hold(
-    conninfo: str, pipeline: str, name: str | Iterable[str], holder: str, lease_s: float = 60.0, wait_s: float = 0.0
+    conninfo: str, pipeline: str, name: str | Iterable[str], holder: str, lease_s: float = LEASE_S, wait_s: float = 0.0
 ) -> Iterator[Lease]:
     """Take the lease, renew it while the block runs, give it back at its end.
 
@@ -99,40 +100,44 @@ def hold(
     its lease over at once. Raises `LeaseTaken` if another holder's lease has not expired within `wait_s`.
     """
     names = {name} if isinstance(name, str) else set(name)
-    lease = Lease(pipeline, tuple(sorted(names)), holder, str(uuid4()))
-    with open_ledger(conninfo, pipeline) as ledger:
-        _end_what_a_faster_clock_left(ledger, lease_s)
-        _wait_for(ledger, lease, wait_s, partial(_try_to_take, ledger, lease, lease_s))
-    with _renewed(conninfo, lease, lease_s):
+    with _held(conninfo, pipeline, names, holder, lease_s, wait_s, _try_to_take) as lease:
         yield lease
 
 
 @contextmanager
 def hold_free(
-    conninfo: str, pipeline: str, names: Collection[str], holder: str, lease_s: float = 60.0, wait_s: float = 0.0
+    conninfo: str, pipeline: str, names: Collection[str], holder: str, wait_s: float = 0.0
 ) -> Iterator[Lease]:
     """Like `hold`, with those of the names that are free; `names` of the lease are what it got.
 
     Raises `LeaseTaken` if none of them is free within `wait_s`: it waits for the first alone.
     """
-    lease = Lease(pipeline, tuple(sorted(set(names))), holder, str(uuid4()))
-    with open_ledger(conninfo, pipeline) as ledger:
-        _end_what_a_faster_clock_left(ledger, lease_s)
-        _wait_for(ledger, lease, wait_s, partial(_try_to_take_free, ledger, lease, lease_s))
-    with _renewed(conninfo, lease, lease_s):
+    with _held(conninfo, pipeline, set(names), holder, LEASE_S, wait_s, _try_to_take_free) as lease:
         yield lease
 
 
 @contextmanager
-def _renewed(conninfo: str, lease: Lease, lease_s: float) -> Iterator[None]:
-    """Renew the lease while the block runs, give it back at its end."""
+def _held(
+    conninfo: str,
+    pipeline: str,
+    names: set[str],
+    holder: str,
+    lease_s: float,
+    wait_s: float,
+    try_to_take: Callable[[Ledger, Lease, float], LeaseTaken | None],
+) -> Iterator[Lease]:
+    """Take the lease, renew it while the block runs, give it back at its end."""
+    lease = Lease(pipeline, tuple(sorted(names)), holder, str(uuid4()))
+    with open_ledger(conninfo, pipeline) as ledger:
+        _end_what_a_faster_clock_left(ledger, lease_s)
+        _wait_for(ledger, lease, wait_s, partial(try_to_take, ledger, lease, lease_s))
     stop = threading.Event()
     renewer = threading.Thread(
         target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {lease.holder}", daemon=True
     )
     renewer.start()
     try:
-        yield
+        yield lease
     finally:
         stop.set()
         renewer.join()

@@ -64,9 +64,7 @@ def note(ledger: Ledger, lease: Lease, owned: OwnedObject, origin: Origin) -> bo
     """Write it down, before it is made or taken. False if it was there already. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        ledger.execute(
-            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
-        )
+        ledger.insert("pipelines", or_nothing=True)
         # The publication of a pipeline that is older than the notes has its name from here on.
         ledger.execute(
             "DELETE FROM tidemark.belongings WHERE pipeline = %s AND kind = %s AND name = ''",

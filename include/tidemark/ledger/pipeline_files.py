@@ -59,9 +59,7 @@ def note(ledger: Ledger, lease: Lease, config: PipelineConfig) -> None:
     digest = config.digest
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        ledger.execute(
-            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
-        )
+        ledger.insert("pipelines", or_nothing=True)
         # Not FOR UPDATE, which would wait for whoever writes a row that refers to the pipeline.
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR NO KEY UPDATE", (lease.pipeline,))
         noted = ledger.execute(

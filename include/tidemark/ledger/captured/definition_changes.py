@@ -93,22 +93,15 @@ def _reason(before: TableSchema, after: TableSchema) -> str:
 
 def add(ledger: Ledger, table: str, shown: DefinitionEvidence, decided: Decision, reason: str) -> None:
     """Record a decision that nobody in person took."""
-    ledger.execute(
-        """
-        INSERT INTO tidemark.definition_changes
-               (pipeline, "table", generation, lsn, decided, reason, before, after)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
-        """,
-        (
-            ledger.pipeline,
-            table,
-            shown.generation,
-            shown.lsn,
-            decided,
-            reason,
-            _json(shown.before),
-            _json(shown.after),
-        ),
+    ledger.insert(
+        "definition_changes",
+        table=table,
+        generation=shown.generation,
+        lsn=shown.lsn,
+        decided=decided,
+        reason=reason,
+        before=_json(shown.before),
+        after=_json(shown.after),
     )
 
 

@@ -25,14 +25,14 @@ def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -
     columns: dict[str, list[Any]] = {"at": [], "changes_min": []} | {name: [] for name in FIGURES}
     before = None
     for stretch in stretches:
-        passed_s = None if before is None else (stretch.at - before).total_seconds()
-        columns["at"].append(round(stretch.at.timestamp()))
+        at, changes = stretch["at"], stretch["changes"]
+        columns["at"].append(round(at.timestamp()))
         columns["changes_min"].append(
-            None if passed_s is None or stretch.changes is None else 60 * stretch.changes / passed_s
+            None if before is None or changes is None else 60 * changes / (at - before).total_seconds()
         )
         for name in FIGURES:
-            columns[name].append(getattr(stretch, name))
-        before = stretch.at
+            columns[name].append(stretch[name])
+        before = at
     return columns
 
 

@@ -188,58 +188,46 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
         # Opening a generation locks this row and closes the open backfills: this one is seen by it, or sees it.
         # So does retiring staging: it keeps what this one needs, or this one does not rest on what it takes (R7).
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
-        _require_evidence(ledger, backfill)
-        opened = ledger.execute(
+        row = ledger.execute(
             """
-            INSERT INTO tidemark.backfills
-                   (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
-                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns, marks)
-            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-                   coalesce((SELECT marks FROM tidemark.tables WHERE pipeline = %s AND "table" = %s), 0)
-              FROM tidemark.generations
-             WHERE pipeline = %s AND number = %s AND timeline = %s
-               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
-            ON CONFLICT (pipeline, "table", (purpose = 'fill')) WHERE state = 'open' DO NOTHING
+            SELECT timeline, retired_xid FROM tidemark.generations
+             WHERE pipeline = %(pipeline)s AND number = %(number)s
+               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
             """,
-            (
-                backfill.pipeline,
-                backfill.backfill,
-                backfill.table,
-                backfill.mode,
-                backfill.row_filter,
-                backfill.chunk_rows,
-                backfill.run_id,
-                backfill.snapshot,
-                backfill.timeline,
-                backfill.snapshot_lsn,
-                backfill.estimated_rows,
-                backfill.sweeps,
-                Jsonb(backfill.key_order),
-                backfill.purpose,
-                None if backfill.parts is None else Jsonb([part.to_json() for part in backfill.parts]),
-                None if backfill.columns is None else list(backfill.columns),
-                backfill.pipeline,
-                backfill.table,
-                backfill.pipeline,
-                backfill.generation,
-                backfill.timeline,
-                backfill.pipeline,
-            ),
-        ).rowcount
-        if opened != 1:
+            {"pipeline": ledger.pipeline, "number": backfill.generation},
+        ).fetchone()
+        if row is None or row[0] != backfill.timeline:
+            return False
+        # Every transaction of what is retired must be visible to the snapshot: then to those of all its chunks.
+        xmin, retired_xid = Snapshot.parse(backfill.snapshot).xmin, row[1]
+        if retired_xid is not None and xmin <= retired_xid:
+            raise SnapshotBeforeCleanUp(table=backfill.table, xmin=xmin, xid=retired_xid)
+        marked = tables.one(ledger, backfill.table)
+        opened = ledger.insert(
+            "backfills",
+            or_nothing=True,
+            backfill=backfill.backfill,
+            table=backfill.table,
+            generation=backfill.generation,
+            mode=backfill.mode,
+            row_filter=backfill.row_filter,
+            chunk_rows=backfill.chunk_rows,
+            run_id=backfill.run_id,
+            snapshot=backfill.snapshot,
+            timeline=backfill.timeline,
+            snapshot_lsn=backfill.snapshot_lsn,
+            estimated_rows=backfill.estimated_rows,
+            sweeps=backfill.sweeps,
+            key_order=Jsonb(backfill.key_order),
+            purpose=backfill.purpose,
+            parts=None if backfill.parts is None else Jsonb([part.to_json() for part in backfill.parts]),
+            columns=None if backfill.columns is None else list(backfill.columns),
+            marks=0 if marked is None else marked.marks,
+        )
+        if not opened:
             return False
         add_ranges(ledger, backfill.backfill, ranges)
     return True
-
-
-def _require_evidence(ledger: Ledger, backfill: Backfill) -> None:
-    """Every transaction of what is retired must be visible to the snapshot: then to those of all its chunks."""
-    row = ledger.execute(
-        "SELECT retired_xid FROM tidemark.generations WHERE pipeline = %s AND number = %s",
-        (backfill.pipeline, backfill.generation),
-    ).fetchone()
-    if row is not None and row[0] is not None and Snapshot.parse(backfill.snapshot).xmin <= row[0]:
-        raise SnapshotBeforeCleanUp(table=backfill.table, xmin=Snapshot.parse(backfill.snapshot).xmin, xid=row[0])
 
 
 def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:

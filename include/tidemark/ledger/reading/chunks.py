@@ -166,35 +166,27 @@ def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key
         lease.check(ledger, of_range(chunk.backfill, chunk.range))
         if not _is_open(ledger, chunk) or not _move_cursor(ledger, chunk, cursor_before, done):
             return False
-        ledger.execute(
-            """
-            INSERT INTO tidemark.chunks
-                   (pipeline, backfill, chunk, attempt, "table", generation, range, lower, upper, snapshot,
-                    timeline, consistent_point, fingerprint, low_lsn, read_lsn, files, converted, rows, bytes, seconds)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-            """,
-            (
-                chunk.pipeline,
-                chunk.backfill,
-                chunk.chunk,
-                chunk.attempt,
-                chunk.table,
-                chunk.generation,
-                chunk.range,
-                _list(chunk.lower),
-                _list(chunk.upper),
-                chunk.snapshot,
-                chunk.timeline,
-                chunk.consistent_point,
-                Jsonb(chunk.fingerprint),
-                chunk.low_lsn,
-                chunk.read_lsn,
-                Jsonb([f.to_json() for f in chunk.files]),
-                Jsonb(chunk.converted),
-                chunk.rows,
-                chunk.bytes,
-                chunk.seconds,
-            ),
+        ledger.insert(
+            "chunks",
+            backfill=chunk.backfill,
+            chunk=chunk.chunk,
+            attempt=chunk.attempt,
+            table=chunk.table,
+            generation=chunk.generation,
+            range=chunk.range,
+            lower=_list(chunk.lower),
+            upper=_list(chunk.upper),
+            snapshot=chunk.snapshot,
+            timeline=chunk.timeline,
+            consistent_point=chunk.consistent_point,
+            fingerprint=Jsonb(chunk.fingerprint),
+            low_lsn=chunk.low_lsn,
+            read_lsn=chunk.read_lsn,
+            files=Jsonb([f.to_json() for f in chunk.files]),
+            converted=Jsonb(chunk.converted),
+            rows=chunk.rows,
+            bytes=chunk.bytes,
+            seconds=chunk.seconds,
         )
     return True
 

@@ -14,6 +14,8 @@ from tidemark.ledger.captured import unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import backfills
+from tidemark.ledger.retention import retirement
+from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn
 
 RESTORED: Final = "the ledger was restored from before staging was cleaned up, and with it what this backfill rests on"
@@ -111,52 +113,28 @@ def _apply_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, gone: Sequence[tu
         "generation": file.generation,
         "up_to": up_to,
         "kept": list(file.kept),
+        "gone_tables": [table for table, _ in gone],
+        "gone_ends": [str(end) for _, end in gone],
     }
-    ledger.execute(
+    rows = ledger.execute(
         """
-        INSERT INTO tidemark.positions AS known (pipeline, generation, "table", history_lsn, current_lsn)
-        SELECT DISTINCT pipeline, generation, "table", %(up_to)s::pg_lsn, %(up_to)s::pg_lsn FROM tidemark.batch_tables
+        SELECT DISTINCT "table" FROM tidemark.batch_tables
          WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s
            AND "table" <> ALL(%(kept)s)
-        ON CONFLICT (pipeline, generation, "table") DO UPDATE
-           SET history_lsn = greatest(known.history_lsn, excluded.history_lsn),
-               current_lsn = greatest(known.current_lsn, excluded.current_lsn)
         """,
         values,
     )
-    for table, end in gone:
-        ledger.execute(
-            """
-            INSERT INTO tidemark.positions AS known (pipeline, generation, "table", history_lsn, current_lsn)
-            VALUES (%(pipeline)s, %(generation)s, %(table)s, %(end)s, %(end)s)
-            ON CONFLICT (pipeline, generation, "table") DO UPDATE
-               SET history_lsn = greatest(known.history_lsn, excluded.history_lsn),
-                   current_lsn = greatest(known.current_lsn, excluded.current_lsn)
-            """,
-            {**values, "table": table, "end": end},
-        )
-        ledger.execute(
-            """
-            UPDATE tidemark.batch_tables SET retired_at = clock_timestamp()
-             WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND "table" = %(table)s AND end_lsn = %(end)s
-            """,
-            {**values, "table": table, "end": end},
-        )
+    # The ends of what is gone ascend, so of each table the last one counts.
+    reached = {table: up_to for (table,) in rows} | dict(gone)
+    positions.rise(ledger, file.generation, {table: (lsn, lsn) for table, lsn in reached.items()})
     ledger.execute(
         """
         UPDATE tidemark.batch_tables SET retired_at = clock_timestamp()
-         WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s
-           AND "table" <> ALL(%(kept)s) AND retired_at IS NULL
-        """,
-        values,
-    )
-    ledger.execute(
-        """
-        UPDATE tidemark.batches b SET retired_at = clock_timestamp()
          WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s AND retired_at IS NULL
-           AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables t
-                            WHERE t.pipeline = b.pipeline AND t.generation = b.generation
-                              AND t.end_lsn = b.end_lsn AND t.retired_at IS NULL)
+           AND ("table" <> ALL(%(kept)s)
+                OR ("table", end_lsn) IN (SELECT * FROM unnest(%(gone_tables)s::text[],
+                                                               %(gone_ends)s::text[]::pg_lsn[])))
         """,
         values,
     )
+    retirement.retire_whole_batches(ledger, file.generation, up_to)

@@ -125,16 +125,7 @@ def _mark_some(
         pins = _pins(ledger, generation)
         retired = [_retire(ledger, generation, up_to, None, sorted(pins), NeededEvidence())]
         retired += [_retire(ledger, generation, up_to, table, [], pin) for table, pin in sorted(pins.items())]
-        ledger.execute(
-            """
-            UPDATE tidemark.batches b SET retired_at = clock_timestamp()
-             WHERE pipeline = %s AND generation = %s AND end_lsn <= %s AND retired_at IS NULL
-               AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables t
-                                WHERE t.pipeline = b.pipeline AND t.generation = b.generation
-                                  AND t.end_lsn = b.end_lsn AND t.retired_at IS NULL)
-            """,
-            (ledger.pipeline, generation, up_to),
-        )
+        retire_whole_batches(ledger, generation, up_to)
         max_xid = max((xid for _, _, xid in retired if xid is not None), default=None)
         row = ledger.execute(
             """
@@ -154,6 +145,20 @@ def _mark_some(
         held_by=held_by,
     )
     return marked, up_to == whole
+
+
+def retire_whole_batches(ledger: Ledger, generation: int, up_to: Lsn) -> None:
+    """Retire the batches, up to there, of which every table is retired."""
+    ledger.execute(
+        """
+        UPDATE tidemark.batches b SET retired_at = clock_timestamp()
+         WHERE pipeline = %s AND generation = %s AND end_lsn <= %s AND retired_at IS NULL
+           AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables t
+                            WHERE t.pipeline = b.pipeline AND t.generation = b.generation
+                              AND t.end_lsn = b.end_lsn AND t.retired_at IS NULL)
+        """,
+        (ledger.pipeline, generation, up_to),
+    )
 
 
 def _end_of_some(ledger: Ledger, generation: int) -> Lsn | None:

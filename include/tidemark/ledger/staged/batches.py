@@ -189,29 +189,21 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
 
 
 def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:
-    ledger.execute(
-        """
-        INSERT INTO tidemark.batches
-               (pipeline, generation, start_lsn, end_lsn, attempt, run_id, manifest, created_at, changes, bytes,
-                transaction_count, skipped_messages, heartbeat_lsn, last_committed_at)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-        """,
-        (
-            manifest.pipeline,
-            manifest.generation,
-            manifest.start_lsn,
-            manifest.end_lsn,
-            manifest.attempt,
-            manifest.run_id,
-            manifest_path,
-            manifest.created_at,
-            sum(t.rows for t in touched),
-            sum(f.bytes for t in touched for f in t.files),
-            manifest.transaction_count,
-            manifest.skipped_messages,
-            manifest.heartbeat_lsn,
-            manifest.last_committed_at,
-        ),
+    ledger.insert(
+        "batches",
+        generation=manifest.generation,
+        start_lsn=manifest.start_lsn,
+        end_lsn=manifest.end_lsn,
+        attempt=manifest.attempt,
+        run_id=manifest.run_id,
+        manifest=manifest_path,
+        created_at=manifest.created_at,
+        changes=sum(t.rows for t in touched),
+        bytes=sum(f.bytes for t in touched for f in t.files),
+        transaction_count=manifest.transaction_count,
+        skipped_messages=manifest.skipped_messages,
+        heartbeat_lsn=manifest.heartbeat_lsn,
+        last_committed_at=manifest.last_committed_at,
     )
 
 

@@ -112,34 +112,24 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
     """
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        ledger.execute(
-            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
-        )
+        ledger.insert("pipelines", or_nothing=True)
         # Opening a backfill shares this row: it ends before the backfills are closed below, or sees this generation.
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
         newest = current(ledger)
         if newest is not None and newest.number >= opening.number:
             raise ValueError(f"generation {opening.number} is not above the open one, {newest.number}")
-        ledger.execute(
-            """
-            INSERT INTO tidemark.generations
-                   (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason,
-                    error, history)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-            """,
-            (
-                lease.pipeline,
-                opening.number,
-                opening.system_identifier,
-                opening.timeline,
-                opening.slot,
-                opening.start_lsn,
-                opening.start_lsn,
-                lease.holder,
-                opening.reason,
-                None if opening.error is None else Jsonb(opening.error.to_json()),
-                opening.history,
-            ),
+        ledger.insert(
+            "generations",
+            number=opening.number,
+            system_identifier=opening.system_identifier,
+            timeline=opening.timeline,
+            slot=opening.slot,
+            start_lsn=opening.start_lsn,
+            staged_lsn=opening.start_lsn,
+            opened_by=lease.holder,
+            reason=opening.reason,
+            error=None if opening.error is None else Jsonb(opening.error.to_json()),
+            history=opening.history,
         )
         backfills.close_older(ledger, opening.number)
         if opening.tables is not None and opening.backfill_kind != tables.GAP:

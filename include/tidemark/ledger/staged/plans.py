@@ -58,20 +58,15 @@ def record_from_lake(ledger: Ledger, lease: Lease, plan: MergePlan, *, path: str
 
 
 def _insert(ledger: Ledger, plan: MergePlan, *, run_id: str, holder: str, path: str) -> None:
-    ledger.execute(
-        """
-        INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables)
-        VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
-        """,
-        (
-            plan.pipeline,
-            plan.plan,
-            plan.generation,
-            run_id,
-            holder,
-            path,
-            Jsonb({t.table: str(t.end_lsn) for t in plan.tables}),
-        ),
+    ledger.insert(
+        "plans",
+        or_nothing=True,
+        plan=plan.plan,
+        generation=plan.generation,
+        run_id=run_id,
+        holder=holder,
+        path=path,
+        tables=Jsonb({t.table: str(t.end_lsn) for t in plan.tables}),
     )
 
 
