@@ -26,7 +26,7 @@ import psycopg
 
 from tidemark.backfill import backfill_checks, read_sessions
 from tidemark.backfill.chunk_reading import shape
-from tidemark.backfill.planning import RANGES_PER_READER, matching_tables
+from tidemark.backfill.planning import RANGES_PER_READER, matching_tables, ranges_of, unknown_table
 from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,
@@ -49,7 +49,7 @@ from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.rows import key_ranges
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal.wal_messages import make_durable
-from tidemark.wording import TABLE_CUTOFF, closest, counted
+from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -182,13 +182,7 @@ class _VerifyPlanner:
             fitting = matching_tables(text, {table: captured.name for table, captured in at_source.items()})
             named.update(dict.fromkeys(fitting))
             if not fitting:
-                meant = closest(
-                    text,
-                    [str(captured.name) for captured in at_source.values()],
-                    taken=self._request.tables,
-                    cutoff=TABLE_CUTOFF,
-                )
-                problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
+                problems.append(unknown_table(text, at_source, self._request.tables))
         if problems:
             raise BackfillTablesUnknown(pipeline=self._config.pipeline, problems=", ".join(problems))
         return named
@@ -230,7 +224,10 @@ class _VerifyPlanner:
             # What a filter finds is said of parts as well.
             parts = self._cut(captured, to_read, rows)
             cut = None if row_filter is not None else parts
-            ranges = self._ranges(to_read, rows) if cut is None or len(cut.parts) == 1 else ()
+            ranges: tuple[Range, ...] = ()
+            if cut is None or len(cut.parts) == 1:  # it is read as a whole, in as many as keep the readers busy
+                most = min(self._most_ranges(), rows // self._config.bounds.chunk_rows)
+                ranges = ranges_of(self._source, to_read, most)
         return _SourceTable(captured, locked.snapshot, to_read, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
@@ -250,14 +247,6 @@ class _VerifyPlanner:
         versions = tables.versions(self._ledger, str(captured.table))
         schema = shape(self._source, captured, lambda _: versions[-1] if versions else None)
         return {column.name: column.target for column in schema.columns}
-
-    def _ranges(self, to_read: TableToRead, rows: int) -> tuple[Range, ...]:
-        """Of a table that is read as a whole: as many as keep the readers busy."""
-        if not to_read.is_walked:
-            return (Range(),)
-        pieces = min(self._most_ranges(), rows // self._config.bounds.chunk_rows)
-        boundaries = key_ranges.sampled_bounds(self._source, to_read, pieces)
-        return tuple(Range(lower, upper) for lower, upper in zip([None, *boundaries], [*boundaries, None], strict=True))
 
     def _most_ranges(self) -> int:
         return RANGES_PER_READER * (self._request.readers or self._config.bounds.readers)

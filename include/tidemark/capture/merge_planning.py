@@ -62,7 +62,7 @@ class IngestedTable:
     """What one result said of one table, and what it changed: `before` and `after` are its
     applied position in the ledger.
 
-    `parked` is True if this result's error parked the table, `backfilled` is the backfill that is applied with it.
+    `parked` is True if this result's error parked the table.
     """
 
     table: str
@@ -74,7 +74,20 @@ class IngestedTable:
     seconds: float
     error: ErrorRecord | None
     parked: bool
-    backfilled: str | None = None
+
+    @classmethod
+    def of(cls, result: TableResult, generation: int, risen: positions.Rise, *, parked: bool) -> IngestedTable:
+        return cls(
+            table=result.table,
+            generation=generation,
+            before=risen.before,
+            after=risen.after,
+            rows=result.rows,
+            holes=result.holes.columns if result.holes else {},
+            seconds=result.seconds,
+            error=result.error,
+            parked=parked,
+        )
 
     @property
     def advanced(self) -> bool:
@@ -384,15 +397,10 @@ def ingested_by_another(run: Run, plan: str) -> Ingested:
     return Ingested(
         (plan,),
         tuple(
-            IngestedTable(
-                table=table.table,
-                generation=result.generation,
-                before=table.current_lsn,
-                after=table.current_lsn,
-                rows=table.rows,
-                holes=table.holes.columns if table.holes else {},
-                seconds=table.seconds,
-                error=table.error,
+            IngestedTable.of(
+                table,
+                result.generation,
+                positions.Rise(table.current_lsn, table.current_lsn),
                 parked=table.table in parked,
             )
             for table in result.tables
@@ -485,15 +493,4 @@ def _ingest_table(
             log.info("Verify %s of %s %s, as of %s", verified.backfill, verified.table, proven, verified.complete_lsn)
     if ended is not None:
         log.info("Backfill %s of %s is applied, as of %s", ended.backfill, ended.table, ended.complete_lsn)
-    return IngestedTable(
-        table=result.table,
-        generation=generation,
-        before=risen.before,
-        after=risen.after,
-        rows=result.rows,
-        holes=result.holes.columns if result.holes else {},
-        seconds=result.seconds,
-        error=result.error,
-        parked=parked,
-        backfilled=None if ended is None else ended.backfill,
-    )
+    return IngestedTable.of(result, generation, risen, parked=parked)

@@ -128,10 +128,9 @@ def read_service(connection: psycopg.Connection[Any]) -> Service | None:
 def service_findings(service: Service, *, wal_level: str, longest_gap_s: float | None) -> Iterator[Finding]:
     """Which service it is; a switch that waits for a restart; the slots that Neon removes."""
     provider = service.provider
-    yield Finding("note", "provider", f"The source is {provider.name}", f"Its settings: docs/recipes/{provider.page}")
+    yield Finding.note("provider", f"The source is {provider.name}", f"Its settings: docs/recipes/{provider.page}")
     if service.settings.get(provider.switch) == "on" and wal_level != "logical":
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "provider",
             f"{provider.switch} is on, and wal_level is still {wal_level}",
             "Restart the server: the setting takes effect then",
@@ -140,8 +139,7 @@ def service_findings(service: Service, *, wal_level: str, longest_gap_s: float |
         gap = "the schedule does not say how often the DAG runs"
         if longest_gap_s is not None:
             gap = f"by the schedule up to {duration(longest_gap_s)} pass between two runs"
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "provider",
             f"Neon removes a slot that is idle for {duration(NEON_IDLE_SLOT_S)} while another is in use, and {gap}",
             "Run the DAG at least every few hours",
