@@ -144,19 +144,19 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
         _say_what_is_left(lease, names)
         # Read again: until the leases were ours, another task may have merged some of it, or parked it.
         leased = {names[name] for name in lease.names}
-        staged = generations.staged(book)
+        opened = generations.required(book)
         todo = evolve_decisions.allowed(
             book, config, _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
         )
         if not todo and not awaiting_their_name(book, scope):
             yield None
             return
-        plan = _plan(book, run, todo, lease.attempt, staged.generation)
-        plan = structs.replace(plan, level=complete_tables.level_of_plan(book, staged, todo))
+        plan = _plan(book, run, todo, lease.attempt, opened.number)
+        plan = structs.replace(plan, level=complete_tables.level_of_plan(book, opened, todo))
         complete_tables.record_names(book, plan)
         path = layout.plan_file(config.pipeline, plan.plan)
         store = Store(config.lake, config.lake_access)
-        lake_folder.require(config, store, generations.required(book))  # in another folder every table would park
+        lake_folder.require(config, store, opened)  # in another folder every table would park
         store.write_new(path, plan.to_json().encode())
         plans.record(book, lease, plan, run_id=run.run_id, path=path)
         size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"

@@ -184,7 +184,7 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
         },
     ).rowcount
     if extended != 1:
-        staged_lsn = staged(ledger)
+        staged_lsn = generations.required(ledger).staged_lsn
         raise DrainOvertaken(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
 
 
@@ -311,12 +311,7 @@ def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Ba
         return cursor.execute(query.encode(), values).fetchall()
 
 
-def staged(ledger: Ledger) -> Lsn:
-    """The end of the chain of the open generation. Raises `GenerationMissing` before the pipeline's first run."""
-    return generations.required(ledger).staged_lsn
-
-
-def unapplied(ledger: Ledger, generation: int | None = None, names: Iterable[str] | None = None) -> list[TouchedTable]:
+def unapplied(ledger: Ledger, names: Iterable[str] | None = None) -> list[TouchedTable]:
     """The registered and unapplied batches of these tables (default: all, whatever their state), ordered by
     generation, table and LSN.
 
@@ -325,9 +320,8 @@ def unapplied(ledger: Ledger, generation: int | None = None, names: Iterable[str
     tables = None if names is None else sorted(names)
     return _touched(
         ledger,
-        "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s) "
-        'AND (%s::text[] IS NULL OR b."table" = ANY(%s))',
-        (ledger.pipeline, generation, generation, tables, tables),
+        'tidemark.unapplied b WHERE b.pipeline = %s AND (%s::text[] IS NULL OR b."table" = ANY(%s))',
+        (ledger.pipeline, tables, tables),
     )
 
 
@@ -341,13 +335,10 @@ def unapplied_counts(ledger: Ledger, names: Iterable[str]) -> dict[str, int]:
     return dict(rows.fetchall())
 
 
-def attempt_of(ledger: Ledger, generation: int, end_lsn: Lsn) -> str | None:
-    """Which attempt staged the batch that ends there; None without such a batch."""
-    row = ledger.execute(
-        "SELECT attempt FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
-        (ledger.pipeline, generation, end_lsn),
-    ).fetchone()
-    return None if row is None else str(row[0])
+def ending_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> Batch | None:
+    """The generation's batch that ends there; None without such a batch."""
+    condition = "pipeline = %s AND generation = %s AND end_lsn = %s"
+    return next(iter(_batches(ledger, condition, (ledger.pipeline, generation, end_lsn))), None)
 
 
 def newest_xid(ledger: Ledger, system_identifier: str) -> int | None:
@@ -359,15 +350,6 @@ def newest_xid(ledger: Ledger, system_identifier: str) -> int | None:
          WHERE g.pipeline = %s AND g.system_identifier = %s
         """,
         (ledger.pipeline, system_identifier),
-    ).fetchone()
-    return None if row is None else row[0]
-
-
-def last_committed_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> datetime | None:
-    """When the newest change of the batch that ends there was committed; None without such a batch or change."""
-    row = ledger.execute(
-        "SELECT last_committed_at FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
-        (ledger.pipeline, generation, end_lsn),
     ).fetchone()
     return None if row is None else row[0]
 
