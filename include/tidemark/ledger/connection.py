@@ -7,7 +7,7 @@ several writes to make them atomic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,8 +35,24 @@ class Ledger:
     pipeline: str
 
     def execute(self, query: QueryNoTemplate, values: Params | None = None) -> psycopg.Cursor[Any]:
-        """The session's `execute`; statements on the ledger's tables stand in this package alone."""
+        """The session's `execute`; statements on the ledger's tables stand in this package alone. Values by name have
+        the pipeline's too."""
+        if isinstance(values, Mapping):
+            values = {"pipeline": self.pipeline, **values}
         return self.connection.execute(query, values)
+
+    def value(self, query: QueryNoTemplate, values: Params | None = None) -> Any | None:
+        """The first column of the first row; None without a row."""
+        row = self.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def holds(self, query: QueryNoTemplate, values: Params | None = None) -> bool:
+        """Whether there is a row, and its first column is neither NULL nor false."""
+        return bool(self.value(query, values))
+
+    def wrote_one(self, query: QueryNoTemplate, values: Params | None = None) -> bool:
+        """Whether the statement, a compare-and-set, found its row."""
+        return self.execute(query, values).rowcount == 1
 
     def insert(self, into: str, /, *, or_nothing: bool = False, **row: Any) -> bool:
         """Insert a row of the pipeline, by the names of its columns. With `or_nothing` a row that is there already

@@ -54,11 +54,11 @@ class Lease:
     """Held leases of one attempt; made by `hold` or `hold_free`. `attempt` (uuid text) also names what the attempt
     writes; `left` are the names that it did not get, each with who holds it."""
 
-    def __init__(self, pipeline: str, names: tuple[str, ...], holder: str, attempt: str) -> None:
+    def __init__(self, pipeline: str, names: Iterable[str], holder: str) -> None:
         self.pipeline = pipeline
-        self.names = names
+        self.names = tuple(sorted(set(names)))
         self.holder = holder
-        self.attempt = attempt
+        self.attempt = str(uuid4())
         self.left: Mapping[str, LeaseTaken] = {}
         self._lost = threading.Event()
 
@@ -99,8 +99,8 @@ def hold(
     `name` may be several names, which are taken all or none. `holder` names a task instance: another try of it takes
     its lease over at once. Raises `LeaseTaken` if another holder's lease has not expired within `wait_s`.
     """
-    names = {name} if isinstance(name, str) else set(name)
-    with _held(conninfo, pipeline, names, holder, lease_s, wait_s, _try_to_take) as lease:
+    lease = Lease(pipeline, [name] if isinstance(name, str) else name, holder)
+    with _held(conninfo, lease, lease_s, wait_s, _try_to_take):
         yield lease
 
 
@@ -112,23 +112,21 @@ def hold_free(
 
     Raises `LeaseTaken` if none of them is free within `wait_s`: it waits for the first alone.
     """
-    with _held(conninfo, pipeline, set(names), holder, LEASE_S, wait_s, _try_to_take_free) as lease:
+    lease = Lease(pipeline, names, holder)
+    with _held(conninfo, lease, LEASE_S, wait_s, _try_to_take_free):
         yield lease
 
 
 @contextmanager
 def _held(
     conninfo: str,
-    pipeline: str,
-    names: set[str],
-    holder: str,
+    lease: Lease,
     lease_s: float,
     wait_s: float,
     try_to_take: Callable[[Ledger, Lease, float], LeaseTaken | None],
-) -> Iterator[Lease]:
+) -> Iterator[None]:
     """Take the lease, renew it while the block runs, give it back at its end."""
-    lease = Lease(pipeline, tuple(sorted(names)), holder, str(uuid4()))
-    with open_ledger(conninfo, pipeline) as ledger:
+    with open_ledger(conninfo, lease.pipeline) as ledger:
         _end_what_a_faster_clock_left(ledger, lease_s)
         _wait_for(ledger, lease, wait_s, partial(try_to_take, ledger, lease, lease_s))
     stop = threading.Event()
@@ -137,7 +135,7 @@ def _held(
     )
     renewer.start()
     try:
-        yield lease
+        yield
     finally:
         stop.set()
         renewer.join()
@@ -173,11 +171,10 @@ def holders(ledger: Ledger) -> dict[str, str]:
 def ended(ledger: Ledger, attempt: str) -> bool:
     """Whether no unexpired lease belongs to this attempt: a condition for what it left
     unregistered to be garbage (R4)."""
-    row = ledger.execute(
+    return not ledger.holds(
         "SELECT 1 FROM tidemark.leases WHERE pipeline = %s AND attempt::text = %s AND expires_at >= clock_timestamp()",
         (ledger.pipeline, attempt),
-    ).fetchone()
-    return row is None
+    )
 
 
 def awaited(ledger: Ledger, holder: str) -> dict[str, str]:
@@ -283,7 +280,7 @@ def _end_what_a_faster_clock_left(ledger: Ledger, lease_s: float) -> None:
                  ORDER BY name FOR UPDATE) far
          WHERE l.pipeline = %(pipeline)s AND l.name = far.name
         """,
-        {"pipeline": ledger.pipeline, "lease": timedelta(seconds=lease_s), "far": timedelta(seconds=FAR_S)},
+        {"lease": timedelta(seconds=lease_s), "far": timedelta(seconds=FAR_S)},
     )
 
 

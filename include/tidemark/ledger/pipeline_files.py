@@ -46,7 +46,7 @@ def refuse_superseded(ledger: Ledger, digest: str, settle_s: float) -> None:
          WHERE pipeline = %(pipeline)s AND digest = %(digest)s
            AND superseded_at BETWEEN clock_timestamp() - make_interval(secs => %(settle_s)s) AND clock_timestamp()
         """,
-        {"pipeline": ledger.pipeline, "digest": digest, "settle_s": settle_s},
+        {"digest": digest, "settle_s": settle_s},
     ).fetchone()
     if row is not None:
         superseded_at, until = (f"{moment:%Y-%m-%d %H:%M:%S %Z}" for moment in row)

@@ -339,7 +339,8 @@ class _PreflightRun:
             if self.staging_is_lost:
                 self.restore_staging(survey, lease)
             if self.adopt_slot:
-                ownership.adopt(survey, lease)
+                for one in ownership.adopt(self.config, source, ledger, lease):
+                    survey.note(one.kind, f'{one.kind.capitalize()} "{one.name}" is this pipeline\'s from now on')
             look_first(GuardBook(self.config, ledger, read_server(source)), source, selected)
             if self.config.manage_publication:
                 bring_about_publication(survey, lease, selected)

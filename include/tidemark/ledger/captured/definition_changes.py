@@ -111,7 +111,7 @@ def _json(schema: TableSchema | None) -> Jsonb | None:
 
 def accept(ledger: Ledger, table: str, who: str | None) -> bool:
     """Follow what the table was stopped for last. False if it was not."""
-    row = ledger.execute(
+    return ledger.holds(
         """
         INSERT INTO tidemark.definition_changes
                (pipeline, "table", generation, lsn, decided, reason, before, after, decided_by)
@@ -121,8 +121,7 @@ def accept(ledger: Ledger, table: str, who: str | None) -> bool:
         RETURNING number
         """,
         (who, ledger.pipeline, table),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def accepted(ledger: Ledger, table: str) -> int:

@@ -152,7 +152,7 @@ def remove_unused(ledger: Ledger, names: Iterable[str]) -> None:
             RETURNING t."table")
         DELETE FROM tidemark.positions p USING unused u WHERE p.pipeline = %(pipeline)s AND p."table" = u."table"
         """,
-        {"pipeline": ledger.pipeline, "tables": sorted(set(names))},
+        {"tables": sorted(set(names))},
     )
 
 
@@ -383,7 +383,6 @@ def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, colu
              WHERE pipeline = %(pipeline)s AND "table" = %(table)s
             """,
             {
-                "pipeline": ledger.pipeline,
                 "table": table,
                 "kind": kind,
                 "reason": reason,

@@ -67,7 +67,6 @@ def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, faile
          WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s
         """,
         {
-            "pipeline": ledger.pipeline,
             "run_id": run_id,
             "stage": stage,
             "s": seconds,
@@ -102,8 +101,7 @@ def note_level(ledger: Ledger, run_id: str, at: datetime) -> None:
 
 def level_at(ledger: Ledger) -> datetime | None:
     """The newest moment as of which a run saw that nothing was left to stage; the heartbeat is another."""
-    row = ledger.execute("SELECT max(level_at) FROM tidemark.runs WHERE pipeline = %s", (ledger.pipeline,)).fetchone()
-    return None if row is None else row[0]
+    return ledger.value("SELECT max(level_at) FROM tidemark.runs WHERE pipeline = %s", (ledger.pipeline,))
 
 
 def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
@@ -126,7 +124,7 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
              WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s
             RETURNING changes
             """,
-            {"pipeline": ledger.pipeline, "run_id": run_id, **values},
+            {"run_id": run_id, **values},
         ).fetchone()
         ledger.execute(
             "DELETE FROM tidemark.runs "

@@ -115,7 +115,7 @@ def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
            AND CASE WHEN %(run)s::text IS NULL THEN b.state = 'open' ELSE b.run_id = %(run)s END
          ORDER BY b."table", b.opened_at
         """,
-        {"pipeline": ledger.pipeline, "run": run_id, "window": RATE_WINDOW_S, "pause": PAUSE_S},
+        {"run": run_id, "window": RATE_WINDOW_S, "pause": PAUSE_S},
     ).fetchall()
     return [Progress(*row) for row in rows]
 

@@ -194,7 +194,7 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
              WHERE pipeline = %(pipeline)s AND number = %(number)s
                AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
             """,
-            {"pipeline": ledger.pipeline, "number": backfill.generation},
+            {"number": backfill.generation},
         ).fetchone()
         if row is None or row[0] != backfill.timeline:
             return False
@@ -240,7 +240,6 @@ def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
               FROM tidemark.ranges WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s
             """,
             {
-                "pipeline": ledger.pipeline,
                 "backfill": backfill,
                 "lower": None if key_range.lower is None else list(key_range.lower),
                 "upper": None if key_range.upper is None else list(key_range.upper),
@@ -251,25 +250,19 @@ def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
 
 def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
     """Let another DAG run read on. False if the backfill is not open any more."""
-    return (
-        ledger.execute(
-            "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
-            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-            (run_id, ledger.pipeline, backfill),
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
+        "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+        (run_id, ledger.pipeline, backfill),
     )
 
 
 def touch(ledger: Ledger, backfill: str) -> bool:
     """Note that somebody works on the backfill now. False if it is not open any more."""
-    return (
-        ledger.execute(
-            "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
-            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-            (ledger.pipeline, backfill),
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
+        "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+        (ledger.pipeline, backfill),
     )
 
 
@@ -392,7 +385,6 @@ def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen_at: WalPoint) -> l
             "snapshot": snapshot,
             "lsn": seen_at.lsn,
             "left": left_lsn,
-            "pipeline": ledger.pipeline,
         },
     ).fetchall()
     return sorted(table for table, is_lost in rows if is_lost)
@@ -468,29 +460,27 @@ def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
     columns = [c for c in versions[-1].columns if c.attnum in (backfill.columns or ())] if versions else []
     if all(column.target in _ALWAYS_SENT for column in columns):
         return False
-    row = ledger.execute(
+    return ledger.holds(
         """
         SELECT 1 FROM tidemark.batch_tables
          WHERE pipeline = %s AND generation = %s AND "table" = %s AND moved > 0 AND unchanged > 0
            AND end_lsn <= %s AND (%s::pg_lsn IS NULL OR end_lsn > %s) LIMIT 1
         """,
         (ledger.pipeline, backfill.generation, backfill.table, last, backfill.snapshot_lsn, backfill.snapshot_lsn),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def _all_results_recorded(ledger: Ledger, backfill: Backfill) -> bool:
     """Whether it is known what became of every chunk: that of a driver which died behind its commit nobody can tell."""
-    row = ledger.execute(
+    return not ledger.holds(
         "SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL AND result IS NULL",
         (ledger.pipeline, backfill.backfill),
-    ).fetchone()
-    return row is None
+    )
 
 
 def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:
     """End of the batch that claimed the backfill's last chunk; None while something is unread or unclaimed."""
-    row = ledger.execute(
+    return ledger.value(
         """
         SELECT max(c.claimed_lsn) FROM tidemark.chunks c
          WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s AND c.rejected IS NULL
@@ -498,6 +488,5 @@ def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:
                             WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s AND NOT r.done)
         HAVING bool_and(c.claimed_lsn IS NOT NULL)
         """,
-        {"pipeline": ledger.pipeline, "backfill": backfill},
-    ).fetchone()
-    return None if row is None else row[0]
+        {"backfill": backfill},
+    )

@@ -97,7 +97,7 @@ def free_ranges(ledger: Ledger, run_id: str, holder: str = "") -> list[Range]:
                               AND l.expires_at >= clock_timestamp() AND l.holder <> %(holder)s)
          ORDER BY b.opened_at, b.backfill, r.range
         """,
-        {"pipeline": ledger.pipeline, "run": run_id, "holder": holder},
+        {"run": run_id, "holder": holder},
     )
 
 
@@ -106,7 +106,7 @@ def ranges_of(ledger: Ledger, backfill: str) -> list[Range]:
     return _ranges(
         ledger,
         " WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s ORDER BY r.range",
-        {"pipeline": ledger.pipeline, "backfill": backfill},
+        {"backfill": backfill},
     )
 
 
@@ -145,12 +145,11 @@ def being_read(ledger: Ledger, backfill: str) -> tuple[str, datetime] | None:
 
 def has_read_rows(ledger: Ledger, table: str) -> bool:
     """Whether a batch took rows that any backfill read of the table: then its history has `read` rows, or will."""
-    row = ledger.execute(
+    return ledger.holds(
         """SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND "table" = %s AND rows > 0 AND claimed_lsn IS NOT NULL
-           LIMIT 1""",
+       LIMIT 1""",
         (ledger.pipeline, table),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key | None, done: bool) -> bool:
@@ -192,47 +191,39 @@ def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key
 
 
 def _is_open(ledger: Ledger, chunk: ReadChunk) -> bool:
-    return (
-        ledger.execute(
-            """
-            UPDATE tidemark.backfills SET active_at = clock_timestamp()
-             WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND "table" = %(table)s AND state = 'open'
-               AND timeline = %(timeline)s AND generation = %(generation)s
-               AND generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
-            """,
-            {
-                "pipeline": chunk.pipeline,
-                "backfill": chunk.backfill,
-                "table": chunk.table,
-                "generation": chunk.generation,
-                "timeline": chunk.timeline,
-            },
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        """
+        UPDATE tidemark.backfills SET active_at = clock_timestamp()
+         WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND "table" = %(table)s AND state = 'open'
+           AND timeline = %(timeline)s AND generation = %(generation)s
+           AND generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
+        """,
+        {
+            "backfill": chunk.backfill,
+            "table": chunk.table,
+            "generation": chunk.generation,
+            "timeline": chunk.timeline,
+        },
     )
 
 
 def _move_cursor(ledger: Ledger, chunk: ReadChunk, cursor_before: Key | None, done: bool) -> bool:
     """The compare-and-set."""
-    return (
-        ledger.execute(
-            """
-            UPDATE tidemark.ranges
-               SET cursor = coalesce(%(upper)s::text[], cursor), next_chunk = next_chunk + 1, done = %(done)s
-             WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND range = %(range)s AND NOT done
-               AND cursor IS NOT DISTINCT FROM %(before)s::text[] AND range || '-' || next_chunk = %(chunk)s
-            """,
-            {
-                "upper": _list(chunk.upper),
-                "done": done,
-                "pipeline": chunk.pipeline,
-                "backfill": chunk.backfill,
-                "range": chunk.range,
-                "before": _list(cursor_before),
-                "chunk": chunk.chunk,
-            },
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        """
+        UPDATE tidemark.ranges
+           SET cursor = coalesce(%(upper)s::text[], cursor), next_chunk = next_chunk + 1, done = %(done)s
+         WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND range = %(range)s AND NOT done
+           AND cursor IS NOT DISTINCT FROM %(before)s::text[] AND range || '-' || next_chunk = %(chunk)s
+        """,
+        {
+            "upper": _list(chunk.upper),
+            "done": done,
+            "backfill": chunk.backfill,
+            "range": chunk.range,
+            "before": _list(cursor_before),
+            "chunk": chunk.chunk,
+        },
     )
 
 
@@ -290,7 +281,6 @@ def evidence_among(ledger: Ledger, high: Sequence[tuple[Watermark, Lsn]]) -> lis
          ORDER BY high.number
         """,
         {
-            "pipeline": ledger.pipeline,
             "backfills": [mark.backfill for mark, _ in high],
             "chunks": [mark.chunk for mark, _ in high],
             "attempts": [mark.attempt for mark, _ in high],
@@ -306,7 +296,7 @@ def of_backfill(ledger: Ledger, backfill: str) -> list[ReadChunk]:
     return _chunks(
         ledger,
         " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s",
-        {"pipeline": ledger.pipeline, "backfill": backfill},
+        {"backfill": backfill},
     )
 
 
@@ -426,10 +416,10 @@ def keep_results(ledger: Ledger, results: Iterable[ChunkResult]) -> None:
 
 def all_read(ledger: Ledger, backfill: str) -> bool:
     """Whether every range of the backfill is done."""
-    row = ledger.execute(
-        "SELECT bool_and(done) FROM tidemark.ranges WHERE pipeline = %s AND backfill = %s", (ledger.pipeline, backfill)
-    ).fetchone()
-    return row is not None and bool(row[0])
+    return ledger.holds(
+        "SELECT bool_and(done) FROM tidemark.ranges WHERE pipeline = %s AND backfill = %s",
+        (ledger.pipeline, backfill),
+    )
 
 
 def require_sweeps(ledger: Ledger, sweeps: Sequence[Sweep]) -> None:

@@ -24,7 +24,7 @@ RESTORED: Final = "the ledger was restored from before staging was cleaned up, a
 def is_applied(ledger: Ledger, file: RetiredFile) -> bool:
     """Whether the ledger has what retired.json says, as far as it goes itself. A copy from between two clean-ups may
     know where they end, and not that a table let go of what it kept below."""
-    row = ledger.execute(
+    return ledger.holds(
         """
         SELECT retired_lsn >= least(%(up_to)s::pg_lsn, staged_lsn)
                AND coalesce(retired_xid, -1) >= coalesce(%(max_xid)s::bigint, -1)
@@ -38,11 +38,9 @@ def is_applied(ledger: Ledger, file: RetiredFile) -> bool:
             "up_to": file.up_to,
             "max_xid": file.max_xid,
             "kept": list(file.kept),
-            "pipeline": ledger.pipeline,
             "generation": file.generation,
         },
-    ).fetchone()
-    return row is not None and bool(row[0])
+    )
 
 
 def apply(
@@ -109,7 +107,6 @@ def _removed_batches(
 
 def _apply_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, gone: Sequence[tuple[str, Lsn]]) -> None:
     values: dict[str, Any] = {
-        "pipeline": ledger.pipeline,
         "generation": file.generation,
         "up_to": up_to,
         "kept": list(file.kept),

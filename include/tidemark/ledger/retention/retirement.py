@@ -82,11 +82,10 @@ def numbers(ledger: Ledger) -> list[int]:
 
 def retired_lsn(ledger: Ledger, generation: int) -> Lsn | None:
     """Below which the generation is retired, but for what single tables keep."""
-    row = ledger.execute(
+    return ledger.value(
         "SELECT retired_lsn FROM tidemark.generations WHERE pipeline = %s AND number = %s",
         (ledger.pipeline, generation),
-    ).fetchone()
-    return None if row is None else row[0]
+    )
 
 
 def mark(
@@ -163,7 +162,7 @@ def retire_whole_batches(ledger: Ledger, generation: int, up_to: Lsn) -> None:
 
 def _end_of_some(ledger: Ledger, generation: int) -> Lsn | None:
     """Where a batch ends up to which about MOST_ROWS are above what is retired; None if there are no more."""
-    row = ledger.execute(
+    return ledger.value(
         """
         SELECT b.end_lsn FROM tidemark.batch_tables b
          WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s
@@ -171,9 +170,8 @@ def _end_of_some(ledger: Ledger, generation: int) -> Lsn | None:
                              WHERE g.pipeline = %(pipeline)s AND g.number = %(generation)s)
          ORDER BY b.end_lsn OFFSET %(most)s LIMIT 1
         """,
-        {"pipeline": ledger.pipeline, "generation": generation, "most": MOST_ROWS},
-    ).fetchone()
-    return None if row is None else row[0]
+        {"generation": generation, "most": MOST_ROWS},
+    )
 
 
 def _prefix(
@@ -200,7 +198,6 @@ def _prefix(
             "cutoff": cutoff,
             "confirmed": confirmed,
             "xmin": xmin,
-            "pipeline": ledger.pipeline,
             "generation": generation,
         },
     ).fetchone()
@@ -280,7 +277,6 @@ def _retire(
         SELECT count(*), coalesce(sum(bytes), 0)::bigint, max(max_xid) FROM done
         """,
         {
-            "pipeline": ledger.pipeline,
             "generation": generation,
             "up_to": up_to,
             "table": table,
@@ -347,7 +343,7 @@ def to_remove(ledger: Ledger, generation: int, most: int) -> list[RetiredBatch]:
          WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s
          ORDER BY b.end_lsn
         """,
-        {"pipeline": ledger.pipeline, "generation": generation, "most": most},
+        {"generation": generation, "most": most},
     )
     return [RetiredBatch(end, manifest, whole, tuple(paths)) for end, manifest, whole, paths in rows]
 
@@ -380,7 +376,7 @@ def removed(ledger: Ledger, generation: int, removed_batches: Iterable[RetiredBa
                               AND n.end_lsn > b.end_lsn AND n.retired_at IS NOT NULL
                               AND (n.files <> '[]' OR b.files = '[]'))
             """,
-            {"pipeline": ledger.pipeline, "generation": generation},
+            {"generation": generation},
         )
         ledger.execute(
             """
@@ -421,7 +417,7 @@ def ended_backfills(ledger: Ledger, cutoff: datetime) -> list[str]:
                 WHERE t.pipeline = %(pipeline)s AND t.retired_at IS NULL AND t.claims <> '[]')
          ORDER BY b.ended_at, b.backfill
         """,
-        {"pipeline": ledger.pipeline, "cutoff": cutoff},
+        {"cutoff": cutoff},
     )
     return [backfill for (backfill,) in rows]
 

@@ -152,12 +152,11 @@ def _claim(ledger: Ledger, manifest: BatchManifest, rejected: Mapping[ChunkId, s
 
 
 def _is_registered(ledger: Ledger, manifest: BatchManifest) -> bool:
-    row = ledger.execute(
+    return ledger.holds(
         "SELECT 1 FROM tidemark.batches "
         "WHERE pipeline = %s AND generation = %s AND start_lsn = %s AND end_lsn = %s AND attempt = %s",
         (manifest.pipeline, manifest.generation, manifest.start_lsn, manifest.end_lsn, manifest.attempt),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
@@ -174,7 +173,6 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
            AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
         """,
         {
-            "pipeline": manifest.pipeline,
             "generation": manifest.generation,
             "start": manifest.start_lsn,
             "end": manifest.end_lsn,
@@ -343,15 +341,14 @@ def ending_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> Batch | None:
 
 def newest_xid(ledger: Ledger, system_identifier: str) -> int | None:
     """The highest id of a transaction that is staged of the server, retired batches included; None without any."""
-    row = ledger.execute(
+    return ledger.value(
         """
         SELECT max(greatest(b.max_xid, g.retired_xid)) FROM tidemark.generations g
           LEFT JOIN tidemark.batch_tables b ON b.pipeline = g.pipeline AND b.generation = g.number
          WHERE g.pipeline = %s AND g.system_identifier = %s
         """,
         (ledger.pipeline, system_identifier),
-    ).fetchone()
-    return None if row is None else row[0]
+    )
 
 
 def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: NeededEvidence) -> list[TouchedTable]:
@@ -378,7 +375,6 @@ def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: N
                   AND EXISTS (SELECT 1 FROM jsonb_array_elements(x.claims) c WHERE c ->> 'backfill' = ANY(%(swept)s))))
         """,
         {
-            "pipeline": ledger.pipeline,
             "generation": generation,
             "table": table,
             "before": before,
@@ -489,7 +485,6 @@ def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) ->
           FROM unnest(%(tables)s::text[], %(starts)s::text[]::pg_lsn[]) AS f ("table", start_lsn)
         """,
         {
-            "pipeline": ledger.pipeline,
             "generation": generation,
             "tables": list(starts),
             "starts": [str(start) for start in starts.values()],

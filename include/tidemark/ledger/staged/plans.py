@@ -120,15 +120,12 @@ def not_ingested(ledger: Ledger) -> list[RecordedPlan]:
 def ingest(ledger: Ledger, result: PlanResult) -> bool:
     """Keep the result with its plan; True exactly once per plan. Call it first in the
     transaction that raises the positions."""
-    return (
-        ledger.execute(
-            """
-            UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
-             WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL
-            """,
-            (Jsonb(json.loads(result.to_json())), ledger.pipeline, result.plan),
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        """
+        UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
+         WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL
+        """,
+        (Jsonb(json.loads(result.to_json())), ledger.pipeline, result.plan),
     )
 
 
