@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -129,7 +129,6 @@ def plan(
     *,
     request: BackfillRequest,
     reader_wait_s: float = READER_WAIT_S,
-    token: Callable[[], str] = lambda: secrets.token_hex(4),
 ) -> list[Backfill]:
     """The run's open backfills, by table; empty if nothing is wanted.
 
@@ -144,7 +143,7 @@ def plan(
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        return _BackfillPlanner(run, source_conn, book, request, reader_wait_s).plan(token)
+        return _BackfillPlanner(run, source_conn, book, request, reader_wait_s).plan()
 
 
 class _BackfillPlanner:
@@ -164,7 +163,7 @@ class _BackfillPlanner:
         self._wait_ends = run.clock() + reader_wait_s
         self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges are of another order
 
-    def plan(self, token: Callable[[], str]) -> list[Backfill]:
+    def plan(self) -> list[Backfill]:
         config, request = self._config, self._request
         opened = backfill_checks.settled(config, self._source, self._ledger, request.tables).number
         for closed in backfills.close_idle(self._ledger, config.bounds.backfill_idle_s):
@@ -184,7 +183,7 @@ class _BackfillPlanner:
             table_request = ready.table_request
             backfill = Backfill(
                 pipeline=config.pipeline,
-                backfill=f"{self._run.now():%Y%m%dT%H%M%S}-{token()}",
+                backfill=f"{self._run.now():%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
                 table=table_request.table,
                 generation=opened,
                 mode=table_request.mode,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -92,7 +92,6 @@ def plan_verify(
     run: Run,
     *,
     request: VerifyRequest,
-    token: Callable[[], str] = lambda: secrets.token_hex(4),
 ) -> list[Backfill]:
     """The run's open verifies, by table; empty if nothing is due.
 
@@ -107,7 +106,7 @@ def plan_verify(
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        return _VerifyPlanner(run, conn, book, request, token).plan()
+        return _VerifyPlanner(run, conn, book, request).plan()
 
 
 def neighbours_joined(parts: Iterable[Part], most: int) -> tuple[Range, ...]:
@@ -132,7 +131,6 @@ class _VerifyPlanner:
         source: psycopg.Connection[Any],
         ledger: Ledger,
         request: VerifyRequest,
-        token: Callable[[], str],
     ) -> None:
         self._config = run.config
         self._run_id = run.run_id
@@ -140,7 +138,6 @@ class _VerifyPlanner:
         self._source = source
         self._ledger = ledger
         self._request = request
-        self._token = token
 
     def plan(self) -> list[Backfill]:
         opened = backfill_checks.settled(self._config, self._source, self._ledger, self._request.tables)
@@ -300,7 +297,7 @@ class _VerifyPlanner:
         rows = look.estimated_rows if parts is None else sum(part.estimated_rows for part in parts)
         verify = Backfill(
             pipeline=self._config.pipeline,
-            backfill=f"{self._now:%Y%m%dT%H%M%S}-{self._token()}",
+            backfill=f"{self._now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
             table=look.table,
             generation=opened.number,
             mode="chunks",

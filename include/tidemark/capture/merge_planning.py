@@ -315,10 +315,7 @@ def _evidence(ledger: Ledger, touches: Sequence[TouchedTable]) -> list[TouchedTa
         return []
     unseen = NeededEvidence(swept={sweep.backfill for sweep in sweeps})
     for claim in claims:
-        if claim.consistent_point is None:
-            unseen.add_snapshot(claim.snapshot)
-        else:
-            unseen.add_point(claim.consistent_point)
+        unseen.add_chunk(claim.snapshot, claim.consistent_point)
     for sweep in sweeps:
         unseen.add_snapshot(sweep.snapshot)
     first = touches[0]

@@ -239,7 +239,7 @@ _UNCLAIMED: Final = """
 
 def unclaimed(ledger: Ledger) -> list[ReadChunk]:
     """The chunks that no batch has claimed, of the backfills that are open in the open generation."""
-    return _chunks(ledger, _UNCLAIMED, {"pipeline": ledger.pipeline})
+    return _chunks(ledger, _UNCLAIMED)
 
 
 def unclaimed_ids(ledger: Ledger) -> dict[ChunkId, str]:
@@ -293,14 +293,10 @@ def evidence_among(ledger: Ledger, high: Sequence[tuple[Watermark, Lsn]]) -> lis
 
 def of_backfill(ledger: Ledger, backfill: str) -> list[ReadChunk]:
     """Every chunk that was read of a backfill, rejected ones included."""
-    return _chunks(
-        ledger,
-        " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s",
-        {"backfill": backfill},
-    )
+    return _chunks(ledger, " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s", backfill=backfill)
 
 
-def _chunks(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[ReadChunk]:
+def _chunks(ledger: Ledger, clauses: str, **values: str) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
                c.snapshot, c.timeline, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted,
@@ -308,7 +304,7 @@ def _chunks(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[ReadCh
           FROM tidemark.chunks c {clauses} ORDER BY c.read_at, c.backfill, c.chunk
         """
     with ledger.connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(query.encode(), values).fetchall()
+        rows = cursor.execute(query.encode(), {"pipeline": ledger.pipeline, **values}).fetchall()
     return [
         ReadChunk(
             **{

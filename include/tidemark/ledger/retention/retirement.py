@@ -246,10 +246,8 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, NeededEvidence]:
     for table, claims, sweeps in unapplied:
         pin = pins.setdefault(table, NeededEvidence())
         for claim in claims:
-            if claim["consistent_point"] is None:
-                pin.add_snapshot(claim["snapshot"])
-            else:
-                pin.add_point(Lsn.parse(claim["consistent_point"]))
+            point = claim["consistent_point"]
+            pin.add_chunk(claim["snapshot"], None if point is None else Lsn.parse(point))
         for sweep in sweeps:
             pin.add_snapshot(sweep["snapshot"])
             pin.swept.add(sweep["backfill"])

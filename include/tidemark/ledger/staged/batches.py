@@ -426,6 +426,10 @@ def truncating(ledger: Ledger, generation: int, table: str) -> list[StagedFile]:
     return [StagedFile.from_json(file) for (files,) in rows for file in files]
 
 
+# Batches that are looked at for how many changes a table has.
+_LATEST = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class RecentChanges:
     """How many changes of a table were staged over the last seconds."""
@@ -434,7 +438,7 @@ class RecentChanges:
     over_s: float
 
 
-def recent_changes(ledger: Ledger, generation: int, table: str, latest: int = 2000) -> RecentChanges:
+def recent_changes(ledger: Ledger, generation: int, table: str) -> RecentChanges:
     """Of the last day, or of the latest batches that touch the table where these reach less far back."""
     row = ledger.execute(
         """
@@ -447,7 +451,7 @@ def recent_changes(ledger: Ledger, generation: int, table: str, latest: int = 20
                  WHERE x.pipeline = %s AND x.generation = %s AND x."table" = %s
                  ORDER BY x.end_lsn DESC LIMIT %s) t
         """,
-        (latest, ledger.pipeline, generation, table, latest),
+        (_LATEST, ledger.pipeline, generation, table, _LATEST),
     ).fetchone()
     assert row is not None
     changes, over_s = row

@@ -8,7 +8,6 @@ tasks exactly one counts a result.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,14 +31,6 @@ class RecordedPlan:
     path: str
     tables: dict[str, Lsn]
     created_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """How long one merge of a table took, and how many changes went into its history."""
-
-    changes: int
-    seconds: float
 
 
 def record(ledger: Ledger, lease: Lease, plan: MergePlan, *, run_id: str, path: str) -> None:
@@ -135,25 +126,6 @@ def result_of(ledger: Ledger, plan: str) -> PlanResult | None:
         "SELECT result FROM tidemark.plans WHERE pipeline = %s AND plan = %s", (ledger.pipeline, plan)
     ).fetchone()
     return None if row is None or row[0] is None else PlanResult.from_json(json.dumps(row[0]))
-
-
-def measured(ledger: Ledger, names: Collection[str], latest: int) -> dict[str, list[Measured]]:
-    """By table, of these, what its merges took in the latest plans that were ingested, newest first."""
-    rows = ledger.execute(
-        """
-        SELECT t.value ->> 'table', (t.value -> 'rows' ->> 'history')::bigint, (t.value ->> 'seconds')::float8
-          FROM (SELECT created_at, plan, result FROM tidemark.plans WHERE pipeline = %s AND ingested_at IS NOT NULL
-                 ORDER BY created_at DESC, plan DESC LIMIT %s) p
-         CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
-         WHERE t.value ->> 'table' = ANY(%s) AND t.value ->> 'error' IS NULL
-         ORDER BY p.created_at DESC, p.plan DESC
-        """,
-        (ledger.pipeline, latest, sorted(names)),
-    )
-    by_table: dict[str, list[Measured]] = {}
-    for table, changes, seconds in rows:
-        by_table.setdefault(table, []).append(Measured(changes or 0, seconds))
-    return by_table
 
 
 @dataclass(frozen=True, slots=True)

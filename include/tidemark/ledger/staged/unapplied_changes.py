@@ -50,6 +50,6 @@ def all_of(ledger: Ledger, names: Collection[str] | None = None) -> dict[str, Ba
                      GROUP BY "table", generation) u
              GROUP BY u."table" ORDER BY u."table"
             """,
-            {"names": wanted},
+            {"pipeline": ledger.pipeline, "names": wanted},
         )
         return {backlog.table: backlog for backlog in rows}
