@@ -41,6 +41,12 @@ class Ledger:
             values = {"pipeline": self.pipeline, **values}
         return self.connection.execute(query, values)
 
+    def row(self, query: QueryNoTemplate, values: Params | None = None) -> Any:
+        """The only row of a query that has one."""
+        row = self.execute(query, values).fetchone()
+        assert row is not None
+        return row
+
     def value(self, query: QueryNoTemplate, values: Params | None = None) -> Any | None:
         """The first column of the first row; None without a row."""
         row = self.execute(query, values).fetchone()

@@ -57,12 +57,11 @@ def change(
             timeline=timeline,
             guards=Jsonb({}),
         )
-        row = ledger.execute(
+        row = ledger.row(
             "SELECT guards FROM tidemark.guards "
             "WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s FOR UPDATE",
             (ledger.pipeline, system_identifier, relation_oid),
-        ).fetchone()
-        assert row is not None
+        )
         before = _guards(row[0])
         changed = how(before)
         if changed != before:

@@ -141,10 +141,9 @@ def read(ledger: Ledger) -> PipelineStatus | None:
         generation = generations.current(ledger)
         if generation is None:
             return None
-        row = ledger.execute(
+        row = ledger.row(
             "SELECT sum(batches)::bigint FROM tidemark.generations WHERE pipeline = %s", (ledger.pipeline,)
-        ).fetchone()
-        assert row is not None
+        )
         return PipelineStatus(
             pipeline=ledger.pipeline,
             generation=generation,

@@ -39,7 +39,7 @@ def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -
 def rates(ledger: Ledger, now: datetime) -> dict[str, Any]:
     """Changes per minute, and bytes of WAL per second that the slot kept in addition, of the last hour's runs; over how
     long. None if there are not two runs to tell."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT sum(changes) - (array_agg(changes ORDER BY ended_at))[1], min(ended_at), max(ended_at),
                (array_agg(retained_bytes ORDER BY ended_at DESC))[1] - (array_agg(retained_bytes ORDER BY ended_at))[1]
@@ -47,8 +47,7 @@ def rates(ledger: Ledger, now: datetime) -> dict[str, Any]:
          WHERE pipeline = %s AND began_at > %s AND verdict IS NOT NULL
         """,
         (ledger.pipeline, now - PRESENT),
-    ).fetchone()
-    assert row is not None
+    )
     changes, first, last, kept = row
     over_s = 0.0 if first is None else (last - first).total_seconds()
     if not over_s:

@@ -254,14 +254,13 @@ def unclaimed_ids(ledger: Ledger) -> dict[ChunkId, str]:
 
 def left_of(ledger: Ledger, backfill: str) -> tuple[int, set[ChunkId]]:
     """How many chunks of the backfill were read and not rejected, and which of them no batch has claimed."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT count(*), coalesce(array_agg(array[chunk, attempt::text]) FILTER (WHERE claimed_lsn IS NULL), '{}')
           FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL
         """,
         (ledger.pipeline, backfill),
-    ).fetchone()
-    assert row is not None
+    )
     count, left = row
     return count, {(backfill, chunk, attempt) for chunk, attempt in left}
 

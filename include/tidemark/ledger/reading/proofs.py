@@ -116,14 +116,13 @@ def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPar
     before, if all of those have one, and what was found to differ."""
     with ledger.transaction():
         tables.lock(ledger, [table])
-        before = ledger.execute(
+        before = ledger.row(
             """
             WITH gone AS (DELETE FROM tidemark.parts WHERE pipeline = %s AND "table" = %s RETURNING *)
             SELECT bool_and(proven_at IS NOT NULL), min(proven_at), min(proven_lsn), max(differing) FROM gone
             """,
             (ledger.pipeline, table),
-        ).fetchone()
-        assert before is not None
+        )
         all_proven, proven_at, proven_lsn, differing = before
         for number, part in enumerate(bounds, 1):
             ledger.insert(

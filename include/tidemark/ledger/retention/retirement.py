@@ -126,14 +126,13 @@ def _mark_some(
         retired += [_retire(ledger, generation, up_to, table, [], pin) for table, pin in sorted(pins.items())]
         retire_whole_batches(ledger, generation, up_to)
         max_xid = max((xid for _, _, xid in retired if xid is not None), default=None)
-        row = ledger.execute(
+        row = ledger.row(
             """
             UPDATE tidemark.generations SET retired_lsn = %s, retired_xid = greatest(retired_xid, %s)
              WHERE pipeline = %s AND number = %s RETURNING retired_xid
             """,
             (up_to, max_xid, ledger.pipeline, generation),
-        ).fetchone()
-        assert row is not None
+        )
         kept = _kept(ledger, generation, up_to)
         unfit = unfit_values.all_of(ledger)
     marked = Marked(
@@ -178,7 +177,7 @@ def _prefix(
     ledger: Ledger, generation: int, cutoff: datetime, confirmed: Lsn | None, xmin: int | None
 ) -> tuple[Lsn, str]:
     """Where the prefix ends, never below where it ended before, and what ends it if not the cutoff."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT g.staged_lsn, coalesce(g.retired_lsn, g.start_lsn),
                (SELECT min(start_lsn) FROM tidemark.batches b
@@ -200,8 +199,7 @@ def _prefix(
             "xmin": xmin,
             "generation": generation,
         },
-    ).fetchone()
-    assert row is not None
+    )
     staged, before, young, unconfirmed, unseen, unapplied = row
     by_age = staged if young is None else young
     causes = {
@@ -258,7 +256,7 @@ def _retire(
     ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: NeededEvidence
 ) -> tuple[int, int, int | None]:
     """Rows, bytes and the highest transaction id of what is retired of `table`, or of all but `other_tables`."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         WITH done AS (
             UPDATE tidemark.batch_tables b SET retired_at = clock_timestamp()
@@ -283,8 +281,7 @@ def _retire(
             "point": pin.point,
             "swept": sorted(pin.swept),
         },
-    ).fetchone()
-    assert row is not None
+    )
     return row[0], row[1], row[2]
 
 

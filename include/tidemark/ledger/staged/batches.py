@@ -440,7 +440,7 @@ class RecentChanges:
 
 def recent_changes(ledger: Ledger, generation: int, table: str) -> RecentChanges:
     """Of the last day, or of the latest batches that touch the table where these reach less far back."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT coalesce(sum(t.changes) FILTER (WHERE t.registered_at > clock_timestamp() - interval '1 day'),
                         0)::bigint,
@@ -452,8 +452,7 @@ def recent_changes(ledger: Ledger, generation: int, table: str) -> RecentChanges
                  ORDER BY x.end_lsn DESC LIMIT %s) t
         """,
         (_LATEST, ledger.pipeline, generation, table, _LATEST),
-    ).fetchone()
-    assert row is not None
+    )
     changes, over_s = row
     return RecentChanges(changes, float(over_s))
 

@@ -8,7 +8,7 @@ page each. Sources: the documentation that the pages name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import psycopg
@@ -43,14 +43,11 @@ RDS: Final = Provider(
     replication="GRANT rds_replication TO {role}",
     trigger_by="a member of rds_superuser",
 )
-AURORA: Final = Provider(
+AURORA: Final = replace(
+    RDS,
     name="Amazon Aurora",
     page="aurora.md",
-    mark="rds_superuser",
-    switch="rds.logical_replication",
     wal_level="Set rds.logical_replication to 1 in the cluster's parameter group, and reboot the writer",
-    replication=RDS.replication,
-    trigger_by=RDS.trigger_by,
 )
 CLOUD_SQL: Final = Provider(
     name="Cloud SQL",
