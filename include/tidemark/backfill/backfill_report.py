@@ -132,9 +132,9 @@ def pending_of(ledger: Ledger, backfill: Backfill) -> str:
         suspension = f" (the table is paused by {row.paused_by})"
     if now.ranges_done < now.ranges:
         again = ""
-        if now.rejected:
-            read = f"{counted(now.rejected, 'chunk')} {plural(now.rejected, 'was')} read before the table changed"
-            again = f", {read} and {plural(now.rejected, 'is')} read again: clear read_chunks"
+        if unread := chunks.rejected_unread(ledger, backfill.backfill):
+            read = f"{counted(unread, 'chunk')} {plural(unread, 'was')} read before the table changed"
+            again = f", {read} and {plural(unread, 'is')} read again: clear read_chunks"
         progress = f"{now.ranges_done} of {counted(now.ranges, 'range')} {plural(now.ranges_done, 'is')} read"
         return f"{backfill.table}: {progress}, {counted(now.rows, 'row')} so far{again}{suspension}"
     if now.claimed < now.chunks:

@@ -417,6 +417,22 @@ def all_read(ledger: Ledger, backfill: str) -> bool:
     )
 
 
+def rejected_unread(ledger: Ledger, backfill: str) -> int:
+    """How many rejected chunks have not been read again: their ranges, which `reject` added, are not done."""
+    row = ledger.row(
+        """
+        SELECT count(*) FROM tidemark.ranges r
+         WHERE r.pipeline = %s AND r.backfill = %s AND NOT r.done
+           AND EXISTS (SELECT 1 FROM tidemark.chunks c JOIN tidemark.ranges was USING (pipeline, backfill, range)
+                        WHERE (c.pipeline, c.backfill) = (r.pipeline, r.backfill) AND c.rejected IS NOT NULL
+                          AND c.range < r.range AND (was.keys IS NOT DISTINCT FROM r.keys)
+                          AND (c.lower, c.upper) IS NOT DISTINCT FROM (r.lower, r.upper))
+        """,
+        (ledger.pipeline, backfill),
+    )
+    return int(row[0])
+
+
 def require_sweeps(ledger: Ledger, sweeps: Sequence[Sweep]) -> None:
     """Verify, after the batch's claims and rejections, that nothing of the backfills to be swept is unread or
     unclaimed. Raises `ClaimRefused`. The caller has the backfills locked."""
