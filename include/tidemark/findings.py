@@ -44,6 +44,18 @@ class Finding:
     bars: Bars = "nothing"
 
     @classmethod
+    def error(cls, check: str, message: str, remedy: str, move: Move = Move.FIX_SOURCE) -> Finding:
+        return cls("error", check, message, remedy, move)
+
+    @classmethod
+    def warning(cls, check: str, message: str, remedy: str, move: Move = Move.FIX_SOURCE) -> Finding:
+        return cls("warning", check, message, remedy, move)
+
+    @classmethod
+    def note(cls, check: str, message: str, remedy: str = "") -> Finding:
+        return cls("note", check, message, remedy)
+
+    @classmethod
     def of_tables(
         cls,
         check: str,

@@ -51,7 +51,7 @@ def test_beside_an_exported_snapshot_chunks_are_read_too(
     reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "read_chunks", lambda *_, **__: ReadResult(1, 5, 1))
-    monkeypatch.setattr(exported_snapshot, "read_exported", lambda *_, readers, **__: ReadResult(readers, 100, 1))
+    monkeypatch.setattr(exported_snapshot, "read_exported", lambda _: ReadResult(3, 100, 1))
     context = {**CONTEXT, "params": {"mode": "exported_snapshot", "readers": 3}}
     assert reader.execute(context) == {"chunks": 4, "rows": 105}
 

@@ -1,9 +1,8 @@
-"""Mode exported_snapshot: processes under one snapshot, and what happens when any of them, or the session, dies."""
+"""Mode exported_snapshot: a reader under one snapshot, and what happens when it, or the exporting session, dies."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,13 +12,13 @@ from tests.support.failpoint_names import OF_A_BACKFILL
 from tests.support.pipeline import Pipeline
 from tests.support.roles import login
 from tidemark.backfill import exported_snapshot as exported
-from tidemark.backfill import keyless_tables
 from tidemark.backfill.exported_snapshot import exported_snapshot
 from tidemark.backfill.ranges import ReadResult
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.errors import SnapshotExportBlocked
 from tidemark.ledger import leases
 from tidemark.lsn import Lsn
+from tidemark.run import Run
 
 
 def a_table(captured: Pipeline, rows: int = 1000) -> None:
@@ -31,17 +30,17 @@ def a_table(captured: Pipeline, rows: int = 1000) -> None:
     captured.capture()
 
 
-def test_all_processes_read_one_snapshot(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranges_are_read_under_one_snapshot(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
-    start = exported._start
+    read = exported.read_chunks
 
-    def later(work: Any) -> Any:
+    def later(run: Run, *, imported: ImportedSnapshot) -> ReadResult:
         captured.execute("UPDATE t SET v = 'changed'", "DELETE FROM t WHERE n > 500")
-        return start(work)
+        return read(run, imported=imported)
 
-    monkeypatch.setattr(exported, "_start", later)
-    result = captured.read_exported(readers=2)
+    monkeypatch.setattr(exported, "read_chunks", later)
+    result = captured.read_exported()
     assert result.rows == 1000
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
     assert {row["v"] for row in captured.rows(backfill)} == {"v"}
@@ -54,74 +53,56 @@ def test_all_processes_read_one_snapshot(captured: Pipeline, monkeypatch: pytest
         lambda: captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0,
     )
     assert all(r.done for r in captured.ranges(backfill))
-    assert captured.read_exported(readers=2) == ReadResult()
+    assert captured.read_exported() == ReadResult()
 
 
 def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Pipeline) -> None:
     a_table(captured)
     captured.plan(tables=["public.t"])
-    assert captured.read_exported(readers=2) == ReadResult()
+    assert captured.read_exported() == ReadResult()
     assert captured.read().rows == 1000
 
 
-def test_a_reader_that_dies_is_started_again(
-    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One reader, which dies at each failpoint in turn: it is the start of a process that takes its time."""
-    a_table(captured)
-    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
-    failpoints = [name for name in OF_A_BACKFILL if name.startswith("read.")]
-    left = [*failpoints, ""]
-    monkeypatch.setattr(exported, "STARTS", len(left))
-    start = exported._start
-
-    def dying(work: Any) -> Any:
-        monkeypatch.setenv("TIDEMARK_FAILPOINT", left.pop(0))
-        return start(work)
-
-    monkeypatch.setattr(exported, "_start", dying)
-    with caplog.at_level(logging.WARNING):
-        captured.read_exported(readers=1)
-    assert left == []
-    assert caplog.text.count("starting it again") == len(failpoints)
-    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
-    assert len({chunk.consistent_point for chunk in captured.chunks(backfill)}) == 1
-
-
-def test_readers_that_always_die_leave_the_rest_to_chunk_mode(
-    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("failpoint", [name for name in OF_A_BACKFILL if name.startswith("read.")])
+def test_the_try_after_a_killed_one_reads_the_rest(
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, failpoint: str
 ) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
-    monkeypatch.setenv("TIDEMARK_FAILPOINT", "read.after_chunk")
-    captured.read_exported(readers=1)
-    assert len(captured.chunks(backfill)) == exported.STARTS
-    monkeypatch.delenv("TIDEMARK_FAILPOINT")
-    captured.read(holder=captured.task("read", captured.run_id).holder)
+
+    def dies(name: str) -> None:
+        if name == failpoint:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr("tidemark.backfill.ranges.reach", dies)
+        with pytest.raises(KeyboardInterrupt):
+            captured.read_exported()
+    captured.read_exported()
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
-    assert sum(chunk.consistent_point is None for chunk in captured.chunks(backfill)) > 0
+    assert all(chunk.consistent_point is not None for chunk in captured.chunks(backfill))
 
 
-def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Pipeline) -> None:
+def test_a_try_takes_over_what_a_killed_one_holds(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     (key_range,) = captured.ranges(backfill)
     holder = captured.task("read", captured.run_id).holder
-    killed = leases.hold(captured.ledger, captured.config.pipeline, key_range.lease, f"{holder}/1", lease_s=600)
+    killed = leases.hold(captured.ledger, captured.config.pipeline, key_range.lease, holder, lease_s=600)
     killed.__enter__()
-    assert captured.read_exported(readers=2).rows == 1000
+    assert captured.read_exported().rows == 1000
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
     killed.__exit__(None, None, None)
 
 
-def test_what_another_tasks_readers_hold_is_left_alone(captured: Pipeline) -> None:
+def test_what_another_task_holds_is_left_alone(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     (key_range,) = captured.ranges(backfill)
     with leases.hold(
         captured.ledger, captured.config.pipeline, key_range.lease, f"backfill/{captured.run_id}/reader/1"
     ):
-        assert captured.read_exported(readers=2) == ReadResult()
+        assert captured.read_exported() == ReadResult()
 
 
 def test_the_death_of_the_session_costs_no_chunk(
@@ -198,7 +179,7 @@ def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(
     with psycopg.connect(captured.source, application_name="the writer") as writer:
         writer.execute("INSERT INTO t VALUES (0)")
         with pytest.raises(SnapshotExportBlocked, match="the writer") as blocked:
-            captured.read_exported(readers=2)
+            captured.read_exported()
     assert "within 2 s, since transactions were open" in str(blocked.value)
     assert "max_replication_slots" not in str(blocked.value)
     assert "Waiting for the end of open transactions: process" in caplog.text
@@ -212,45 +193,11 @@ def test_what_a_reader_may_not_read_ends_the_backfill(captured: Pipeline) -> Non
     captured.execute(login(role, captured.source, "REPLICATION"))
     whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
     try:
-        captured.read_exported(readers=2)
+        captured.read_exported()
     finally:
         captured.source = whole
         captured.execute(f"DROP ROLE {role}")
     assert "permission denied" in (captured.again(backfill).state_reason or "")
-
-
-def test_a_reader_ends_with_the_process_that_started_it(captured: Pipeline) -> None:
-    a_table(captured)
-    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
-    with psycopg.connect(captured.source) as altering:
-        altering.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        run = captured.task("read", captured.run_id)
-        work = exported._Work(run, ImportedSnapshot("none", Lsn(1)))
-        process = exported._start(work)
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(20) == 1
-    assert captured.chunks(backfill) == []
-
-
-@pytest.mark.usefixtures("all_sessions_read")
-def test_a_table_without_key_is_read_by_sessions_under_the_exported_snapshot(
-    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keyless_tables, "STRETCH_PAGES", 1)
-    captured.execute(
-        "CREATE TABLE t (n int, v text)",
-        "ALTER TABLE t REPLICA IDENTITY FULL",
-        "INSERT INTO t SELECT i, repeat('v', 100) FROM generate_series(1, 1000) AS i",
-    )
-    captured.capture()
-    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
-    with exported_snapshot(captured.config, captured.source) as imported:
-        captured.execute("UPDATE t SET n = -n")
-        captured.read(imported=imported)
-    (chunk,) = captured.chunks(backfill)
-    assert (chunk.consistent_point, len(chunk.files)) == (imported.consistent_point, 2)
-    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
 
 
 def test_a_role_that_may_only_read_and_replicate_is_enough(captured: Pipeline) -> None:
@@ -260,7 +207,7 @@ def test_a_role_that_may_only_read_and_replicate_is_enough(captured: Pipeline) -
     whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
     try:
         captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100, row_filter="n <= 500")
-        assert captured.read_exported(readers=2).rows == 500
+        assert captured.read_exported().rows == 500
         captured.plan(tables=["public.t"], chunk_rows=100, replace=True)
         assert captured.read().rows == 1000
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from sandbox.services.postgres import running, wait_for
 from tests.support.pipeline import Pipeline
 from tests.support.roles import login
 from tests.support.standby import standby_of
-from tidemark.backfill import keyless_tables
 from tidemark.backfill.ranges import ReadResult
 from tidemark.config import TableRule
 from tidemark.errors import JoinHorizonAhead, ReadRefused, SourceInRecovery, SourceLocked
@@ -357,13 +355,8 @@ def test_an_inheritance_child_is_a_table_of_its_own(captured: Pipeline) -> None:
 # --- without a key ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("all_sessions_read")
-@pytest.mark.parametrize("pages", [keyless_tables.STRETCH_PAGES, 1])
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_table_without_key_is_one_chunk(
-    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, partitioned: bool, pages: int
-) -> None:
-    monkeypatch.setattr(keyless_tables, "STRETCH_PAGES", pages)
+def test_a_table_without_key_is_one_chunk(captured: Pipeline, partitioned: bool) -> None:
     captured.execute(
         "CREATE TABLE t (n int, v text)" + (" PARTITION BY LIST (n)" if partitioned else ""),
         "CREATE TABLE p1 PARTITION OF t FOR VALUES IN (1, 2); CREATE TABLE p2 (v text, n int);"
@@ -381,29 +374,6 @@ def test_a_table_without_key_is_one_chunk(
     (chunk,) = captured.chunks(backfill)
     assert (chunk.rows, chunk.lower, chunk.upper) == (1000, None, None)
     assert sorted(ns(captured, backfill)) == sorted(i % 5 for i in range(1, 1001))
-    assert len(chunk.files) == (2 if partitioned or pages == 1 else 1), "one of each session that reads"
-
-
-@pytest.mark.usefixtures("all_sessions_read")
-def test_parts_of_a_table_without_key_are_of_one_snapshot(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyless_tables, "STRETCH_PAGES", 1)
-    captured.execute(
-        "CREATE TABLE t (n int, v text)",
-        "ALTER TABLE t REPLICA IDENTITY FULL",
-        "INSERT INTO t SELECT i, repeat('v', 100) FROM generate_series(1, 1000) AS i",
-    )
-    captured.capture()
-    (backfill,) = captured.plan(tables=["public.t"])
-    connect, numbers = keyless_tables.read_sessions.connect, itertools.count()
-
-    def later(*arguments: Any) -> psycopg.Connection[Any]:
-        if next(numbers):  # the first session is the one that exports
-            captured.execute("UPDATE t SET n = n + 10000")
-        return connect(*arguments)
-
-    monkeypatch.setattr(keyless_tables.read_sessions, "connect", later)
-    captured.read()
-    assert sorted(ns(captured, backfill)) == list(range(1, 1001))
 
 
 # --- the order of the key ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.backfill import keyless_tables, read_sessions
+from tidemark.backfill import read_sessions
 from tidemark.ledger.reading.backfills import Backfill
 
 # An operator class for the key whose "greater" changes a setting, as any function of another's may.
@@ -97,30 +97,4 @@ def test_a_session_whose_options_were_dropped_on_the_way_reads_no_chunk_that_cou
     monkeypatch.setattr(read_sessions, "connect", without_options)
     captured.read()
     ended_by_settings(captured, backfill, "extra_float_digits")
-    assert captured.chunks(backfill) == []
-
-
-def test_every_session_that_reads_a_table_without_key_is_looked_at(
-    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, all_sessions_read: None
-) -> None:
-    monkeypatch.setattr(keyless_tables, "STRETCH_PAGES", 1)
-    captured.execute(
-        "CREATE TABLE public.notes (v text)",
-        "ALTER TABLE notes REPLICA IDENTITY FULL",
-        "INSERT INTO notes SELECT repeat('v', 1000) FROM generate_series(1, 100)",
-    )
-    captured.capture()
-    (backfill,) = captured.plan(tables=["public.notes"])
-    connect, opened = read_sessions.connect, []
-
-    def second_has_another_style(*arguments: Any) -> psycopg.Connection[Any]:
-        conn = connect(*arguments)
-        opened.append(conn)
-        if len(opened) == 3:  # the reader's own comes first
-            conn.execute("SET bytea_output = 'escape'")
-        return conn
-
-    monkeypatch.setattr(read_sessions, "connect", second_has_another_style)
-    captured.read()
-    ended_by_settings(captured, backfill, "bytea_output")
     assert captured.chunks(backfill) == []

@@ -238,7 +238,7 @@ def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: B
     assert str(done).startswith("100 %: s.a: 5 rows read in 1 chunk, 3 of 3 ranges done"), "an estimate says no more"
 
 
-def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
+def test_the_rate_and_the_time_left_are_those_of_the_last_minutes(
     ledger: str, book: Book, generation: Generation
 ) -> None:
     backfill = open_backfill(book, "s.a", "b1", *HALVES)
@@ -254,12 +254,12 @@ def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
 
     read("1-1", ago_s=100, seconds=10)
     read("2-1", ago_s=97, seconds=3)
-    (without,) = backfill_progress.progress(book)
-    assert without.rate_rows_s == pytest.approx(10 / 110, rel=0.1)
-    read("2-1", ago_s=0, seconds=5)  # the first chunk of another try, 95 seconds later
-    (after,) = backfill_progress.progress(book)
-    assert after.rate_rows_s == pytest.approx(5 / 5, rel=0.1)
-    assert after.left_s == pytest.approx(10, rel=0.1)
+    (now,) = backfill_progress.progress(book)
+    assert now.rate_rows_s == pytest.approx(10 / 110, rel=0.1)
+    read("1-1", ago_s=600, seconds=10)
+    (later,) = backfill_progress.progress(book)
+    assert later.rate_rows_s == pytest.approx(5 / 100, rel=0.1)
+    assert later.left_s == pytest.approx(10 / (5 / 100), rel=0.1)
 
 
 def test_filled_are_the_stretches_whose_chunks_were_claimed(ledger: str, book: Book, generation: Generation) -> None:

@@ -39,7 +39,7 @@ def test_batches_form_a_chain_that_starts_where_the_generation_does(
 ) -> None:
     assert register(book, lease, manifest_of(100, 200, "s.a"))
     assert register(book, lease, manifest_of(200, 300, "s.b", run_id="run2"))
-    assert batches.staged(book) == Lsn(300)
+    assert generations.required(book).staged_lsn == Lsn(300)
     assert [(b.start_lsn, b.end_lsn) for b in batches.after(book, 1, Lsn(200))] == [(Lsn(200), Lsn(300))]
     assert [b.manifest for b in batches.of_run(book, "run1")] == [path_of(manifest_of(100, 200))]
 
@@ -60,7 +60,7 @@ def test_the_same_manifest_twice_is_one_batch(book: Book, lease: Lease, generati
     assert not register(book, lease, manifest)
     register(book, lease, manifest_of(200, 300))
     assert not register(book, lease, manifest)
-    assert batches.staged(book) == Lsn(300)
+    assert generations.required(book).staged_lsn == Lsn(300)
 
 
 def test_another_attempts_batch_of_the_same_range_is_refused(book: Book, lease: Lease, generation: Generation) -> None:
@@ -97,7 +97,7 @@ def test_a_drain_that_lost_its_lease_registers_nothing(
 ) -> None:
     with leases.hold(ledger, "shop", SLOT, "drain/1"), pytest.raises(LeaseLost):
         register(book, lease, manifest_of(100, 200, "s.a"))
-    assert batches.staged(book) == Lsn(100)
+    assert generations.required(book).staged_lsn == Lsn(100)
     assert tables.all_of(book) == []
 
 
@@ -112,7 +112,7 @@ def test_registering_is_all_or_nothing(book: Book, lease: Lease, generation: Gen
     clash = manifest_of(200, 300, "s.a", "s.b", schemas=(schema_of("s.b"), schema_of("s.a", columns=("id", "other"))))
     with pytest.raises(SchemaVersionClash, match=r"s\.a"):
         register(book, lease, clash)
-    assert batches.staged(book) == Lsn(200)
+    assert generations.required(book).staged_lsn == Lsn(200)
     assert tables.one(book, "s.b") is None
 
 
@@ -191,7 +191,7 @@ def test_unapplied_lists_older_generations_first_and_ends_where_the_position_is(
         (1, "s.b", Lsn(200), Lsn(300)),
         (2, "s.a", Lsn(90), Lsn(95)),
     ]
-    assert batches.unapplied(book, 2)[0].files == manifest_of(90, 95, "s.a", generation=2).tables[0].files
+    assert batches.unapplied(book)[2].files == manifest_of(90, 95, "s.a", generation=2).tables[0].files
 
 
 def test_the_batch_before_a_plan_is_the_last_that_touches_the_table(
@@ -241,10 +241,10 @@ def test_a_batch_that_only_claims_chunks_touches_their_table(
 
 
 def refused(book: Book, lease: Lease, manifest: BatchManifest) -> None:
-    staged = batches.staged(book)
+    staged = generations.required(book).staged_lsn
     with pytest.raises(ClaimRefused, match="b1"):
         register(book, lease, manifest)
-    assert batches.staged(book) == staged
+    assert generations.required(book).staged_lsn == staged
 
 
 def test_a_claim_that_does_not_hold_registers_nothing(
@@ -369,7 +369,7 @@ def test_a_number_that_a_reader_gave_to_another_shape_makes_the_drain_try_again(
     schema_versions.adopt(book, schema_of("s.a", 0, ("id", "added")))
     with pytest.raises(SchemaVersionTaken, match=r"s\.a"):
         register(book, lease, manifest_of(100, 200, "s.a"))
-    assert batches.staged(book) == Lsn(100)
+    assert generations.required(book).staged_lsn == Lsn(100)
 
 
 def test_the_shape_that_the_target_has_is_that_of_the_last_changes_applied(

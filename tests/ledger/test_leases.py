@@ -99,23 +99,6 @@ def test_the_lease_of_a_killed_process_ends_by_itself(ledger: str, book: Ledger)
     assert leases.ended(book, row[0])
 
 
-def test_ranges_of_the_processes_of_a_task_are_given_back_and_no_other_lease(ledger: str, book: Ledger) -> None:
-    leased = [
-        ("shop", "range:b:1", "read/1/1"),
-        ("shop", "range:b:2", "read/1/2"),
-        ("shop", "range:b:3", "read/1"),
-        ("shop", "range:b:4", "read/10/1"),
-        ("shop", "table:a", "read/1/1"),
-        ("other", "range:b:1", "read/1/1"),
-    ]
-    with ExitStack() as stack:
-        for pipeline, name, holder in leased:
-            stack.enter_context(hold(ledger, pipeline, name, holder))
-        leases.give_back_of_dead_processes(book, "read/1")
-        left = book.execute("SELECT pipeline, name, holder FROM tidemark.leases").fetchall()
-    assert sorted(left) == sorted(leased[2:])
-
-
 def test_several_leases_are_taken_all_or_none(ledger: str, book: Ledger) -> None:
     with hold(ledger, "shop", "table:b", "merge/1"):
         with (

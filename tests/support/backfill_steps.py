@@ -17,11 +17,15 @@ from unittest.mock import patch
 from tests.support import judge
 from tests.support.capture import Environment, RunReport
 from tests.support.scenario import Scenario
-from tidemark.backfill import exported_snapshot, planning
+from tidemark.backfill import exported_snapshot
 from tidemark.backfill.planning import BackfillRequest
+from tidemark.backfill.ranges import ReadResult
+from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats.watermark import Watermark
 from tidemark.names import TableName
+from tidemark.run import Run
+from tidemark.source.catalogue import transaction_visibility
 from tidemark.source.wal import wal_messages
 
 # From "low", "high", "horizon" or "export" and a table, None where the point is none of one table.
@@ -115,7 +119,8 @@ def backfilled(environment: Environment, again: bool = False) -> list[str]:
 
 @contextmanager
 def watching(fire: Fire) -> Iterator[None]:
-    emit, in_flight, start = wal_messages.emit, planning.transactions_in_flight, exported_snapshot._start
+    emit, read = wal_messages.emit, exported_snapshot.read_chunks
+    in_flight = transaction_visibility.transactions_in_flight
 
     def emit_and_fire(connection: Any, mark: Watermark) -> Any:
         table = TableName.parse(mark.table)
@@ -130,13 +135,13 @@ def watching(fire: Fire) -> Iterator[None]:
         fire("horizon", None)
         return in_flight(connection)
 
-    def fire_and_start(work: Any) -> Any:
+    def fire_and_read(run: Run, *, imported: ImportedSnapshot) -> ReadResult:
         fire("export", None)
-        return start(work)
+        return read(run, imported=imported)
 
     with (
         patch.object(wal_messages, "emit", emit_and_fire),
-        patch.object(planning, "transactions_in_flight", fire_and_look),
-        patch.object(exported_snapshot, "_start", fire_and_start),
+        patch.object(transaction_visibility, "transactions_in_flight", fire_and_look),
+        patch.object(exported_snapshot, "read_chunks", fire_and_read),
     ):
         yield

@@ -131,11 +131,12 @@ def pending_of(ledger: Ledger, backfill: Backfill) -> str:
     elif row is not None and row.life.is_paused:
         suspension = f" (the table is paused by {row.paused_by})"
     if now.ranges_done < now.ranges:
-        again = chunks.rejected_unread(ledger, backfill.backfill)
-        read_again = f"{counted(again, 'chunk')} {plural(again, 'was')} read before the table changed"
-        rejected = f", {read_again} and {plural(again, 'is')} read again: clear read_chunks"
+        again = ""
+        if unread := chunks.rejected_unread(ledger, backfill.backfill):
+            read = f"{counted(unread, 'chunk')} {plural(unread, 'was')} read before the table changed"
+            again = f", {read} and {plural(unread, 'is')} read again: clear read_chunks"
         progress = f"{now.ranges_done} of {counted(now.ranges, 'range')} {plural(now.ranges_done, 'is')} read"
-        return f"{backfill.table}: {progress}, {counted(now.rows, 'row')} so far{rejected if again else ''}{suspension}"
+        return f"{backfill.table}: {progress}, {counted(now.rows, 'row')} so far{again}{suspension}"
     if now.claimed < now.chunks:
         left = now.chunks - now.claimed
         wait = "waits" if left == 1 else "wait"

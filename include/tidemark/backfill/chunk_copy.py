@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -51,7 +50,8 @@ class ChunkRows:
                 self.writer.write(block.rows)
                 self.count += block.rows.num_rows
                 self.last_key = block.last_key or self.last_key
-                self.add_converted(block.converted)
+                for column, count in block.converted.items():
+                    self.converted[column] = self.converted.get(column, 0) + count
             decoder.finish()
             differing = read_sessions.differing(before, read_sessions.settings(self._conn))
             if differing:
@@ -62,11 +62,7 @@ class ChunkRows:
             self._conn.close()
             raise
 
-    def add_converted(self, converted: dict[str, int]) -> None:
-        for column, count in converted.items():
-            self.converted[column] = self.converted.get(column, 0) + count
-
-    def finish(self, *, ended: bool, others: Sequence[StagedFile] = ()) -> None:
-        """End the files. `others` are those that further sessions wrote, where this one wrote none."""
-        self.files = tuple(others) if others else self.writer.finish()
+    def finish(self, *, ended: bool) -> None:
+        """End the files."""
+        self.files = self.writer.finish()
         self.ended = ended

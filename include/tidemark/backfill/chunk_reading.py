@@ -7,8 +7,8 @@ error. It is a SELECT's lock, with a bounded wait, held only for this chunk (R9)
 the same lock and snapshot, so that publication, columns and rows belong together (R7, R11).
 
 Under an imported snapshot (mode `exported_snapshot`), the lock does not protect against an earlier rewrite;
-`SnapshotUnfit` is raised then. `keyless_tables` reads a table without a key, or with a key that has no order, as a
-whole under one snapshot.
+`SnapshotUnfit` is raised then. A table without a key is one chunk: a row cannot be distinguished from its copies, so
+the chunk has to be the whole table as of one snapshot. So is a table whose key has no order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from tidemark.backfill import keyless_tables, read_sessions
+from tidemark.backfill import read_sessions
 from tidemark.backfill.chunk_copy import ChunkRows
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.capture.definitions.column_guarding import GuardBook, Withheld
@@ -80,7 +80,6 @@ class ChunkReader:
         ledger: Ledger,
         store: Store,
         imported: ImportedSnapshot | None = None,
-        sub_readers: int = 1,
     ) -> None:
         self._run = run
         self._config = run.config
@@ -88,7 +87,6 @@ class ChunkReader:
         self._ledger = ledger
         self._store = store
         self._imported = imported
-        self._sub_readers = sub_readers
         self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
         self._relations: dict[TableName, int] = {}
 
@@ -176,14 +174,8 @@ class ChunkReader:
                     elif to_read.is_walked:
                         rows.finish(ended=self._read_in_key_order(rows, to_read, key_range, limit))
                     else:
-                        keyless_tables.read(
-                            conn,
-                            to_read,
-                            rows,
-                            run=self._run,
-                            store=self._store,
-                            readers=self._sub_readers,
-                        )
+                        rows.copy(key_ranges.all_rows_query(to_read))
+                        rows.finish(ended=True)
             except BaseException:
                 rows.writer.abandon()
                 raise

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ from tidemark.names import TableName
 from tidemark.postgres import postgres_session
 from tidemark.run import Run
 from tidemark.source.catalogue.catalog import CapturedTable
-from tidemark.source.catalogue.transaction_visibility import current_snapshot, snapshot_xmin, transactions_in_flight
+from tidemark.source.catalogue.transaction_visibility import await_horizon, current_snapshot
 from tidemark.source.rows import key_ranges
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal.wal_messages import make_durable
@@ -129,7 +129,6 @@ def plan(
     *,
     request: BackfillRequest,
     reader_wait_s: float = READER_WAIT_S,
-    token: Callable[[], str] = lambda: secrets.token_hex(4),
 ) -> list[Backfill]:
     """The run's open backfills, by table; empty if nothing is wanted.
 
@@ -144,7 +143,7 @@ def plan(
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        return _BackfillPlanner(run, source_conn, book, request, reader_wait_s).plan(token)
+        return _BackfillPlanner(run, source_conn, book, request, reader_wait_s).plan()
 
 
 class _BackfillPlanner:
@@ -164,7 +163,7 @@ class _BackfillPlanner:
         self._wait_ends = run.clock() + reader_wait_s
         self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges are of another order
 
-    def plan(self, token: Callable[[], str]) -> list[Backfill]:
+    def plan(self) -> list[Backfill]:
         config, request = self._config, self._request
         opened = backfill_checks.settled(config, self._source, self._ledger, request.tables).number
         for closed in backfills.close_idle(self._ledger, config.bounds.backfill_idle_s):
@@ -184,7 +183,7 @@ class _BackfillPlanner:
             table_request = ready.table_request
             backfill = Backfill(
                 pipeline=config.pipeline,
-                backfill=f"{self._run.now():%Y%m%dT%H%M%S}-{token()}",
+                backfill=f"{self._run.now():%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
                 table=table_request.table,
                 generation=opened,
                 mode=table_request.mode,
@@ -340,9 +339,7 @@ class _BackfillPlanner:
             elif text in backfill_checks.not_published(self._config, self._source):
                 not_captured[text] = NOT_PUBLISHED
             else:
-                names = [str(captured.name) for captured in at_source.values()]
-                meant = closest(text, names, taken=self._request.tables, cutoff=TABLE_CUTOFF)
-                problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
+                problems.append(unknown_table(text, at_source, self._request.tables))
         if problems:
             raise BackfillTablesUnknown(pipeline=self._config.pipeline, problems=", ".join(problems))
         if not_captured:
@@ -453,13 +450,9 @@ class _BackfillPlanner:
             return
         last = max(table_requests, key=lambda table_request: table_request.row.join_horizon or 0)
         horizon, seconds = last.row.join_horizon or 0, self._config.bounds.join_wait_s
-        wait = Wait(seconds, every_s=0.2)
-        while snapshot_xmin(self._source) < horizon:
-            names = "; ".join(transactions_in_flight(self._source)) or "they have just ended"
-            reason = f"transactions that are older than the capture of {last.table}: {names}"
-            if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
-                raise JoinHorizonBlocked(table=last.table, waited=duration(seconds), blockers=names)
-        wait.log_end()
+        blockers = await_horizon(self._source, horizon, seconds, f"the capture of {last.table}")
+        if blockers:
+            raise JoinHorizonBlocked(table=last.table, waited=duration(seconds), blockers="; ".join(blockers))
 
     # --- ranges -------------------------------------------------------------------------------------------------------
 
@@ -531,13 +524,10 @@ class _BackfillPlanner:
             raise BackfillRefused(table=table_request.table, reason=reason)
 
     def _ranges(self, to_read: TableToRead, estimated: int) -> tuple[Range, ...]:
-        if not to_read.is_walked:
-            return (Range(),)
         request, bounds = self._request, self._config.bounds
         most = RANGES_PER_READER * (request.readers or bounds.readers)
-        count = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
-        cuts = key_ranges.sampled_bounds(self._source, to_read, count)
-        return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
+        chunk_rows = request.chunk_rows or bounds.chunk_rows
+        return ranges_of(self._source, to_read, min(most, estimated // chunk_rows))
 
     def _keys(self, table_request: _TableRequest) -> list[Key]:
         """The keys as PostgreSQL writes them. Raises BackfillRefused, which names a key by its number alone."""
@@ -571,6 +561,12 @@ class _BackfillPlanner:
             raise BackfillRefused(table=table_request.table, reason=reason) from None
 
 
+def ranges_of(source: psycopg.Connection[Any], to_read: TableToRead, most: int) -> tuple[Range, ...]:
+    """The whole table, in so many ranges at most; one if its key has no order."""
+    cuts = key_ranges.sampled_bounds(source, to_read, most) if to_read.is_walked else []
+    return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
+
+
 def _ranges_of_keys(alike: Sequence[Sequence[Key]]) -> tuple[Range, ...]:
     """Equal keys lie in one range: two ranges would both read their row, and a merge trusts that no two ranges have a
     row in common. None of them is left out, since the target may have the row under any."""
@@ -595,6 +591,12 @@ def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapp
     if any(isinstance(value, bool | None) or not isinstance(value, _PARAMETER_TEXT) for value in values):
         raise BackfillRefused(table=table, reason=f"key {number} must hold texts or numbers")
     return tuple(str(value) for value in values)
+
+
+def unknown_table(text: str, at_source: Mapping[str, CapturedTable], taken: Sequence[str]) -> str:
+    """What nobody knows as a table, with the table that may be meant, of those that are not `taken`."""
+    meant = closest(text, [str(captured.name) for captured in at_source.values()], taken=taken, cutoff=TABLE_CUTOFF)
+    return f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else "")
 
 
 def matching_tables(text: str, names: Mapping[str, TableName]) -> list[str]:

@@ -152,7 +152,6 @@ class _RangeReader:
                 ledger=self._ledger,
                 store=self._store,
                 imported=None if backfill.backfill in self._without_snapshot else self._imported,
-                sub_readers=self._config.bounds.readers,
             )
             try:
                 self._walk(conn, reader, backfill, key_range, lease)

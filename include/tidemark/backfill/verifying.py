@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -26,7 +26,7 @@ import psycopg
 
 from tidemark.backfill import backfill_checks, read_sessions
 from tidemark.backfill.chunk_reading import shape
-from tidemark.backfill.planning import RANGES_PER_READER, matching_tables
+from tidemark.backfill.planning import RANGES_PER_READER, matching_tables, ranges_of, unknown_table
 from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,
@@ -49,7 +49,7 @@ from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.rows import key_ranges
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal.wal_messages import make_durable
-from tidemark.wording import TABLE_CUTOFF, closest, counted
+from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,6 @@ def plan_verify(
     run: Run,
     *,
     request: VerifyRequest,
-    token: Callable[[], str] = lambda: secrets.token_hex(4),
 ) -> list[Backfill]:
     """The run's open verifies, by table; empty if nothing is due.
 
@@ -107,7 +106,7 @@ def plan_verify(
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        return _VerifyPlanner(run, conn, book, request, token).plan()
+        return _VerifyPlanner(run, conn, book, request).plan()
 
 
 def neighbours_joined(parts: Iterable[Part], most: int) -> tuple[Range, ...]:
@@ -132,7 +131,6 @@ class _VerifyPlanner:
         source: psycopg.Connection[Any],
         ledger: Ledger,
         request: VerifyRequest,
-        token: Callable[[], str],
     ) -> None:
         self._config = run.config
         self._run_id = run.run_id
@@ -140,7 +138,6 @@ class _VerifyPlanner:
         self._source = source
         self._ledger = ledger
         self._request = request
-        self._token = token
 
     def plan(self) -> list[Backfill]:
         opened = backfill_checks.settled(self._config, self._source, self._ledger, self._request.tables)
@@ -182,13 +179,7 @@ class _VerifyPlanner:
             fitting = matching_tables(text, {table: captured.name for table, captured in at_source.items()})
             named.update(dict.fromkeys(fitting))
             if not fitting:
-                meant = closest(
-                    text,
-                    [str(captured.name) for captured in at_source.values()],
-                    taken=self._request.tables,
-                    cutoff=TABLE_CUTOFF,
-                )
-                problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
+                problems.append(unknown_table(text, at_source, self._request.tables))
         if problems:
             raise BackfillTablesUnknown(pipeline=self._config.pipeline, problems=", ".join(problems))
         return named
@@ -230,7 +221,10 @@ class _VerifyPlanner:
             # What a filter finds is said of parts as well.
             parts = self._cut(captured, to_read, rows)
             cut = None if row_filter is not None else parts
-            ranges = self._ranges(to_read, rows) if cut is None or len(cut.parts) == 1 else ()
+            ranges: tuple[Range, ...] = ()
+            if cut is None or len(cut.parts) == 1:  # it is read as a whole, in as many as keep the readers busy
+                most = min(self._most_ranges(), rows // self._config.bounds.chunk_rows)
+                ranges = ranges_of(self._source, to_read, most)
         return _SourceTable(captured, locked.snapshot, to_read, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
@@ -250,14 +244,6 @@ class _VerifyPlanner:
         versions = tables.versions(self._ledger, str(captured.table))
         schema = shape(self._source, captured, lambda _: versions[-1] if versions else None)
         return {column.name: column.target for column in schema.columns}
-
-    def _ranges(self, to_read: TableToRead, rows: int) -> tuple[Range, ...]:
-        """Of a table that is read as a whole: as many as keep the readers busy."""
-        if not to_read.is_walked:
-            return (Range(),)
-        pieces = min(self._most_ranges(), rows // self._config.bounds.chunk_rows)
-        boundaries = key_ranges.sampled_bounds(self._source, to_read, pieces)
-        return tuple(Range(lower, upper) for lower, upper in zip([None, *boundaries], [*boundaries, None], strict=True))
 
     def _most_ranges(self) -> int:
         return RANGES_PER_READER * (self._request.readers or self._config.bounds.readers)
@@ -311,7 +297,7 @@ class _VerifyPlanner:
         rows = look.estimated_rows if parts is None else sum(part.estimated_rows for part in parts)
         verify = Backfill(
             pipeline=self._config.pipeline,
-            backfill=f"{self._now:%Y%m%dT%H%M%S}-{self._token()}",
+            backfill=f"{self._now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
             table=look.table,
             generation=opened.number,
             mode="chunks",

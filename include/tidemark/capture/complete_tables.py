@@ -19,16 +19,16 @@ from tidemark.ledger.captured import put_aside, relation_ids, successors, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import batches, positions
 from tidemark.ledger.staged.batches import TouchedTable
-from tidemark.ledger.staged.generations import StagedPosition
+from tidemark.ledger.staged.generations import Generation
 
 log = logging.getLogger(__name__)
 
 
-def level_of_plan(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
+def level_of_plan(ledger: Ledger, opened: Generation, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
     """The level of a plan, for `_positions`.
 
-    `staged` was read before the plan's batches were listed. `planned` are the plan's tables, with all their waiting
-    batches in its generation. A table that the plan replays is complete once the plan is applied.
+    `opened`, the open generation, was read before the plan's batches were listed. `planned` are the plan's tables, with
+    all their waiting batches in its generation. A table that the plan replays is complete once the plan is applied.
     """
     captured = {row.table: row for row in tables.all_of(ledger) if row.life.is_captured}
     waiting = batches.unapplied_counts(ledger, captured)
@@ -40,15 +40,15 @@ def level_of_plan(ledger: Ledger, staged: StagedPosition, planned: Mapping[str, 
         if table in captured
         and (row := captured[table]).backfill_kind == tables.REPLAYED
         and row.life.can_be_read
-        and touches[0].generation == staged.generation
+        and touches[0].generation == opened.number
     }
     called = relation_ids.names(ledger)
     nameless = (successors.unplaced(ledger) - promised) | ({*level, *planned} - captured.keys())
     names = {table: None if table in nameless else str(called.get(table, table)) for table in {*level, *planned}}
     return Level(
-        generation=staged.generation,
-        lsn=staged.lsn,
-        committed_at=None if staged.committed_at is None else staged.committed_at.isoformat(),
+        generation=opened.number,
+        lsn=opened.staged_lsn,
+        committed_at=None if opened.last_committed_at is None else opened.last_committed_at.isoformat(),
         tables=tuple(level),
         inexact=tuple(sorted({*level, *planned} - promised)),
         names={table: name for table, name in sorted(names.items()) if name != table},

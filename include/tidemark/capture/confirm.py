@@ -78,12 +78,12 @@ def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) 
     return ConfirmResult(before, after, generation.staged_lsn, held_back_by)
 
 
-def confirm_up_to_staged(run: Run, *, lease: Lease, busy_wait_s: float = BUSY_WAIT_S) -> ConfirmResult:
+def confirm_up_to_staged(run: Run, *, lease: Lease) -> ConfirmResult:
     """The valve (R3): confirm what is staged, applied or not; the drain calls it under its own lease `slot`."""
     with open_ledger(run.ledger, run.pipeline) as book:
         generation = generations.required(book)
         staged = generation.staged_lsn
-        before, after = _move(run, book, lease, generation, staged, busy_wait_s)
+        before, after = _move(run, book, lease, generation, staged, BUSY_WAIT_S)
     return ConfirmResult(before, after, staged, ())
 
 

@@ -1,4 +1,4 @@
-"""Divides the tables that are due among the run's Spark applications, by the time that their merges took before.
+"""Divides the tables that are due among the run's Spark applications, by the rows and bytes that wait for them.
 
 The applications share no table. Each plans its tables by itself, under their leases
 (`capture.merge_planning.leased_plan`), so a share may be outdated when its application starts. The longest table goes
@@ -10,14 +10,13 @@ work for about as long as the start takes. A run with little to merge starts one
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tidemark.capture.merge_planning import PlanScope, awaiting_their_name, may_be_planned
 from tidemark.ledger.connection import open_ledger
-from tidemark.ledger.staged import plans, unapplied_changes
-from tidemark.ledger.staged.plans import Measured
+from tidemark.ledger.staged import unapplied_changes
 from tidemark.ledger.staged.unapplied_changes import Backlog
 from tidemark.run import Run
 
@@ -27,14 +26,11 @@ WORTH_S: Final = 30.0
 # What takes so long has an application to itself where there is one: what it writes beside its plan it writes last.
 HUGE_S: Final = 120.0
 
-# A table that was never merged, and what more changes cost than the most that were ever measured of it: a thread of a
-# warm driver on two cores (benchmarks/many_tables.py), rather too slow than too fast.
+# What a table takes, and what its changes take besides: a thread of a warm driver on two cores
+# (benchmarks/many_tables.py), rather too slow than too fast.
 TABLE_S: Final = 1.0
 CHANGES_PER_S: Final = 20_000
 BYTES_PER_S: Final = 10 * 2**20
-
-# Plans that are looked at for what merges took.
-LATEST: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +48,13 @@ def spread(run: Run, scope: PlanScope) -> list[Share]:
         if not names and (whole := awaiting_their_name(book, scope)):
             return [Share(tuple(whole), 0.0)]
         waiting = unapplied_changes.all_of(book, names)
-        measured = plans.measured(book, names, LATEST)
-    expected = {table: expected_s(backlog, measured.get(table, ())) for table, backlog in waiting.items()}
+    expected = {table: expected_s(backlog) for table, backlog in waiting.items()}
     return shares(expected, run.config.merge.applications, run.config.merge.threads)
 
 
-def expected_s(backlog: Backlog, measured: Sequence[Measured]) -> float:
-    """How long the table's merge will take, by its earlier merge with the most similar number of changes. Fewer changes
-    take less, but not less than a table's minimum; more take proportionally more."""
-    if not measured:
-        return TABLE_S + max(backlog.changes / CHANGES_PER_S, backlog.bytes / BYTES_PER_S)
-    like = min(measured, key=lambda one: abs(math.log((one.changes + 1) / (backlog.changes + 1))))
-    more = backlog.changes - like.changes
-    if more <= 0:
-        return max(min(TABLE_S, like.seconds), like.seconds * (backlog.changes + 1) / (like.changes + 1))
-    slowest = max((one.seconds / one.changes for one in measured if one.changes >= CHANGES_PER_S), default=0.0)
-    return like.seconds + more * (slowest or 1 / CHANGES_PER_S)
+def expected_s(backlog: Backlog) -> float:
+    """How long the table's merge will take, about."""
+    return TABLE_S + max(backlog.changes / CHANGES_PER_S, backlog.bytes / BYTES_PER_S)
 
 
 def shares(expected: Mapping[str, float], applications: int, threads: int) -> list[Share]:

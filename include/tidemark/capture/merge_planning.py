@@ -62,7 +62,7 @@ class IngestedTable:
     """What one result said of one table, and what it changed: `before` and `after` are its
     applied position in the ledger.
 
-    `parked` is True if this result's error parked the table, `backfilled` is the backfill that is applied with it.
+    `parked` is True if this result's error parked the table.
     """
 
     table: str
@@ -74,7 +74,20 @@ class IngestedTable:
     seconds: float
     error: ErrorRecord | None
     parked: bool
-    backfilled: str | None = None
+
+    @classmethod
+    def of(cls, result: TableResult, generation: int, risen: positions.Rise, *, parked: bool) -> IngestedTable:
+        return cls(
+            table=result.table,
+            generation=generation,
+            before=risen.before,
+            after=risen.after,
+            rows=result.rows,
+            holes=result.holes.columns if result.holes else {},
+            seconds=result.seconds,
+            error=result.error,
+            parked=parked,
+        )
 
     @property
     def advanced(self) -> bool:
@@ -131,19 +144,19 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
         _say_what_is_left(lease, names)
         # Read again: until the leases were ours, another task may have merged some of it, or parked it.
         leased = {names[name] for name in lease.names}
-        staged = generations.staged(book)
+        opened = generations.required(book)
         todo = evolve_decisions.allowed(
             book, config, _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
         )
         if not todo and not awaiting_their_name(book, scope):
             yield None
             return
-        plan = _plan(book, run, todo, lease.attempt, staged.generation)
-        plan = structs.replace(plan, level=complete_tables.level_of_plan(book, staged, todo))
+        plan = _plan(book, run, todo, lease.attempt, opened.number)
+        plan = structs.replace(plan, level=complete_tables.level_of_plan(book, opened, todo))
         complete_tables.record_names(book, plan)
         path = layout.plan_file(config.pipeline, plan.plan)
         store = Store(config.lake, config.lake_access)
-        lake_folder.require(config, store, generations.required(book))  # in another folder every table would park
+        lake_folder.require(config, store, opened)  # in another folder every table would park
         store.write_new(path, plan.to_json().encode())
         plans.record(book, lease, plan, run_id=run.run_id, path=path)
         size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"
@@ -302,10 +315,7 @@ def _evidence(ledger: Ledger, touches: Sequence[TouchedTable]) -> list[TouchedTa
         return []
     unseen = NeededEvidence(swept={sweep.backfill for sweep in sweeps})
     for claim in claims:
-        if claim.consistent_point is None:
-            unseen.add_snapshot(claim.snapshot)
-        else:
-            unseen.add_point(claim.consistent_point)
+        unseen.add_chunk(claim.snapshot, claim.consistent_point)
     for sweep in sweeps:
         unseen.add_snapshot(sweep.snapshot)
     first = touches[0]
@@ -395,15 +405,10 @@ def ingested_by_another(run: Run, plan: str) -> Ingested:
     return Ingested(
         (plan,),
         tuple(
-            IngestedTable(
-                table=table.table,
-                generation=result.generation,
-                before=table.current_lsn,
-                after=table.current_lsn,
-                rows=table.rows,
-                holes=table.holes.columns if table.holes else {},
-                seconds=table.seconds,
-                error=table.error,
+            IngestedTable.of(
+                table,
+                result.generation,
+                positions.Rise(table.current_lsn, table.current_lsn),
                 parked=table.table in parked,
             )
             for table in result.tables
@@ -496,15 +501,4 @@ def _ingest_table(
             log.info("Verify %s of %s %s, as of %s", verified.backfill, verified.table, proven, verified.complete_lsn)
     if ended is not None:
         log.info("Backfill %s of %s is applied, as of %s", ended.backfill, ended.table, ended.complete_lsn)
-    return IngestedTable(
-        table=result.table,
-        generation=generation,
-        before=risen.before,
-        after=risen.after,
-        rows=result.rows,
-        holes=result.holes.columns if result.holes else {},
-        seconds=result.seconds,
-        error=result.error,
-        parked=parked,
-        backfilled=None if ended is None else ended.backfill,
-    )
+    return IngestedTable.of(result, generation, risen, parked=parked)

@@ -42,7 +42,6 @@ from tidemark.ledger.captured import guarded_columns, relation_ids, tables
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, hold
-from tidemark.ledger.owned_objects import Kind
 from tidemark.ledger.reading import proofs
 from tidemark.ledger.staged import batches, generations
 from tidemark.ledger.staged.generations import Generation
@@ -52,7 +51,6 @@ from tidemark.run import Run
 from tidemark.schema.fingerprint import SPELLED_SINCE, WRITTEN_BY, Fingerprint
 from tidemark.source import upgrade_traces
 from tidemark.source.catalogue import catalog
-from tidemark.source.catalogue import publication as publications
 from tidemark.source.wal import slot as slots
 from tidemark.source.wal.slot import Server, SlotState
 from tidemark.source.wal.timelines import read_history
@@ -111,8 +109,7 @@ def continue_upgraded(run: Run, *, who: str) -> tuple[str, bool]:
                 return "Nothing was done: no table has the OID, the file and the columns of the last run.", False
             changed = [row.table for row in rows if row.table not in unchanged]
             with ledger.transaction():
-                for kind, name in _belongings(cluster):
-                    owned_objects.note(ledger, lease, ownership.thing(source, kind, name), "adopted")
+                ownership.adopt(config, source, ledger, lease)
                 relation_ids.carry(ledger, generation.system_identifier, server.system_identifier)
                 guarded_columns.carry(ledger, generation.system_identifier, server.system_identifier, server.timeline)
                 tables.keep_fingerprints(ledger, unchanged)
@@ -136,14 +133,6 @@ def continue_upgraded(run: Run, *, who: str) -> tuple[str, bool]:
     if changed:
         said += f" {counted(len(changed), 'table')} changed since the last run and need a backfill: {listed(changed)}."
     return said, True
-
-
-def _belongings(cluster: _Cluster) -> list[tuple[Kind, str]]:
-    """Slot and publication, if the publication exists."""
-    kept: list[tuple[Kind, str]] = [("slot", cluster.config.slot)]
-    if publications.read(cluster.source, cluster.config.publication) is not None:
-        kept.append(("publication", cluster.config.publication))
-    return kept
 
 
 def _refusal(cluster: _Cluster, generation: Generation) -> str | None:

@@ -33,4 +33,4 @@ class Survey:
     places: Places
 
     def note(self, check: str, message: str) -> None:
-        self.findings.append(Finding("note", check, message))
+        self.findings.append(Finding.note(check, message))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 from tidemark.capture.merge_planning import Ingested, IngestedTable
 from tidemark.ledger.captured import definition_changes, relation_ids, tables
@@ -40,8 +39,8 @@ class AdvancedTable:
 
 
 def summed(ingested: Iterable[Ingested]) -> Ingested:
-    """Many results as one, with one entry per table and generation, for `advanced`: what a run that follows the source
-    for a day keeps of its merges."""
+    """Many results as one, with one entry per table and generation: what a run that follows the source for a day keeps
+    of its merges. A position only rises, so the first result has where it was, and the last where it is."""
     together: dict[tuple[str, int], IngestedTable] = {}
     for table in (table for one in ingested for table in one.tables):
         before = together.get((table.table, table.generation))
@@ -54,35 +53,28 @@ def summed(ingested: Iterable[Ingested]) -> Ingested:
 
 def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:
     """The tables whose position advanced, by id; a table of several results appears once per generation."""
-    risen = sorted(
-        (table for result in ingested for table in result.tables if table.advanced and table.after is not None),
-        key=lambda table: (table.table, table.generation),
-    )
     advanced_tables = []
     now = run.now()
     with open_ledger(run.ledger, run.pipeline) as book:
         captured = {row.table for row in tables.all_of(book) if row.life.is_captured}
         names = {table: name for table, name in relation_ids.names(book).items() if table in captured}
-        for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
-            steps = sorted(group, key=_end)
-            committed_at = batches.last_committed_at(book, generation, _end(steps[-1]))
+        risen = Ingested((), tuple(table for one in ingested for table in one.tables if table.advanced))
+        for step in sorted(summed([risen]).tables, key=lambda table: (table.table, table.generation)):
+            assert step.after is not None
+            last = batches.ending_at(book, step.generation, step.after)
+            committed_at = None if last is None else last.last_committed_at
             advanced_tables.append(
                 AdvancedTable(
-                    table=TableName.parse(table),
-                    called=names.get(table, TableName.parse(table)),
-                    generation=generation,
-                    start_lsn=steps[0].before,
-                    end_lsn=_end(steps[-1]),
-                    rows=dict(sum((Counter(step.rows) for step in steps), Counter())),
+                    table=TableName.parse(step.table),
+                    called=names.get(step.table, TableName.parse(step.table)),
+                    generation=step.generation,
+                    start_lsn=step.before,
+                    end_lsn=step.after,
+                    rows=step.rows,
                     lag_s=None if committed_at is None else (now - committed_at).total_seconds(),
                     definition_changes=definition_changes.between(
-                        book, table, generation, steps[0].before, _end(steps[-1])
+                        book, step.table, step.generation, step.before, step.after
                     ),
                 )
             )
     return advanced_tables
-
-
-def _end(table: IngestedTable) -> Lsn:
-    assert table.after is not None
-    return table.after

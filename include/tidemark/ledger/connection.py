@@ -7,12 +7,13 @@ several writes to make them atomic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 from psycopg.abc import Params, QueryNoTemplate
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
@@ -34,8 +35,43 @@ class Ledger:
     pipeline: str
 
     def execute(self, query: QueryNoTemplate, values: Params | None = None) -> psycopg.Cursor[Any]:
-        """The session's `execute`; statements on the ledger's tables stand in this package alone."""
+        """The session's `execute`; statements on the ledger's tables stand in this package alone. Values by name have
+        the pipeline's too."""
+        if isinstance(values, Mapping):
+            values = {"pipeline": self.pipeline, **values}
         return self.connection.execute(query, values)
+
+    def row(self, query: QueryNoTemplate, values: Params | None = None) -> Any:
+        """The only row of a query that has one."""
+        row = self.execute(query, values).fetchone()
+        assert row is not None
+        return row
+
+    def value(self, query: QueryNoTemplate, values: Params | None = None) -> Any | None:
+        """The first column of the first row; None without a row."""
+        row = self.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def holds(self, query: QueryNoTemplate, values: Params | None = None) -> bool:
+        """Whether there is a row, and its first column is neither NULL nor false."""
+        return bool(self.value(query, values))
+
+    def wrote_one(self, query: QueryNoTemplate, values: Params | None = None) -> bool:
+        """Whether the statement, a compare-and-set, found its row."""
+        return self.execute(query, values).rowcount == 1
+
+    def insert(self, into: str, /, *, or_nothing: bool = False, **row: Any) -> bool:
+        """Insert a row of the pipeline, by the names of its columns. With `or_nothing` a row that is there already
+        stays, and this returns False."""
+        row = {"pipeline": self.pipeline, **row}
+        statement = sql.SQL("INSERT INTO tidemark.{} ({}) VALUES ({})").format(
+            sql.Identifier(into),
+            sql.SQL(", ").join(map(sql.Identifier, row)),
+            sql.SQL(", ").join(map(sql.Placeholder, row)),
+        )
+        if or_nothing:
+            statement += sql.SQL(" ON CONFLICT DO NOTHING")
+        return self.execute(statement, row).rowcount == 1
 
     def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
         """The session's `transaction`: what is done in the block is one thing, or nothing of it is done."""

@@ -33,6 +33,7 @@ from tidemark.wait_log import Wait
 from tidemark.wording import moment
 
 SLOT = "slot"
+LEASE_S: Final = 60.0
 # How long somebody who waits counts as waiting after each look.
 WAITING_S: Final = 5.0
 # Later than any lease ends that was taken or renewed by the clock of now.
@@ -53,11 +54,11 @@ class Lease:
     """Held leases of one attempt; made by `hold` or `hold_free`. `attempt` (uuid text) also names what the attempt
     writes; `left` are the names that it did not get, each with who holds it."""
 
-    def __init__(self, pipeline: str, names: tuple[str, ...], holder: str, attempt: str) -> None:
+    def __init__(self, pipeline: str, names: Iterable[str], holder: str) -> None:
         self.pipeline = pipeline
-        self.names = names
+        self.names = tuple(sorted(set(names)))
         self.holder = holder
-        self.attempt = attempt
+        self.attempt = str(uuid4())
         self.left: Mapping[str, LeaseTaken] = {}
         self._lost = threading.Event()
 
@@ -91,41 +92,43 @@ class Lease:
 
 @contextmanager
 def hold(
-    conninfo: str, pipeline: str, name: str | Iterable[str], holder: str, lease_s: float = 60.0, wait_s: float = 0.0
+    conninfo: str, pipeline: str, name: str | Iterable[str], holder: str, lease_s: float = LEASE_S, wait_s: float = 0.0
 ) -> Iterator[Lease]:
     """Take the lease, renew it while the block runs, give it back at its end.
 
     `name` may be several names, which are taken all or none. `holder` names a task instance: another try of it takes
     its lease over at once. Raises `LeaseTaken` if another holder's lease has not expired within `wait_s`.
     """
-    names = {name} if isinstance(name, str) else set(name)
-    lease = Lease(pipeline, tuple(sorted(names)), holder, str(uuid4()))
-    with open_ledger(conninfo, pipeline) as ledger:
-        _end_what_a_faster_clock_left(ledger, lease_s)
-        _wait_for(ledger, lease, wait_s, partial(_try_to_take, ledger, lease, lease_s))
-    with _renewed(conninfo, lease, lease_s):
+    lease = Lease(pipeline, [name] if isinstance(name, str) else name, holder)
+    with _held(conninfo, lease, lease_s, wait_s, _try_to_take):
         yield lease
 
 
 @contextmanager
 def hold_free(
-    conninfo: str, pipeline: str, names: Collection[str], holder: str, lease_s: float = 60.0, wait_s: float = 0.0
+    conninfo: str, pipeline: str, names: Collection[str], holder: str, wait_s: float = 0.0
 ) -> Iterator[Lease]:
     """Like `hold`, with those of the names that are free; `names` of the lease are what it got.
 
     Raises `LeaseTaken` if none of them is free within `wait_s`: it waits for the first alone.
     """
-    lease = Lease(pipeline, tuple(sorted(set(names))), holder, str(uuid4()))
-    with open_ledger(conninfo, pipeline) as ledger:
-        _end_what_a_faster_clock_left(ledger, lease_s)
-        _wait_for(ledger, lease, wait_s, partial(_try_to_take_free, ledger, lease, lease_s))
-    with _renewed(conninfo, lease, lease_s):
+    lease = Lease(pipeline, names, holder)
+    with _held(conninfo, lease, LEASE_S, wait_s, _try_to_take_free):
         yield lease
 
 
 @contextmanager
-def _renewed(conninfo: str, lease: Lease, lease_s: float) -> Iterator[None]:
-    """Renew the lease while the block runs, give it back at its end."""
+def _held(
+    conninfo: str,
+    lease: Lease,
+    lease_s: float,
+    wait_s: float,
+    try_to_take: Callable[[Ledger, Lease, float], LeaseTaken | None],
+) -> Iterator[None]:
+    """Take the lease, renew it while the block runs, give it back at its end."""
+    with open_ledger(conninfo, lease.pipeline) as ledger:
+        _end_what_a_faster_clock_left(ledger, lease_s)
+        _wait_for(ledger, lease, wait_s, partial(try_to_take, ledger, lease, lease_s))
     stop = threading.Event()
     renewer = threading.Thread(
         target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {lease.holder}", daemon=True
@@ -156,16 +159,6 @@ def give_back_of_dead_try(ledger: Ledger, name: str, holder: str) -> None:
     )
 
 
-def give_back_of_dead_processes(ledger: Ledger, holder: str) -> None:
-    """End the leases of ranges that the processes of this task instance, `<holder>/<number>`, left when they were
-    killed: nobody else of the task has their names, so it would wait for them to expire. One that lives has lost."""
-    ledger.execute(
-        "DELETE FROM tidemark.leases "
-        "WHERE pipeline = %s AND starts_with(name, 'range:') AND starts_with(holder, %s || '/')",
-        (ledger.pipeline, holder),
-    )
-
-
 def holders(ledger: Ledger) -> dict[str, str]:
     """Who holds each lease of the pipeline that has not ended, by its name."""
     rows = ledger.execute(
@@ -178,11 +171,10 @@ def holders(ledger: Ledger) -> dict[str, str]:
 def ended(ledger: Ledger, attempt: str) -> bool:
     """Whether no unexpired lease belongs to this attempt: a condition for what it left
     unregistered to be garbage (R4)."""
-    row = ledger.execute(
+    return not ledger.holds(
         "SELECT 1 FROM tidemark.leases WHERE pipeline = %s AND attempt::text = %s AND expires_at >= clock_timestamp()",
         (ledger.pipeline, attempt),
-    ).fetchone()
-    return row is None
+    )
 
 
 def awaited(ledger: Ledger, holder: str) -> dict[str, str]:
@@ -288,7 +280,7 @@ def _end_what_a_faster_clock_left(ledger: Ledger, lease_s: float) -> None:
                  ORDER BY name FOR UPDATE) far
          WHERE l.pipeline = %(pipeline)s AND l.name = far.name
         """,
-        {"pipeline": ledger.pipeline, "lease": timedelta(seconds=lease_s), "far": timedelta(seconds=FAR_S)},
+        {"lease": timedelta(seconds=lease_s), "far": timedelta(seconds=FAR_S)},
     )
 
 

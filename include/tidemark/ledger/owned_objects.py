@@ -11,8 +11,8 @@ is created: after a crash in between, the object still counts as the pipeline's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
@@ -33,53 +33,37 @@ class OwnedObject:
 
 def is_own(ledger: Ledger, owned: OwnedObject) -> bool:
     """Whether the pipeline made it or was given it; a slot also if a generation was staged from it."""
-    row = ledger.execute(
+    return ledger.holds(
         """
         SELECT EXISTS (SELECT 1 FROM tidemark.belongings
-                        WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
-                          AND (database, name) IN ((%(database)s, %(name)s), ('', '')))
+                        WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system_identifier)s
+                          AND database = %(database)s AND name = %(name)s)
             OR EXISTS (SELECT 1 FROM tidemark.generations
-                        WHERE pipeline = %(pipeline)s AND system_identifier = %(system)s
+                        WHERE pipeline = %(pipeline)s AND system_identifier = %(system_identifier)s
                           AND %(kind)s = 'slot' AND slot = %(name)s)
         """,
-        _values(ledger.pipeline, owned),
-    ).fetchone()
-    return row is not None and bool(row[0])
+        asdict(owned),
+    )
 
 
 def was_made(ledger: Ledger, owned: OwnedObject) -> bool:
     """Whether preflight made it, or was about to."""
-    row = ledger.execute(
+    return ledger.holds(
         """
         SELECT 1 FROM tidemark.belongings
-         WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
+         WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system_identifier)s
            AND database = %(database)s AND name = %(name)s AND origin = 'made'
         """,
-        _values(ledger.pipeline, owned),
-    ).fetchone()
-    return row is not None
+        asdict(owned),
+    )
 
 
 def note(ledger: Ledger, lease: Lease, owned: OwnedObject, origin: Origin) -> bool:
     """Write it down, before it is made or taken. False if it was there already. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        ledger.execute(
-            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
-        )
-        # The publication of a pipeline that is older than the notes has its name from here on.
-        ledger.execute(
-            "DELETE FROM tidemark.belongings WHERE pipeline = %s AND kind = %s AND name = ''",
-            (lease.pipeline, owned.kind),
-        )
-        noted = ledger.execute(
-            """
-            INSERT INTO tidemark.belongings (pipeline, kind, system_identifier, database, name, origin)
-            VALUES (%(pipeline)s, %(kind)s, %(system)s, %(database)s, %(name)s, %(origin)s) ON CONFLICT DO NOTHING
-            """,
-            {**_values(lease.pipeline, owned), "origin": origin},
-        )
-    return noted.rowcount == 1
+        ledger.insert("pipelines", or_nothing=True)
+        return ledger.insert("belongings", or_nothing=True, origin=origin, **asdict(owned))
 
 
 def forget(ledger: Ledger, lease: Lease, owned: OwnedObject) -> None:
@@ -89,18 +73,8 @@ def forget(ledger: Ledger, lease: Lease, owned: OwnedObject) -> None:
         ledger.execute(
             """
             DELETE FROM tidemark.belongings
-             WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
+             WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system_identifier)s
                AND database = %(database)s AND name = %(name)s
             """,
-            _values(lease.pipeline, owned),
+            asdict(owned),
         )
-
-
-def _values(pipeline: str, owned: OwnedObject) -> dict[str, Any]:
-    return {
-        "pipeline": pipeline,
-        "kind": owned.kind,
-        "system": owned.system_identifier,
-        "database": owned.database,
-        "name": owned.name,
-    }

@@ -46,7 +46,7 @@ def refuse_superseded(ledger: Ledger, digest: str, settle_s: float) -> None:
          WHERE pipeline = %(pipeline)s AND digest = %(digest)s
            AND superseded_at BETWEEN clock_timestamp() - make_interval(secs => %(settle_s)s) AND clock_timestamp()
         """,
-        {"pipeline": ledger.pipeline, "digest": digest, "settle_s": settle_s},
+        {"digest": digest, "settle_s": settle_s},
     ).fetchone()
     if row is not None:
         superseded_at, until = (f"{moment:%Y-%m-%d %H:%M:%S %Z}" for moment in row)
@@ -59,9 +59,7 @@ def note(ledger: Ledger, lease: Lease, config: PipelineConfig) -> None:
     digest = config.digest
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        ledger.execute(
-            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
-        )
+        ledger.insert("pipelines", or_nothing=True)
         # Not FOR UPDATE, which would wait for whoever writes a row that refers to the pipeline.
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR NO KEY UPDATE", (lease.pipeline,))
         noted = ledger.execute(

@@ -78,8 +78,7 @@ class Status:
         """Who holds the lease of a table for which something waits: a merge leaves it to the next one."""
         if self.ledger is None or table.backlog is None:
             return None
-        name = of_table(table.table)
-        return next((lease.holder for lease in self.ledger.leases if lease.name == name), None)
+        return self.ledger.leases.get(of_table(table.table))
 
 
 def read_status(

@@ -153,7 +153,7 @@ class Decoder:
                 defined_at[oid] = index
             elif kind == TRUNCATE:
                 ordinal = int(ordered.ordinal[index])
-                oids = parse_truncate(message).relation_oids
+                oids = parse_truncate(message)
                 truncates += [BufferedTruncate(index, oid, ordinal + i) for i, oid in enumerate(oids)]
             elif kind == MESSAGE:
                 messages.append(parse_logical(message, *ordered.transaction_at(index)))
@@ -175,7 +175,7 @@ class Decoder:
         first_use = dict(zip(*(each.tolist() for each in np.unique(oids, return_index=True)), strict=True))
         first_use = {oid: int(of_relation[at]) for oid, at in first_use.items()}
         for index in np.flatnonzero(kinds == TRUNCATE).tolist():
-            for oid in parse_truncate(block.message(index)).relation_oids:
+            for oid in parse_truncate(block.message(index)):
                 first_use[oid] = min(index, first_use.get(oid, index))
         missing = []
         for oid in self._described_before.keys() & first_use.keys():

@@ -78,13 +78,6 @@ class LogicalMessage:
     xid: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateMessage:
-    """The relations truncated by one statement; each is one change, in this order."""
-
-    relation_oids: tuple[int, ...]
-
-
 def widen_xids(xid32: NDArray[np.uint32], next_xid: int) -> NDArray[np.int64]:
     """BEGIN's 32-bit transaction ids -> the 64-bit ids nearest to `next_xid`, with a difference in [-2^31, 2^31)."""
     difference = (xid32.astype(np.int64) - next_xid + 2**31) % 2**32 - 2**31
@@ -112,14 +105,15 @@ def parse_relation(message: bytes, xid: int | None = None) -> RelationMessage:
     return RelationMessage(oid, TableName(schema, name), identity, tuple(columns), xid)
 
 
-def parse_truncate(message: bytes) -> TruncateMessage:
+def parse_truncate(message: bytes) -> tuple[int, ...]:
+    """The relations truncated by one statement; each is one change, in this order."""
     reader = _MessageReader(message, "TRUNCATE")
     count, options = reader.uint32(), reader.uint8()
     if options > 3:
         raise MalformedMessage(detail=f"TRUNCATE with options {options}")
     oids = struct.unpack(f">{count}I", reader.take(4 * count))
     reader.end()
-    return TruncateMessage(oids)
+    return oids
 
 
 def parse_logical(message: bytes, commit_lsn: Lsn | None, xid: int | None) -> LogicalMessage:

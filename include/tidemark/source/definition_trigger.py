@@ -450,16 +450,14 @@ def findings(
     """What is wrong with the installed one. `created_by` is who may create one at this server."""
     installed = look(conn, config)
     if installed is None:
-        yield Finding(
-            "note",
+        yield Finding.note(
             "trigger",
             "No event trigger writes definitions into the stream. Where a table is altered more than once between two "
             "runs, it is read again or built anew; with the trigger every change of a definition is followed",
             f"As {created_by} run what `tidemark trigger {config.pipeline} --sql` prints",
         )
     elif installed.problem is not None:
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "trigger",
             f"The event trigger that writes definitions into the stream is not trusted: {installed.problem}",
             f"As {created_by} run what `tidemark trigger {config.pipeline} --sql` prints; with --remove it prints what "

@@ -17,25 +17,20 @@ from tidemark.storage.store import Store
 
 
 class ChunkWriter:
-    """Writes the files of one chunk. If several writers share a chunk, each numbers its files `first`, `first +
-    step`, …"""
+    """Writes the files of one chunk, numbered from 1."""
 
     def __init__(
         self,
         store: Store,
         folder: str,
         schema: TableSchema,
-        *,
-        first: int = 1,
-        step: int = 1,
     ) -> None:
         self.folder = folder
         self.rows = 0
         self._store = store
         self._schema = schema
         self._arrow = chunk_schema(schema)
-        self._number = first
-        self._step = step
+        self._number = 1
         self._buffered: list[pa.RecordBatch] = []
         self._size = 0
         self._file: ParquetFile | None = None
@@ -69,7 +64,7 @@ class ChunkWriter:
             return
         if self._file is None:
             path = layout.chunk_file(self.folder, self._schema.version, self._number)
-            self._number += self._step
+            self._number += 1
             self._file = ParquetFile(self._store, path, self._arrow, self._schema.version)
         buffered, self._buffered, self._size = self._buffered, [], 0
         self._file.write(buffered)

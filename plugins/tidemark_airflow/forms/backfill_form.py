@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MODES: Final = {
     "chunks": "chunks: short queries by key, beside the running capture",
     "exported_snapshot": "exported_snapshot: all rows as of one LSN, unless a try of the reader or the exporting "
-    "session ends: what was not read then is of a later one; for a first load; holds one snapshot open",
+    "session ends: what was not read then is of a later one; for a first load, by one reader; holds one snapshot open",
     "keys": "keys: only the keys given below, of one table",
 }
 EXPORTED: Final = "exported_snapshot"
@@ -152,7 +152,7 @@ def table_names(answers: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def readers(answers: Mapping[str, Any]) -> list[int]:
-    """The numbers of the reading tasks. A snapshot is exported by one, which has processes of its own."""
+    """The numbers of the reading tasks. A snapshot is exported and read by one."""
     return [1] if answers.get("mode") == EXPORTED else list(range(1, answers["readers"] + 1))
 
 

@@ -71,7 +71,7 @@ class ReadChunksOperator(PipelineOperator):
         results = []
         try:
             if answers.get("mode") == backfill_form.EXPORTED:  # a verify's form has no mode
-                results.append(read_exported(run, readers=answers["readers"]))
+                results.append(read_exported(run))
             # Beside an exported snapshot too: the keys of holes are read in chunks whatever the form says.
             results.append(read_chunks(run))
         except SystemExit:

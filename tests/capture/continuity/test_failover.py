@@ -24,11 +24,14 @@ from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
 from tests.support.standby import Standby, standby_of
 from tidemark.backfill import exported_snapshot
+from tidemark.backfill.ranges import ReadResult
+from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 from tidemark.errors import DatabaseRefused, DatabaseUnreachable, SourceForked, SourceLeftBehind, SourceReplaced
 from tidemark.formats import layout
 from tidemark.ledger.captured import tables
 from tidemark.ledger.reading import backfills
+from tidemark.run import Run
 from tidemark.staging.batch_writer import read_table
 
 
@@ -480,20 +483,19 @@ def test_a_primary_that_dies_while_a_snapshot_is_exported_is_read_again_on_the_n
     pair.standby.fall_behind()
     pipeline.execute("UPDATE public.item SET note = 'lost' WHERE id = 2", "INSERT INTO public.item VALUES (9, 'lost')")
     pipeline.plan(run_id="exported", tables=("public.item",), mode="exported_snapshot", chunk_rows=2)
-    start = exported_snapshot._start
+    read = exported_snapshot.read_chunks
 
-    def dies(work: Any) -> Any:
-        reader = start(work)
+    def dies(run: Run, *, imported: ImportedSnapshot) -> ReadResult:
         pair.promote()
-        return reader
+        return read(run, imported=imported)
 
     with monkeypatch.context() as dying:
-        dying.setattr(exported_snapshot, "_start", dies)
+        dying.setattr(exported_snapshot, "read_chunks", dies)
         with pytest.raises((DatabaseUnreachable, DatabaseRefused)):
-            pipeline.read_exported(readers=1)
+            pipeline.read_exported()
     pipeline.drain()
     (backfill,) = pipeline.plan(run_id="exported", tables=("public.item",), mode="exported_snapshot", chunk_rows=2)
-    pipeline.read_exported(readers=1)
+    pipeline.read_exported()
     assert [(row["id"], row["note"]) for row in pipeline.rows(backfill)] == [(n, "common") for n in range(1, 6)]
     assert marked(pipeline) == {}
     generation = pipeline.generation()

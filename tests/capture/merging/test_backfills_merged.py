@@ -175,12 +175,11 @@ def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: HandMerge
     plan = world.plan()
     last = world.claim(second, sweeps=(SWEEP,))
     world.stage("s.a")
-    early = world.merge((result_of(first),), plan=plan)
-    assert (world.backfill().state, [t.backfilled for t in early.tables]) == ("open", [None])
+    world.merge((result_of(first),), plan=plan)
+    assert world.backfill().state == "open"
     assert world.row().life.needs_backfill
-    merged = world.merge((result_of(second, 3),), {"b1": 2})
+    world.merge((result_of(second, 3),), {"b1": 2})
     ended = world.backfill()
-    assert [t.backfilled for t in merged.tables] == ["b1"]
     assert (ended.state, ended.complete_lsn, ended.swept) == ("applied", Lsn(last), 2)
     assert ended.ended_at is not None
     assert not world.row().life.needs_backfill

@@ -254,21 +254,6 @@ class TestAPublicationOfSomebodyElse:
         assert causes(shop.preflight()) == [PublicationUnknown]
         assert shop.published() == {"orders"}
 
-    def test_that_of_a_pipeline_older_than_these_notes_is_its_own_and_no_other(self, shop: Shop) -> None:
-        shop.sound()
-        with psycopg.connect(shop.ledger, autocommit=True) as book:
-            book.execute(
-                "UPDATE tidemark.belongings SET database = '', name = '' WHERE pipeline = %s AND kind = 'publication'",
-                (shop.config.pipeline,),
-            )
-        shop.sql("CREATE TABLE shop.lines (id int PRIMARY KEY)")
-        shop.sound()
-        assert shop.published() == {"orders", "lines"}
-        shop.config = replace(shop.config, publication=f"{shop.config.publication}_other")
-        shop.sql(f"CREATE PUBLICATION {shop.config.publication} FOR TABLE shop.orders")
-        assert causes(shop.preflight()) == [PublicationUnknown]
-        shop.sql(f"DROP PUBLICATION {shop.config.publication.removesuffix('_other')}")
-
 
 def forget_everything(shop: Shop) -> None:
     """The ledger is another one, of which nothing is written yet."""

@@ -15,7 +15,7 @@ from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.conftest import create_database
 from tests.support.hung_commit import SERVER_SETTINGS, HungCommit
 from tests.support.pipeline import Pipeline
-from tidemark.backfill import planning
+from tidemark.source.catalogue import transaction_visibility
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_a_chunk_waits_for_what_committed_below_the_slots_beginning(
         release()
         return ["the transaction that hung"]
 
-    monkeypatch.setattr(planning, "transactions_in_flight", look)
+    monkeypatch.setattr(transaction_visibility, "transactions_in_flight", look)
     (backfill,) = captured.plan(tables=["public.t"])
     captured.read()
     release()

@@ -94,7 +94,7 @@ def a_ledger(*tables: TableStatus, heartbeat_at: datetime | None = None, **chang
             "batches": 3,
             "last_committed_at": None,
             "tables": tables,
-            "leases": (),
+            "leases": {},
             "backfills": (),
             "table_errors": (),
             "maintenance": None,

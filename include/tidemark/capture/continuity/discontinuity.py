@@ -283,22 +283,9 @@ def what_is_gone(facts: SlotFacts, generation: Generation) -> Break | None:
         difference = _lost_by_promotion(history, slot, confirmed_lsn, left_lsn, generation)
     if difference is not None:
         is_known = left_lsn is not None and left_lsn < staged_lsn
-        return Break(
-            f"another life of the database: {difference}",
-            SourceReplaced(
-                difference=difference,
-                generation=generation.number,
-                staged_lsn=staged_lsn,
-                confirmed_lsn=confirmed_lsn,
-            ),
-            left_lsn if is_known else None,
-            sends_all=(
-                slot.failover
-                and history.timeline > generation.timeline
-                and left_lsn is not None
-                and confirmed_lsn <= left_lsn
-            ),
-        )
+        sends_all = slot.failover and history.timeline > generation.timeline
+        sends_all = sends_all and left_lsn is not None and confirmed_lsn <= left_lsn
+        return _replaced(difference, confirmed_lsn, generation, left_lsn if is_known else None, sends_all=sends_all)
     if confirmed_lsn > staged_lsn:
         return Break(
             f"the changes between {staged_lsn} and {confirmed_lsn} are gone",
@@ -317,15 +304,24 @@ def _rewound(server: Server, confirmed_lsn: Lsn, generation: Generation) -> Brea
         f"its WAL, since its start at {server.started_at}, does not have the heartbeat that was staged up to "
         f"{generation.heartbeat_lsn}, so it was put back to an older copy and written on"
     )
-    return Break(
-        f"another life of the database: {difference}",
-        SourceReplaced(
-            difference=difference,
-            generation=generation.number,
-            staged_lsn=generation.staged_lsn,
-            confirmed_lsn=confirmed_lsn,
-        ),
+    return _replaced(difference, confirmed_lsn, generation)
+
+
+def _replaced(
+    difference: str,
+    confirmed_lsn: Lsn,
+    generation: Generation,
+    left_lsn: Lsn | None = None,
+    *,
+    sends_all: bool = False,
+) -> Break:
+    replaced = SourceReplaced(
+        difference=difference,
+        generation=generation.number,
+        staged_lsn=generation.staged_lsn,
+        confirmed_lsn=confirmed_lsn,
     )
+    return Break(f"another life of the database: {difference}", replaced, left_lsn, sends_all)
 
 
 def other_life(server: Server, generation: Generation) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.capture import lake_folder
-from tidemark.capture.continuity.recovery import look_into_staging, register_again
+from tidemark.capture.continuity.recovery import look_into_staging, register_again, sends_nothing
 from tidemark.capture.merge_planning import ingest
 from tidemark.ledger import migrations
 from tidemark.ledger.captured import tables
@@ -23,7 +23,6 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.staged import batches, generations
 from tidemark.ledger.staged.generations import Generation
-from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.storage.store import Store
 
@@ -61,7 +60,7 @@ def rebuild(run: Run) -> Rebuilt:
         with hold(run.ledger, run.pipeline, SLOT, run.holder) as lease:
             if (opened := generations.current(book)) is not None:
                 lake_folder.require(run.config, store, opened)
-            registered = register_again(book, look_into_staging(book, store), lease, _nobody_knows)
+            registered = register_again(book, look_into_staging(book, store), lease, sends_nothing)
     ingested = ingest(run)
     with open_ledger(run.ledger, run.pipeline) as book:
         known = [row.table for row in tables.all_of(book)]
@@ -72,8 +71,3 @@ def rebuild(run: Run) -> Rebuilt:
             generation=generations.current(book),
             unapplied=batches.unapplied_counts(book, known),
         )
-
-
-def _nobody_knows(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool:
-    """Whether the source still sends it: it is not asked, so nothing is given up."""
-    return False

@@ -117,17 +117,16 @@ def require_own_publication(survey: Survey, work: PublicationWork) -> None:
     )
 
 
-def adopt(survey: Survey, lease: Lease) -> None:
-    """Take slot and publication of the file, if they are there, for this pipeline's own from now on."""
-    if slots.read_slot(survey.source, survey.config.slot) is not None:
-        named = thing(survey.source, "slot", survey.config.slot)
-        if not owned_objects.is_own(survey.ledger, named):
+def adopt(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, lease: Lease) -> list[OwnedObject]:
+    """Take slot and publication of the file, if they are there, for this pipeline's own from now on. Returns those that
+    were not before."""
+    slot, published = slots.read_slot(source, config.slot), publication.read(source, config.publication)
+    named = [] if slot is None else [thing(source, "slot", config.slot)]
+    named += [] if published is None else [thing(source, "publication", config.publication)]
+    foreign = [one for one in named if not owned_objects.is_own(ledger, one)]
+    for one in foreign:
+        if one.kind == "slot":
             # Whoever reads it may have come since the look.
-            refuse_other_reader(survey.config, survey.source, own=False)
-            owned_objects.note(survey.ledger, lease, named, "adopted")
-            survey.note("slot", f'Slot "{named.name}" is this pipeline\'s from now on')
-    if publication.read(survey.source, survey.config.publication) is not None:
-        named = thing(survey.source, "publication", survey.config.publication)
-        if not owned_objects.is_own(survey.ledger, named):
-            owned_objects.note(survey.ledger, lease, named, "adopted")
-            survey.note("publication", f'Publication "{named.name}" is this pipeline\'s from now on')
+            refuse_other_reader(config, source, own=False)
+        owned_objects.note(ledger, lease, one, "adopted")
+    return foreign

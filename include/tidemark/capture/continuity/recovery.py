@@ -88,7 +88,7 @@ def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_s
         else:
             staged = _complete(folders, number, generation.staged_lsn)
         # The slot is the newest generation's.
-        sends = still_sends if number == numbers[-1] else _sends_nothing
+        sends = still_sends if number == numbers[-1] else sends_nothing
         added = _register_chain(ledger, store, lease, generation, staged, sends)
         if basename(layout.retired_file(lease.pipeline, number)) in folders.of(number, generation.staged_lsn):
             _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
@@ -177,7 +177,8 @@ def _register_chain(
     return registered
 
 
-def _sends_nothing(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool:
+def sends_nothing(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool:
+    """As if the source still sent nothing of it: nothing is given up then."""
     return False
 
 

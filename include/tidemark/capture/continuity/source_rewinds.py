@@ -54,8 +54,8 @@ def was_rewound(
     heartbeat_lsn = generation.heartbeat_lsn
     if heartbeat_lsn is None or confirmed_lsn >= heartbeat_lsn:
         return False
-    attempt = batches.attempt_of(ledger, generation.number, heartbeat_lsn)
-    if attempt is None:
+    batch = batches.ending_at(ledger, generation.number, heartbeat_lsn)
+    if batch is None:
         return False  # its batch was retired: applied to all tables long ago, and confirmed
 
     def start() -> ReplicationStream:
@@ -77,7 +77,7 @@ def was_rewound(
         check_lease=partial(lease.check, ledger, SLOT),
     )
     with stream:
-        return not _has_heartbeat(stream, source, config, generation, heartbeat_lsn, attempt)
+        return not _has_heartbeat(stream, source, config, generation, heartbeat_lsn, batch.attempt)
 
 
 def _has_heartbeat(

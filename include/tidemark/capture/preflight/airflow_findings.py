@@ -47,8 +47,7 @@ def absent_features(airflow: str) -> list[str]:
 def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> Iterator[Finding]:
     """`airflow` is None where none is installed."""
     if has_other_distribution:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "installation",
             "the distribution tidemark, another project's, is installed beside tidemark-cdc: both own the folder "
             "tidemark of site-packages, so one has overwritten files of the other",
@@ -59,8 +58,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
         return
     if _numbers(airflow) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        yield Finding(
-            "error",
+        yield Finding.error(
             "airflow",
             f"this is Airflow {airflow}; Tidemark runs on {oldest} and later",
             f"Upgrade Airflow to {oldest} or later",
@@ -68,7 +66,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
         )
         return
     if absent := absent_features(airflow):
-        yield Finding("note", "airflow", f"Airflow {airflow} lacks what a later version has: {'; '.join(absent)}")
+        yield Finding.note("airflow", f"Airflow {airflow} lacks what a later version has: {'; '.join(absent)}")
 
 
 def this_installation() -> list[Finding]:

@@ -51,8 +51,7 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
     name = f"_preflight-{uuid4().hex}"  # a rule may be of one folder alone
     seen = store.check_bucket([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
     for rule, target in (seen.expires or {}).items():
-        yield Finding(
-            "error",
+        yield Finding.error(
             "lake",
             f"A lifecycle rule of the bucket, {rule}, removes objects below {target.rpartition('/')[0]} by their age: "
             "tables would lose files that are part of them, and merges what is staged",
@@ -60,8 +59,7 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             Move.FIX_TARGET,
         )
     if urlsplit(config.lake).scheme == "abfss" and not seen.has_folders:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "lake",
             f"The storage account of {config.lake} has no hierarchical namespace: there a commit of Delta is a copy, "
             "whose name may be seen before its content, so that of two Spark drivers both may win a version",
@@ -69,8 +67,7 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             Move.FIX_TARGET,
         )
     if seen.expires is None:
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "lake",
             f"It could not be seen whether a lifecycle rule removes objects below {config.lake} by their age",
             "See to it that none does, and that none moves them to an archive; rules that end incomplete uploads and "
@@ -78,15 +75,13 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             Move.FIX_TARGET,
         )
     if seen.locked:
-        yield Finding(
-            "note",
+        yield Finding.note(
             "lake",
             f"The bucket of {config.lake} locks objects, what was written now until {seen.locked}: what VACUUM and "
             "maintenance delete is hidden, stays at least that long, and is paid for",
         )
     elif seen.versioned:
-        yield Finding(
-            "note",
+        yield Finding.note(
             "lake",
             f"The bucket of {config.lake} keeps versions: what VACUUM and maintenance delete stays and is paid for, "
             "unless a lifecycle rule removes versions that are not current",
@@ -136,8 +131,7 @@ def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str
     if unfenced is not None:
         where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
         removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"
-        yield Finding(
-            "error",
+        yield Finding.error(
             "log_store",
             f"{where} gives Delta a log store for {scheme or 'file'}:// that may let a second Spark driver overwrite "
             f"the commits of the first, by {unfenced}",
@@ -145,10 +139,9 @@ def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str
             Move.FIX_CONFIG,
         )
     if scheme in _OF_ANOTHER_CLOUD:
-        yield Finding("warning", "log_store", *_OF_ANOTHER_CLOUD[scheme], Move.FIX_CONFIG)
+        yield Finding.warning("log_store", *_OF_ANOTHER_CLOUD[scheme], Move.FIX_CONFIG)
     elif scheme not in ("", "file", "hdfs", "s3a"):
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "log_store",
             f"Nobody tried a lake on {scheme}://; Delta needs a log store that puts a file only if it is absent",
             "Use a local path, hdfs://, gs://, abfss:// or s3://",

@@ -134,8 +134,7 @@ class _PreflightRun:
         except psycopg.errors.InsufficientPrivilege as denied:
             message = denied.diag.message_primary or "a right is missing"
             self.findings.append(
-                Finding(
-                    "error",
+                Finding.error(
                     "rights",
                     f"The {check} refused: {message}",
                     "Grant it: docs/operations.md, Least privilege",
@@ -180,7 +179,7 @@ class _PreflightRun:
         self.ledger_ready = True
 
     def note(self, check: str, message: str) -> None:
-        self.findings.append(Finding("note", check, message))
+        self.findings.append(Finding.note(check, message))
 
     def source(self) -> None:
         with postgres_session.connect(
@@ -291,8 +290,7 @@ class _PreflightRun:
         sslmode = postgres_session.unverified(session.info.host, session.info.get_parameters())
         if sslmode is not None:
             self.findings.append(
-                Finding(
-                    "warning",
+                Finding.warning(
                     "tls",
                     f"The {database} at {session.info.host} is reached with sslmode={sslmode}: whoever stands in "
                     "between can read along, or answer in its place",
@@ -305,8 +303,7 @@ class _PreflightRun:
         identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
         if source.execute(identity).fetchone() == ledger.execute(identity).fetchone():
             self.findings.append(
-                Finding(
-                    "warning",
+                Finding.warning(
                     "ledger",
                     "The ledger lies in the source database: its own changes pass through the slot's stream",
                     f"Point connection {self.config.ledger_connection} at another database",
@@ -342,7 +339,8 @@ class _PreflightRun:
             if self.staging_is_lost:
                 self.restore_staging(survey, lease)
             if self.adopt_slot:
-                ownership.adopt(survey, lease)
+                for one in ownership.adopt(self.config, source, ledger, lease):
+                    survey.note(one.kind, f'{one.kind.capitalize()} "{one.name}" is this pipeline\'s from now on')
             look_first(GuardBook(self.config, ledger, read_server(source)), source, selected)
             if self.config.manage_publication:
                 bring_about_publication(survey, lease, selected)
@@ -385,14 +383,10 @@ def _intentions(
     config: PipelineConfig, published: Publication | None, work: PublicationWork, slot: SlotState | None
 ) -> Iterator[Finding]:
     if config.manage_publication and published is None:
-        yield Finding(
-            "note", "publication", f'Would create publication "{config.publication}" for {listed(work.create)}'
-        )
+        yield Finding.note("publication", f'Would create publication "{config.publication}" for {listed(work.create)}')
     if config.manage_publication and work.add:
-        yield Finding("note", "publication", f'Would add {listed(work.add)} to publication "{config.publication}"')
+        yield Finding.note("publication", f'Would add {listed(work.add)} to publication "{config.publication}"')
     if config.manage_publication and work.drop:
-        yield Finding(
-            "note", "publication", f'Would take {listed(work.drop)} out of publication "{config.publication}"'
-        )
+        yield Finding.note("publication", f'Would take {listed(work.drop)} out of publication "{config.publication}"')
     if slot is None:
-        yield Finding("note", "slot", f'Would create slot "{config.slot}"')
+        yield Finding.note("slot", f'Would create slot "{config.slot}"')

@@ -156,21 +156,15 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
         return
     chosen = {jar.strip() for jar in config.spark_conf.get("spark.jars", "").split(",")}
     if listed and not chosen <= {"", *named}:
-        yield Finding(
-            "warning",
-            "spark",
+        yield _warning(
             "spark.jars of spark.conf has no effect: TIDEMARK_SPARK_JARS gives spark-submit a --jars",
             "Name all jars in TIDEMARK_SPARK_JARS, and leave spark.jars out",
-            Move.FIX_CONFIG,
         )
     settings = {**of_this_machine, **config.spark_conf}
     if PACKAGES in settings:
-        yield Finding(
-            "warning",
-            "spark",
+        yield _warning(
             f"{PACKAGES} lets every Spark application ask Ivy, and two that start at once with a new cache spoil it",
             f"Run `tidemark jars` where Airflow's tasks run, and leave {PACKAGES} out: docs/clusters.md, Jars",
-            Move.FIX_CONFIG,
         )
     if "://" in jars or any(way in settings for way in _OTHER_WAYS):
         return
@@ -186,13 +180,10 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
     for what, prefixes in needed.items():
         if not any(name.startswith(prefixes) for name in there):
             jars_named = " or ".join(prefixes)
-            yield Finding(
-                "warning",
-                "spark",
+            yield _warning(
                 f"Nothing says where Spark has its jars for {what} from: no {jars_named} is among those that it is "
                 f"given or has by itself, and neither spark.conf nor spark-defaults.conf names others{unset}",
                 remedy,
-                Move.FIX_CONFIG,
             )
 
 
@@ -207,13 +198,11 @@ def _versions(jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     if reason is not None:
         yield _error(reason, "Install the pyspark of one of these where Airflow's tasks run, and run `tidemark jars`")
     elif delta is not None and not delta.is_known:
-        yield Finding(
-            "note",
+        yield Finding.note(
             "spark",
             f"Delta {delta.version} is another one than {DELTA}, which Tidemark is made for: tables are written by its "
             "public API, which is slower",
             "Leave it so, or run `tidemark jars` and let Spark have that Delta: docs/versions.md",
-            Move.FIX_CONFIG,
         )
 
 
@@ -224,13 +213,10 @@ def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Itera
     if pattern is None or settings.get("spark.sql.catalogImplementation") == "hive":
         return
     if f"spark.sql.catalog.{pattern.partition('.')[0]}" not in settings:
-        yield Finding(
-            "warning",
-            "spark",
+        yield _warning(
             f"{CATALOGUE} is {pattern}, and no catalogue outlives the driver: its names are gone with it",
             "Name a schema of a catalogue that spark.conf configures (spark.sql.catalog.<name>), or set "
             "spark.sql.catalogImplementation: hive",
-            Move.FIX_CONFIG,
         )
 
 
@@ -252,8 +238,7 @@ def _ways_to_the_cluster(
 ) -> Iterator[Finding]:
     masters = _standalone_masters(spark.master)
     if masters and not any(_answers(*master) for master in masters):
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "spark",
             f"Nobody answers at {spark.master}: merges end with an error, while changes are staged",
             f"Start Spark's Master, or put connection {config.spark_connection} right",
@@ -271,26 +256,20 @@ def _ways_to_the_cluster(
             Move.FIX_CONFIG,
         )
     if elsewhere and urlsplit(config.lake).scheme in ("", "file"):
-        yield Finding(
-            "warning",
-            "spark",
+        yield _warning(
             f"The lake {config.lake} is a local path, and Spark runs on {spark.master}: every machine of the cluster "
             "must see the same folder",
             "Use an object store, or a file system that all of them mount",
-            Move.FIX_CONFIG,
         )
 
 
 def _pythons(config: PipelineConfig, spark: SparkConnection) -> Iterator[Finding]:
     """Of a driver in the cluster, which has none of this task's."""
     if not any(setting in config.spark_conf for setting in _PYTHONS):
-        yield Finding(
-            "warning",
-            "spark",
+        yield _warning(
             f"The driver runs in the cluster of {spark.master}, and nothing in spark.conf says with which Python: the "
             "machine's own may be older than 3.11, or lack pyarrow",
             "Name an image, or an archive and its Python: docs/clusters.md",
-            Move.FIX_CONFIG,
         )
 
 
@@ -332,4 +311,8 @@ def _loopback(config: PipelineConfig, environment: Mapping[str, str]) -> str | N
 
 
 def _error(message: str, remedy: str) -> Finding:
-    return Finding("error", "spark", message, remedy, Move.FIX_CONFIG)
+    return Finding.error("spark", message, remedy, Move.FIX_CONFIG)
+
+
+def _warning(message: str, remedy: str) -> Finding:
+    return Finding.warning("spark", message, remedy, Move.FIX_CONFIG)

@@ -70,8 +70,7 @@ def select(
     if not (captured_tables(selected, published) or work.create or work.add):
         if slot is None and published is None and not inspection.has_tables(source):
             findings.append(
-                Finding(
-                    "warning",
+                Finding.warning(
                     NO_TABLE_YET,
                     "The database has no table yet, so there is nothing to capture, and no slot is made",
                     "Create the tables that the file names: the first run that finds one begins",
@@ -129,8 +128,7 @@ def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Findin
         if not (row.life.is_captured and row.life.needs_backfill and not row.life.is_parked):
             continue
         if row.table in unreadable:
-            yield Finding(
-                "warning",
+            yield Finding.warning(
                 "backfill",
                 f"{row.table} needs a backfill: {row.backfill_reason}; its last one could not be read",
                 unreadable[row.table],
@@ -142,8 +140,7 @@ def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Findin
         way = f"start a backfill of {'it' if len(names) == 1 else 'them'}"
         if by_keys:
             way = f"a run of {config.pipeline}_backfill that names no table reads these rows alone"
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "backfill",
             f"{listed(names)} {plural(len(names), 'needs')} a backfill{':' if len(names) == 1 else ', each because'} "
             f"{reason}",

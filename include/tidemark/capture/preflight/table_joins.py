@@ -38,7 +38,6 @@ from tidemark.source.catalogue.publication import Publication
 from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.source.wal.wal_messages import make_durable
 from tidemark.storage.store import Store
-from tidemark.wait_log import Wait
 
 # In all, for looks into tables that join.
 LOOKS_S: Final = 60
@@ -106,7 +105,9 @@ def join(
     if not newcomers:
         return
     horizon = transaction_visibility.join_horizon(survey.source)
-    blockers = _await_horizon(survey.source, horizon, survey.config.bounds.lock_timeout_s)
+    blockers = transaction_visibility.await_horizon(
+        survey.source, horizon, survey.config.bounds.lock_timeout_s, "the capture"
+    )
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
     # Before the tables are looked into: what alters one from here on differs from its fingerprint (R11).
     with table_locks.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
@@ -221,18 +222,6 @@ def _always_published(survey: Survey, looks: Mapping[str, Fingerprint]) -> set[s
 def _in_lake(config: PipelineConfig, table: TableName) -> bool:
     store = Store(config.lake, config.lake_access)
     return lake_folder.has_delta_table(store, layout.current_table(config.pipeline, table))
-
-
-def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:
-    """Wait until a new snapshot's xmin reaches the horizon; empty, or who is in the way after `seconds`."""
-    wait = Wait(seconds, every_s=0.05)
-    while transaction_visibility.snapshot_xmin(source) < horizon:
-        blockers = transaction_visibility.transactions_in_flight(source) or ["they have just ended"]
-        reason = f"transactions that are older than the capture: {listed(blockers)}"
-        if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
-            return blockers
-    wait.log_end()
-    return []
 
 
 class _Looks:

@@ -93,22 +93,15 @@ def _reason(before: TableSchema, after: TableSchema) -> str:
 
 def add(ledger: Ledger, table: str, shown: DefinitionEvidence, decided: Decision, reason: str) -> None:
     """Record a decision that nobody in person took."""
-    ledger.execute(
-        """
-        INSERT INTO tidemark.definition_changes
-               (pipeline, "table", generation, lsn, decided, reason, before, after)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
-        """,
-        (
-            ledger.pipeline,
-            table,
-            shown.generation,
-            shown.lsn,
-            decided,
-            reason,
-            _json(shown.before),
-            _json(shown.after),
-        ),
+    ledger.insert(
+        "definition_changes",
+        table=table,
+        generation=shown.generation,
+        lsn=shown.lsn,
+        decided=decided,
+        reason=reason,
+        before=_json(shown.before),
+        after=_json(shown.after),
     )
 
 
@@ -118,7 +111,7 @@ def _json(schema: TableSchema | None) -> Jsonb | None:
 
 def accept(ledger: Ledger, table: str, who: str | None) -> bool:
     """Follow what the table was stopped for last. False if it was not."""
-    row = ledger.execute(
+    return ledger.holds(
         """
         INSERT INTO tidemark.definition_changes
                (pipeline, "table", generation, lsn, decided, reason, before, after, decided_by)
@@ -128,8 +121,7 @@ def accept(ledger: Ledger, table: str, who: str | None) -> bool:
         RETURNING number
         """,
         (who, ledger.pipeline, table),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def accepted(ledger: Ledger, table: str) -> int:

@@ -48,17 +48,20 @@ def change(
 ) -> dict[int, Guard]:
     """Let `how` make other guards of those that the ledger has now; what it then has."""
     with ledger.transaction():
-        ledger.execute(
-            'INSERT INTO tidemark.guards (pipeline, system_identifier, relation_oid, "table", timeline, guards) '
-            "VALUES (%s, %s, %s, %s, %s, '{}') ON CONFLICT DO NOTHING",
-            (ledger.pipeline, system_identifier, relation_oid, table, timeline),
+        ledger.insert(
+            "guards",
+            or_nothing=True,
+            system_identifier=system_identifier,
+            relation_oid=relation_oid,
+            table=table,
+            timeline=timeline,
+            guards=Jsonb({}),
         )
-        row = ledger.execute(
+        row = ledger.row(
             "SELECT guards FROM tidemark.guards "
             "WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s FOR UPDATE",
             (ledger.pipeline, system_identifier, relation_oid),
-        ).fetchone()
-        assert row is not None
+        )
         before = _guards(row[0])
         changed = how(before)
         if changed != before:

@@ -125,7 +125,7 @@ def next_place(ledger: Ledger, name: TableName, in_lake: Callable[[], Iterable[i
 
 def lock(ledger: Ledger) -> None:
     """The pipeline's row, under which ids are chosen, until the caller's transaction ends."""
-    ledger.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (ledger.pipeline,))
+    ledger.insert("pipelines", or_nothing=True)
     ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
 
 

@@ -80,7 +80,6 @@ def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> L
     have the batches that staging holds wait for it. Returns its base. Both rows are locked."""
     base = staged(ledger, manifest.generation, before).base
     values = {
-        "pipeline": ledger.pipeline,
         "table": table,
         "name": Jsonb(to_builtins(TableName.parse(table))),
         "before": before,

@@ -27,29 +27,20 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
     or has no numbers of its columns; `schema.version` is not read. Two readers at once get one number."""
     with ledger.transaction():
         tables.add(ledger, str(schema.table))
-        ledger.execute(
-            'SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
-            (ledger.pipeline, str(schema.table)),
-        )
+        tables.lock(ledger, [str(schema.table)])
         versions = tables.versions(ledger, str(schema.table))
         if versions and versions[-1].same_shape(schema) and bool(versions[-1].published) >= bool(schema.published):
             return replace(versions[-1], relation_oid=schema.relation_oid)
         adopted = replace(schema, version=1 + (versions[-1].version if versions else 0))
         generation = generations.required(ledger)
-        ledger.execute(
-            """
-            INSERT INTO tidemark.schema_versions
-                   (pipeline, "table", version, definition, generation, start_lsn, streamed)
-            VALUES (%s, %s, %s, %s, %s, %s, false)
-            """,
-            (
-                ledger.pipeline,
-                str(schema.table),
-                adopted.version,
-                Jsonb(adopted.to_json()),
-                generation.number,
-                generation.staged_lsn,
-            ),
+        ledger.insert(
+            "schema_versions",
+            table=str(schema.table),
+            version=adopted.version,
+            definition=Jsonb(adopted.to_json()),
+            generation=generation.number,
+            start_lsn=generation.staged_lsn,
+            streamed=False,
         )
     return adopted
 

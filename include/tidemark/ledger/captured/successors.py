@@ -75,10 +75,7 @@ def reserve(ledger: Ledger, before: TableName, in_lake: Callable[[], Iterable[in
         if row is not None:
             return TableName.parse(row[0])
         table = relation_ids.next_place(ledger, before.at_source, in_lake)
-        ledger.execute(
-            'INSERT INTO tidemark.shapes (pipeline, "table", before) VALUES (%s, %s, %s)',
-            (ledger.pipeline, str(table), str(before)),
-        )
+        ledger.insert("shapes", table=str(table), before=str(before))
     return table
 
 

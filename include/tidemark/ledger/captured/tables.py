@@ -152,7 +152,7 @@ def remove_unused(ledger: Ledger, names: Iterable[str]) -> None:
             RETURNING t."table")
         DELETE FROM tidemark.positions p USING unused u WHERE p.pipeline = %(pipeline)s AND p."table" = u."table"
         """,
-        {"pipeline": ledger.pipeline, "tables": sorted(set(names))},
+        {"tables": sorted(set(names))},
     )
 
 
@@ -228,20 +228,7 @@ def _merge_state(ledger: Ledger, table: str) -> str | None:
 
 def unpark(ledger: Ledger, table: str) -> bool:
     """Let the next run apply all of the table's batches in order. False if the table is not parked or not known."""
-    with ledger.transaction():
-        if _merge_state(ledger, table) not in (table_life.PARKED, table_life.RETRIED):
-            return False
-        with table_lives.step(ledger, "merge", "unpark", [table]):
-            ledger.execute(
-                """
-                UPDATE tidemark.tables
-                   SET state = 'merging', state_since = clock_timestamp(), error = NULL, error_at = NULL,
-                       failed_runs = 0, tried_at = NULL
-                 WHERE pipeline = %s AND "table" = %s
-                """,
-                (ledger.pipeline, table),
-            )
-    return True
+    return _merge_again(ledger, table, "unpark", (table_life.PARKED, table_life.RETRIED))
 
 
 def pause(ledger: Ledger, table: str, who: str) -> bool:
@@ -265,13 +252,20 @@ def pause(ledger: Ledger, table: str, who: str) -> bool:
 
 def resume(ledger: Ledger, table: str) -> bool:
     """Let the next run apply all of the table's batches in order. False if the table is not paused."""
+    return _merge_again(ledger, table, "resume", (table_life.PAUSED,))
+
+
+def _merge_again(ledger: Ledger, table: str, event: str, states: Collection[str]) -> bool:
+    """End one of these states of the merge; failed runs are counted anew. False if the table is in none of them."""
     with ledger.transaction():
-        if _merge_state(ledger, table) != table_life.PAUSED:
+        if _merge_state(ledger, table) not in states:
             return False
-        with table_lives.step(ledger, "merge", "resume", [table]):
+        with table_lives.step(ledger, "merge", event, [table]):
             ledger.execute(
                 """
-                UPDATE tidemark.tables SET state = 'merging', state_since = clock_timestamp(), paused_by = NULL
+                UPDATE tidemark.tables
+                   SET state = 'merging', state_since = clock_timestamp(), paused_by = NULL, error = NULL,
+                       error_at = NULL, failed_runs = 0, tried_at = NULL
                  WHERE pipeline = %s AND "table" = %s
                 """,
                 (ledger.pipeline, table),
@@ -389,7 +383,6 @@ def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, colu
              WHERE pipeline = %(pipeline)s AND "table" = %(table)s
             """,
             {
-                "pipeline": ledger.pipeline,
                 "table": table,
                 "kind": kind,
                 "reason": reason,

@@ -62,7 +62,6 @@ def replace(ledger: Ledger, table: str, backfill: str, snapshot: str, since: Lsn
          AND (max_xid >= %(xmin)s::bigint OR end_lsn > %(since)s::pg_lsn)
         """
     values = {
-        "pipeline": ledger.pipeline,
         "generation": generation,
         "table": table,
         "backfill": backfill,

@@ -56,7 +56,6 @@ def present(ledger: Ledger, now: datetime) -> Delays | None:
           FROM took
         """,
         {
-            "pipeline": ledger.pipeline,
             "since": now - PRESENT,
             "created": now - 2 * PRESENT,
             "plans": PLANS,

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from psycopg.rows import class_row
-
 from tidemark.formats.manifest import Purpose
+from tidemark.ledger import leases
 from tidemark.ledger.captured import (
     definition_changes,
     put_aside,
@@ -91,20 +90,8 @@ class TableStatus:
         return 0 if self.backlog is None else self.backlog.changes
 
     @property
-    def waiting_bytes(self) -> int:
-        return 0 if self.backlog is None else self.backlog.bytes
-
-    @property
     def waiting_since(self) -> datetime | None:
         return None if self.backlog is None else self.backlog.since
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLease:
-    """A lease that has not expired."""
-
-    name: str
-    holder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +109,8 @@ class OpenBackfill:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """`confirmable_lsn` and `held_back_by` are what the next confirmation will use. What had committed at
-    the source by `level_at`, and by the heartbeat, is staged."""
+    """`confirmable_lsn` and `held_back_by` are what the next confirmation will use. `leases` has who holds
+    each. What had committed at the source by `level_at`, and by the heartbeat, is staged."""
 
     pipeline: str
     generation: Generation
@@ -132,7 +119,7 @@ class PipelineStatus:
     batches: int
     last_committed_at: datetime | None
     tables: tuple[TableStatus, ...]
-    leases: tuple[HeldLease, ...]
+    leases: dict[str, str]
     backfills: tuple[OpenBackfill, ...]
     table_errors: tuple[TableErrors, ...]
     maintenance: LastMaintenance | None
@@ -154,25 +141,18 @@ def read(ledger: Ledger) -> PipelineStatus | None:
         generation = generations.current(ledger)
         if generation is None:
             return None
-        row = ledger.execute(
-            """
-            SELECT (SELECT sum(batches)::bigint FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
-                   g.last_committed_at
-              FROM tidemark.generations g WHERE g.pipeline = %s AND g.number = %s
-            """,
-            (ledger.pipeline, generation.number),
-        ).fetchone()
-        assert row is not None
-        batches, last_committed_at = row
+        row = ledger.row(
+            "SELECT sum(batches)::bigint FROM tidemark.generations WHERE pipeline = %s", (ledger.pipeline,)
+        )
         return PipelineStatus(
             pipeline=ledger.pipeline,
             generation=generation,
             confirmable_lsn=applied_positions.confirmable(ledger),
             held_back_by=applied_positions.held_back_by(ledger),
-            batches=batches,
-            last_committed_at=last_committed_at,
+            batches=row[0],
+            last_committed_at=generation.last_committed_at,
             tables=_tables(ledger, generation),
-            leases=_leases(ledger),
+            leases=leases.holders(ledger),
             backfills=_backfills(ledger),
             maintenance=retirement.last(ledger),
             level_at=runs.level_at(ledger),
@@ -217,16 +197,6 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
             )
         )
     return tuple(statuses)
-
-
-def _leases(ledger: Ledger) -> tuple[HeldLease, ...]:
-    with ledger.connection.cursor(row_factory=class_row(HeldLease)) as cursor:
-        rows = cursor.execute(
-            "SELECT name, holder FROM tidemark.leases "
-            "WHERE pipeline = %s AND expires_at >= clock_timestamp() ORDER BY name",
-            (ledger.pipeline,),
-        )
-        return tuple(rows.fetchall())
 
 
 def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:

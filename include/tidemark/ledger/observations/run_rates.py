@@ -25,21 +25,21 @@ def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -
     columns: dict[str, list[Any]] = {"at": [], "changes_min": []} | {name: [] for name in FIGURES}
     before = None
     for stretch in stretches:
-        passed_s = None if before is None else (stretch.at - before).total_seconds()
-        columns["at"].append(round(stretch.at.timestamp()))
+        at, changes = stretch["at"], stretch["changes"]
+        columns["at"].append(round(at.timestamp()))
         columns["changes_min"].append(
-            None if passed_s is None or stretch.changes is None else 60 * stretch.changes / passed_s
+            None if before is None or changes is None else 60 * changes / (at - before).total_seconds()
         )
         for name in FIGURES:
-            columns[name].append(getattr(stretch, name))
-        before = stretch.at
+            columns[name].append(stretch[name])
+        before = at
     return columns
 
 
 def rates(ledger: Ledger, now: datetime) -> dict[str, Any]:
     """Changes per minute, and bytes of WAL per second that the slot kept in addition, of the last hour's runs; over how
     long. None if there are not two runs to tell."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT sum(changes) - (array_agg(changes ORDER BY ended_at))[1], min(ended_at), max(ended_at),
                (array_agg(retained_bytes ORDER BY ended_at DESC))[1] - (array_agg(retained_bytes ORDER BY ended_at))[1]
@@ -47,8 +47,7 @@ def rates(ledger: Ledger, now: datetime) -> dict[str, Any]:
          WHERE pipeline = %s AND began_at > %s AND verdict IS NOT NULL
         """,
         (ledger.pipeline, now - PRESENT),
-    ).fetchone()
-    assert row is not None
+    )
     changes, first, last, kept = row
     over_s = 0.0 if first is None else (last - first).total_seconds()
     if not over_s:

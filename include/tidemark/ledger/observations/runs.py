@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from psycopg.rows import class_row, dict_row
+from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from tidemark.ledger.connection import Ledger
@@ -19,17 +19,6 @@ from tidemark.lsn import Lsn
 KEPT_DAYS: Final = 90
 
 Verdict = Literal["ok", "warning", "red"]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """`s` is the time of all its tries, and of all readers where there are several; `error` is why the last one failed,
-    without a row's value."""
-
-    s: float
-    tries: int
-    failed: bool
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,59 +53,20 @@ class Figures:
     tables: dict[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """One run. `figures` is None if its last task did not come to write them; `batches` and `changes` are what it
-    registered."""
-
-    run_id: str
-    began_at: datetime
-    ended_at: datetime
-    stages: dict[str, Stage]
-    level_at: datetime | None
-    batches: int | None
-    changes: int | None
-    figures: Figures | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunPeriod:
-    """The runs that ended within `every_s` of `at`: sums of changes and failed runs, and the worst of the rest. The
-    stages and the whole run are how long the longest took."""
-
-    at: datetime
-    runs: int
-    red: int
-    changes: int | None
-    lag_s: float | None
-    lag_bytes: int | None
-    retained_bytes: int | None
-    limit_bytes: int | None
-    unapplied_batches: int | None
-    drain_s: float | None
-    merge_s: float | None
-    run_s: float
-
-
 def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, failed: bool, error: str = "") -> None:
     """Add the time of one try of a stage. Before the pipeline has a generation there is nothing to write to."""
+    _begin(ledger, run_id, seconds)
     ledger.execute(
         """
-        INSERT INTO tidemark.runs AS r (pipeline, run_id, began_at, ended_at, stages)
-        SELECT p.pipeline, %(run_id)s, clock_timestamp() - make_interval(secs => %(s)s), clock_timestamp(),
-               jsonb_build_object(%(stage)s::text, jsonb_build_object('s', round(%(s)s::numeric, 3), 'tries', 1,
-                                                                      'failed', %(failed)s::boolean,
-                                                                      'error', %(error)s::text))
-          FROM tidemark.pipelines p WHERE p.pipeline = %(pipeline)s
-        ON CONFLICT (pipeline, run_id) DO UPDATE
-           SET ended_at = excluded.ended_at,
-               stages = r.stages || jsonb_build_object(%(stage)s::text, jsonb_build_object(
-                   's', round(%(s)s::numeric, 3) + coalesce((r.stages -> %(stage)s ->> 's')::numeric, 0),
-                   'tries', 1 + coalesce((r.stages -> %(stage)s ->> 'tries')::integer, 0),
+        UPDATE tidemark.runs
+           SET ended_at = clock_timestamp(),
+               stages = stages || jsonb_build_object(%(stage)s::text, jsonb_build_object(
+                   's', round(%(s)s::numeric, 3) + coalesce((stages -> %(stage)s ->> 's')::numeric, 0),
+                   'tries', 1 + coalesce((stages -> %(stage)s ->> 'tries')::integer, 0),
                    'failed', %(failed)s::boolean, 'error', %(error)s::text))
+         WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s
         """,
         {
-            "pipeline": ledger.pipeline,
             "run_id": run_id,
             "stage": stage,
             "s": seconds,
@@ -126,23 +76,32 @@ def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, faile
     )
 
 
-def note_level(ledger: Ledger, run_id: str, at: datetime) -> None:
-    """Write down that all that had committed at the source by `at` is staged."""
+def _begin(ledger: Ledger, run_id: str, seconds: float = 0.0) -> None:
+    """Make sure that the run has a row, which says that it began so many seconds ago. Before the pipeline has a
+    generation there is none."""
     ledger.execute(
         """
-        INSERT INTO tidemark.runs (pipeline, run_id, began_at, ended_at, level_at)
-        SELECT p.pipeline, %(run_id)s, clock_timestamp(), clock_timestamp(), %(at)s
-          FROM tidemark.pipelines p WHERE p.pipeline = %(pipeline)s
-        ON CONFLICT (pipeline, run_id) DO UPDATE SET level_at = greatest(runs.level_at, excluded.level_at)
+        INSERT INTO tidemark.runs (pipeline, run_id, began_at, ended_at)
+        SELECT p.pipeline, %s, clock_timestamp() - make_interval(secs => %s), clock_timestamp()
+          FROM tidemark.pipelines p WHERE p.pipeline = %s
+        ON CONFLICT DO NOTHING
         """,
-        {"pipeline": ledger.pipeline, "run_id": run_id, "at": at},
+        (run_id, seconds, ledger.pipeline),
+    )
+
+
+def note_level(ledger: Ledger, run_id: str, at: datetime) -> None:
+    """Write down that all that had committed at the source by `at` is staged."""
+    _begin(ledger, run_id)
+    ledger.execute(
+        "UPDATE tidemark.runs SET level_at = greatest(level_at, %s) WHERE pipeline = %s AND run_id = %s",
+        (at, ledger.pipeline, run_id),
     )
 
 
 def level_at(ledger: Ledger) -> datetime | None:
     """The newest moment as of which a run saw that nothing was left to stage; the heartbeat is another."""
-    row = ledger.execute("SELECT max(level_at) FROM tidemark.runs WHERE pipeline = %s", (ledger.pipeline,)).fetchone()
-    return None if row is None else row[0]
+    return ledger.value("SELECT max(level_at) FROM tidemark.runs WHERE pipeline = %s", (ledger.pipeline,))
 
 
 def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
@@ -150,30 +109,22 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
     the changes that it registered."""
     values = asdict(figures) | {"tables": None if figures.tables is None else Jsonb(figures.tables)}
     with ledger.transaction():
+        _begin(ledger, run_id)
         row = ledger.execute(
             """
-            WITH registered AS (
-                SELECT count(*) AS batches, coalesce(sum(changes), 0)::bigint AS changes
-                  FROM tidemark.batches WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s)
-            INSERT INTO tidemark.runs
-                   (pipeline, run_id, began_at, ended_at, verdict, generation, staged_lsn, applied_lsn, confirmed_lsn,
-                    source_lsn, lag_bytes, lag_s, retained_bytes, limit_bytes, unapplied_batches, unapplied_changes,
-                    tables, batches, changes)
-            SELECT p.pipeline, %(run_id)s, clock_timestamp(), clock_timestamp(), %(verdict)s, %(generation)s,
-                   %(staged_lsn)s, %(applied_lsn)s, %(confirmed_lsn)s, %(source_lsn)s, %(lag_bytes)s, %(lag_s)s,
-                   %(retained_bytes)s, %(limit_bytes)s, %(unapplied_batches)s, %(unapplied_changes)s, %(tables)s,
-                   g.batches, g.changes
-              FROM tidemark.pipelines p, registered g WHERE p.pipeline = %(pipeline)s
-            ON CONFLICT (pipeline, run_id) DO UPDATE
-               SET (ended_at, verdict, generation, staged_lsn, applied_lsn, confirmed_lsn, source_lsn, lag_bytes, lag_s,
-                    retained_bytes, limit_bytes, unapplied_batches, unapplied_changes, tables, batches, changes) =
-                   (excluded.ended_at, excluded.verdict, excluded.generation, excluded.staged_lsn, excluded.applied_lsn,
-                    excluded.confirmed_lsn, excluded.source_lsn, excluded.lag_bytes, excluded.lag_s,
-                    excluded.retained_bytes, excluded.limit_bytes, excluded.unapplied_batches,
-                    excluded.unapplied_changes, excluded.tables, excluded.batches, excluded.changes)
+            UPDATE tidemark.runs
+               SET ended_at = clock_timestamp(), verdict = %(verdict)s, generation = %(generation)s,
+                   staged_lsn = %(staged_lsn)s, applied_lsn = %(applied_lsn)s, confirmed_lsn = %(confirmed_lsn)s,
+                   source_lsn = %(source_lsn)s, lag_bytes = %(lag_bytes)s, lag_s = %(lag_s)s,
+                   retained_bytes = %(retained_bytes)s, limit_bytes = %(limit_bytes)s,
+                   unapplied_batches = %(unapplied_batches)s, unapplied_changes = %(unapplied_changes)s,
+                   tables = %(tables)s, (batches, changes) = (
+                       SELECT count(*), coalesce(sum(b.changes), 0)::bigint FROM tidemark.batches b
+                        WHERE b.pipeline = %(pipeline)s AND b.run_id = %(run_id)s)
+             WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s
             RETURNING changes
             """,
-            {"pipeline": ledger.pipeline, "run_id": run_id, **values},
+            {"run_id": run_id, **values},
         ).fetchone()
         ledger.execute(
             "DELETE FROM tidemark.runs "
@@ -183,20 +134,14 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
     return None if row is None else row[0]
 
 
-def last(ledger: Ledger, number: int = 10, *, dag: str = "") -> list[RunRow]:
-    """The last runs, newest first; of one DAG alone where its id is given, as `<pipeline>_capture`."""
+def last(ledger: Ledger, number: int) -> list[dict[str, Any]]:
+    """The rows of the last runs, newest first. `stages` has per stage the seconds of all its tries (`s`), and of all
+    readers where there are several; `error` is why the last one failed, without a row's value."""
     with ledger.connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(
-            """
-            SELECT run_id, began_at, ended_at, stages, level_at, batches, changes, verdict, generation, staged_lsn,
-                   applied_lsn, confirmed_lsn, source_lsn, lag_bytes, lag_s, retained_bytes, limit_bytes,
-                   unapplied_batches, unapplied_changes, tables
-              FROM tidemark.runs WHERE pipeline = %s AND (%s = '' OR starts_with(run_id, %s || '/'))
-             ORDER BY began_at DESC LIMIT %s
-            """,
-            (ledger.pipeline, dag, dag, number),
+        return cursor.execute(
+            "SELECT * FROM tidemark.runs WHERE pipeline = %s ORDER BY began_at DESC LIMIT %s",
+            (ledger.pipeline, number),
         ).fetchall()
-    return [_run_row(row) for row in rows]
 
 
 def failed(ledger: Ledger) -> list[FailedRun]:
@@ -217,15 +162,14 @@ def failed(ledger: Ledger) -> list[FailedRun]:
     return [FailedRun(*row) for row in rows]
 
 
-def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[RunPeriod]:
-    """The runs with figures since then, oldest first, put together by stretches of time."""
-    with ledger.connection.cursor(row_factory=class_row(RunPeriod)) as cursor:
+def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[dict[str, Any]]:
+    """The runs with figures since then, oldest first, put together by stretches of time: the moment `at` which they
+    ended, the sum of changes, and the worst of the rest. The stages and the whole run are how long the longest took."""
+    with ledger.connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(
             """
-            SELECT date_bin(make_interval(secs => %s), ended_at, %s) AS at, count(*)::integer AS runs,
-                   count(*) FILTER (WHERE verdict = 'red')::integer AS red, sum(changes)::bigint AS changes,
+            SELECT date_bin(make_interval(secs => %s), ended_at, %s) AS at, sum(changes)::bigint AS changes,
                    max(lag_s) AS lag_s, max(lag_bytes) AS lag_bytes, max(retained_bytes) AS retained_bytes,
-                   min(limit_bytes) AS limit_bytes, max(unapplied_batches) AS unapplied_batches,
                    max((stages -> 'drain' ->> 's')::float8) AS drain_s,
                    max((stages -> 'merge' ->> 's')::float8) AS merge_s,
                    max(extract(epoch FROM ended_at - began_at))::float8 AS run_s
@@ -234,12 +178,3 @@ def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[RunPeriod]:
             """,
             (every_s, since, ledger.pipeline, since - timedelta(days=1), since),
         ).fetchall()
-
-
-def _run_row(row: dict[str, Any]) -> RunRow:
-    stages = {
-        stage: Stage(float(one["s"]), one["tries"], one["failed"], one.get("error", ""))
-        for stage, one in row.pop("stages").items()
-    }
-    own = {key: row.pop(key) for key in ("run_id", "began_at", "ended_at", "level_at", "batches", "changes")}
-    return RunRow(**own, stages=stages, figures=None if row["verdict"] is None else Figures(**row))

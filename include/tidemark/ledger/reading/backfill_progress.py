@@ -12,9 +12,6 @@ from tidemark.wording import counted, duration
 
 # The rate of a backfill is that of the chunks recorded in so many seconds.
 RATE_WINDOW_S: Final = 120
-# Between two chunks a reader pauses for a moment; where nobody read for longer, it ended, and the rate is that of the
-# try that came after.
-PAUSE_S: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class Filled:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a backfill is: `chunks` and `rows` read, `claimed` and `applied` chunks of them; `rate_rows_s` is that
-    of the last minutes, or since the last retry in them; None if nothing was read in them."""
+    of the last minutes; None if nothing was read in them."""
 
     backfill: str
     table: str
@@ -97,25 +94,17 @@ def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
                       coalesce(sum(seconds), 0) AS seconds
                  FROM tidemark.chunks WHERE pipeline = b.pipeline AND backfill = b.backfill) c ON true
           JOIN LATERAL (
-               WITH recent AS (
-                    SELECT rows, read_at, read_at - make_interval(secs => seconds) AS began
-                      FROM tidemark.chunks
-                     WHERE pipeline = b.pipeline AND backfill = b.backfill
-                       AND read_at > clock_timestamp() - make_interval(secs => %(window)s)),
-               followed AS (
-                    SELECT *, coalesce(began - max(read_at) OVER before_it > make_interval(secs => %(pause)s), true)
-                              AS begins_anew
-                      FROM recent
-                    WINDOW before_it AS (ORDER BY began ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)),
-               since AS (SELECT max(began) AS began FROM followed WHERE begins_anew)
                SELECT sum(rows)::float8
-                      / nullif(extract(epoch FROM clock_timestamp() - min(since.began))::float8, 0) AS rate
-                 FROM recent, since WHERE recent.began >= since.began) p ON true
+                      / nullif(extract(epoch FROM clock_timestamp()
+                                                  - min(read_at - make_interval(secs => seconds)))::float8, 0) AS rate
+                 FROM tidemark.chunks
+                WHERE pipeline = b.pipeline AND backfill = b.backfill
+                  AND read_at > clock_timestamp() - make_interval(secs => %(window)s)) p ON true
          WHERE b.pipeline = %(pipeline)s
            AND CASE WHEN %(run)s::text IS NULL THEN b.state = 'open' ELSE b.run_id = %(run)s END
          ORDER BY b."table", b.opened_at
         """,
-        {"pipeline": ledger.pipeline, "run": run_id, "window": RATE_WINDOW_S, "pause": PAUSE_S},
+        {"run": run_id, "window": RATE_WINDOW_S},
     ).fetchall()
     return [Progress(*row) for row in rows]
 

@@ -188,58 +188,46 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
         # Opening a generation locks this row and closes the open backfills: this one is seen by it, or sees it.
         # So does retiring staging: it keeps what this one needs, or this one does not rest on what it takes (R7).
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
-        _require_evidence(ledger, backfill)
-        opened = ledger.execute(
+        row = ledger.execute(
             """
-            INSERT INTO tidemark.backfills
-                   (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
-                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns, marks)
-            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-                   coalesce((SELECT marks FROM tidemark.tables WHERE pipeline = %s AND "table" = %s), 0)
-              FROM tidemark.generations
-             WHERE pipeline = %s AND number = %s AND timeline = %s
-               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
-            ON CONFLICT (pipeline, "table", (purpose = 'fill')) WHERE state = 'open' DO NOTHING
+            SELECT timeline, retired_xid FROM tidemark.generations
+             WHERE pipeline = %(pipeline)s AND number = %(number)s
+               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
             """,
-            (
-                backfill.pipeline,
-                backfill.backfill,
-                backfill.table,
-                backfill.mode,
-                backfill.row_filter,
-                backfill.chunk_rows,
-                backfill.run_id,
-                backfill.snapshot,
-                backfill.timeline,
-                backfill.snapshot_lsn,
-                backfill.estimated_rows,
-                backfill.sweeps,
-                Jsonb(backfill.key_order),
-                backfill.purpose,
-                None if backfill.parts is None else Jsonb([part.to_json() for part in backfill.parts]),
-                None if backfill.columns is None else list(backfill.columns),
-                backfill.pipeline,
-                backfill.table,
-                backfill.pipeline,
-                backfill.generation,
-                backfill.timeline,
-                backfill.pipeline,
-            ),
-        ).rowcount
-        if opened != 1:
+            {"number": backfill.generation},
+        ).fetchone()
+        if row is None or row[0] != backfill.timeline:
+            return False
+        # Every transaction of what is retired must be visible to the snapshot: then to those of all its chunks.
+        xmin, retired_xid = Snapshot.parse(backfill.snapshot).xmin, row[1]
+        if retired_xid is not None and xmin <= retired_xid:
+            raise SnapshotBeforeCleanUp(table=backfill.table, xmin=xmin, xid=retired_xid)
+        marked = tables.one(ledger, backfill.table)
+        opened = ledger.insert(
+            "backfills",
+            or_nothing=True,
+            backfill=backfill.backfill,
+            table=backfill.table,
+            generation=backfill.generation,
+            mode=backfill.mode,
+            row_filter=backfill.row_filter,
+            chunk_rows=backfill.chunk_rows,
+            run_id=backfill.run_id,
+            snapshot=backfill.snapshot,
+            timeline=backfill.timeline,
+            snapshot_lsn=backfill.snapshot_lsn,
+            estimated_rows=backfill.estimated_rows,
+            sweeps=backfill.sweeps,
+            key_order=Jsonb(backfill.key_order),
+            purpose=backfill.purpose,
+            parts=None if backfill.parts is None else Jsonb([part.to_json() for part in backfill.parts]),
+            columns=None if backfill.columns is None else list(backfill.columns),
+            marks=0 if marked is None else marked.marks,
+        )
+        if not opened:
             return False
         add_ranges(ledger, backfill.backfill, ranges)
     return True
-
-
-def _require_evidence(ledger: Ledger, backfill: Backfill) -> None:
-    """Every transaction of what is retired must be visible to the snapshot: then to those of all its chunks."""
-    row = ledger.execute(
-        "SELECT retired_xid FROM tidemark.generations WHERE pipeline = %s AND number = %s",
-        (backfill.pipeline, backfill.generation),
-    ).fetchone()
-    if row is not None and row[0] is not None and Snapshot.parse(backfill.snapshot).xmin <= row[0]:
-        raise SnapshotBeforeCleanUp(table=backfill.table, xmin=Snapshot.parse(backfill.snapshot).xmin, xid=row[0])
 
 
 def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
@@ -252,7 +240,6 @@ def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
               FROM tidemark.ranges WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s
             """,
             {
-                "pipeline": ledger.pipeline,
                 "backfill": backfill,
                 "lower": None if key_range.lower is None else list(key_range.lower),
                 "upper": None if key_range.upper is None else list(key_range.upper),
@@ -263,25 +250,19 @@ def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
 
 def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
     """Let another DAG run read on. False if the backfill is not open any more."""
-    return (
-        ledger.execute(
-            "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
-            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-            (run_id, ledger.pipeline, backfill),
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
+        "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+        (run_id, ledger.pipeline, backfill),
     )
 
 
 def touch(ledger: Ledger, backfill: str) -> bool:
     """Note that somebody works on the backfill now. False if it is not open any more."""
-    return (
-        ledger.execute(
-            "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
-            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-            (ledger.pipeline, backfill),
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
+        "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+        (ledger.pipeline, backfill),
     )
 
 
@@ -404,7 +385,6 @@ def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen_at: WalPoint) -> l
             "snapshot": snapshot,
             "lsn": seen_at.lsn,
             "left": left_lsn,
-            "pipeline": ledger.pipeline,
         },
     ).fetchall()
     return sorted(table for table, is_lost in rows if is_lost)
@@ -480,29 +460,27 @@ def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
     columns = [c for c in versions[-1].columns if c.attnum in (backfill.columns or ())] if versions else []
     if all(column.target in _ALWAYS_SENT for column in columns):
         return False
-    row = ledger.execute(
+    return ledger.holds(
         """
         SELECT 1 FROM tidemark.batch_tables
          WHERE pipeline = %s AND generation = %s AND "table" = %s AND moved > 0 AND unchanged > 0
            AND end_lsn <= %s AND (%s::pg_lsn IS NULL OR end_lsn > %s) LIMIT 1
         """,
         (ledger.pipeline, backfill.generation, backfill.table, last, backfill.snapshot_lsn, backfill.snapshot_lsn),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def _all_results_recorded(ledger: Ledger, backfill: Backfill) -> bool:
     """Whether it is known what became of every chunk: that of a driver which died behind its commit nobody can tell."""
-    row = ledger.execute(
+    return not ledger.holds(
         "SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL AND result IS NULL",
         (ledger.pipeline, backfill.backfill),
-    ).fetchone()
-    return row is None
+    )
 
 
 def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:
     """End of the batch that claimed the backfill's last chunk; None while something is unread or unclaimed."""
-    row = ledger.execute(
+    return ledger.value(
         """
         SELECT max(c.claimed_lsn) FROM tidemark.chunks c
          WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s AND c.rejected IS NULL
@@ -510,6 +488,5 @@ def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:
                             WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s AND NOT r.done)
         HAVING bool_and(c.claimed_lsn IS NOT NULL)
         """,
-        {"pipeline": ledger.pipeline, "backfill": backfill},
-    ).fetchone()
-    return None if row is None else row[0]
+        {"backfill": backfill},
+    )

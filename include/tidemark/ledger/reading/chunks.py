@@ -97,7 +97,7 @@ def free_ranges(ledger: Ledger, run_id: str, holder: str = "") -> list[Range]:
                               AND l.expires_at >= clock_timestamp() AND l.holder <> %(holder)s)
          ORDER BY b.opened_at, b.backfill, r.range
         """,
-        {"pipeline": ledger.pipeline, "run": run_id, "holder": holder},
+        {"run": run_id, "holder": holder},
     )
 
 
@@ -106,7 +106,7 @@ def ranges_of(ledger: Ledger, backfill: str) -> list[Range]:
     return _ranges(
         ledger,
         " WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s ORDER BY r.range",
-        {"pipeline": ledger.pipeline, "backfill": backfill},
+        {"backfill": backfill},
     )
 
 
@@ -145,12 +145,11 @@ def being_read(ledger: Ledger, backfill: str) -> tuple[str, datetime] | None:
 
 def has_read_rows(ledger: Ledger, table: str) -> bool:
     """Whether a batch took rows that any backfill read of the table: then its history has `read` rows, or will."""
-    row = ledger.execute(
+    return ledger.holds(
         """SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND "table" = %s AND rows > 0 AND claimed_lsn IS NOT NULL
-           LIMIT 1""",
+       LIMIT 1""",
         (ledger.pipeline, table),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key | None, done: bool) -> bool:
@@ -166,81 +165,65 @@ def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key
         lease.check(ledger, of_range(chunk.backfill, chunk.range))
         if not _is_open(ledger, chunk) or not _move_cursor(ledger, chunk, cursor_before, done):
             return False
-        ledger.execute(
-            """
-            INSERT INTO tidemark.chunks
-                   (pipeline, backfill, chunk, attempt, "table", generation, range, lower, upper, snapshot,
-                    timeline, consistent_point, fingerprint, low_lsn, read_lsn, files, converted, rows, bytes, seconds)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-            """,
-            (
-                chunk.pipeline,
-                chunk.backfill,
-                chunk.chunk,
-                chunk.attempt,
-                chunk.table,
-                chunk.generation,
-                chunk.range,
-                _list(chunk.lower),
-                _list(chunk.upper),
-                chunk.snapshot,
-                chunk.timeline,
-                chunk.consistent_point,
-                Jsonb(chunk.fingerprint),
-                chunk.low_lsn,
-                chunk.read_lsn,
-                Jsonb([f.to_json() for f in chunk.files]),
-                Jsonb(chunk.converted),
-                chunk.rows,
-                chunk.bytes,
-                chunk.seconds,
-            ),
+        ledger.insert(
+            "chunks",
+            backfill=chunk.backfill,
+            chunk=chunk.chunk,
+            attempt=chunk.attempt,
+            table=chunk.table,
+            generation=chunk.generation,
+            range=chunk.range,
+            lower=_list(chunk.lower),
+            upper=_list(chunk.upper),
+            snapshot=chunk.snapshot,
+            timeline=chunk.timeline,
+            consistent_point=chunk.consistent_point,
+            fingerprint=Jsonb(chunk.fingerprint),
+            low_lsn=chunk.low_lsn,
+            read_lsn=chunk.read_lsn,
+            files=Jsonb([f.to_json() for f in chunk.files]),
+            converted=Jsonb(chunk.converted),
+            rows=chunk.rows,
+            bytes=chunk.bytes,
+            seconds=chunk.seconds,
         )
     return True
 
 
 def _is_open(ledger: Ledger, chunk: ReadChunk) -> bool:
-    return (
-        ledger.execute(
-            """
-            UPDATE tidemark.backfills SET active_at = clock_timestamp()
-             WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND "table" = %(table)s AND state = 'open'
-               AND timeline = %(timeline)s AND generation = %(generation)s
-               AND generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
-            """,
-            {
-                "pipeline": chunk.pipeline,
-                "backfill": chunk.backfill,
-                "table": chunk.table,
-                "generation": chunk.generation,
-                "timeline": chunk.timeline,
-            },
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        """
+        UPDATE tidemark.backfills SET active_at = clock_timestamp()
+         WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND "table" = %(table)s AND state = 'open'
+           AND timeline = %(timeline)s AND generation = %(generation)s
+           AND generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
+        """,
+        {
+            "backfill": chunk.backfill,
+            "table": chunk.table,
+            "generation": chunk.generation,
+            "timeline": chunk.timeline,
+        },
     )
 
 
 def _move_cursor(ledger: Ledger, chunk: ReadChunk, cursor_before: Key | None, done: bool) -> bool:
     """The compare-and-set."""
-    return (
-        ledger.execute(
-            """
-            UPDATE tidemark.ranges
-               SET cursor = coalesce(%(upper)s::text[], cursor), next_chunk = next_chunk + 1, done = %(done)s
-             WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND range = %(range)s AND NOT done
-               AND cursor IS NOT DISTINCT FROM %(before)s::text[] AND range || '-' || next_chunk = %(chunk)s
-            """,
-            {
-                "upper": _list(chunk.upper),
-                "done": done,
-                "pipeline": chunk.pipeline,
-                "backfill": chunk.backfill,
-                "range": chunk.range,
-                "before": _list(cursor_before),
-                "chunk": chunk.chunk,
-            },
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        """
+        UPDATE tidemark.ranges
+           SET cursor = coalesce(%(upper)s::text[], cursor), next_chunk = next_chunk + 1, done = %(done)s
+         WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND range = %(range)s AND NOT done
+           AND cursor IS NOT DISTINCT FROM %(before)s::text[] AND range || '-' || next_chunk = %(chunk)s
+        """,
+        {
+            "upper": _list(chunk.upper),
+            "done": done,
+            "backfill": chunk.backfill,
+            "range": chunk.range,
+            "before": _list(cursor_before),
+            "chunk": chunk.chunk,
+        },
     )
 
 
@@ -256,7 +239,7 @@ _UNCLAIMED: Final = """
 
 def unclaimed(ledger: Ledger) -> list[ReadChunk]:
     """The chunks that no batch has claimed, of the backfills that are open in the open generation."""
-    return _chunks(ledger, _UNCLAIMED, {"pipeline": ledger.pipeline})
+    return _chunks(ledger, _UNCLAIMED)
 
 
 def unclaimed_ids(ledger: Ledger) -> dict[ChunkId, str]:
@@ -271,14 +254,13 @@ def unclaimed_ids(ledger: Ledger) -> dict[ChunkId, str]:
 
 def left_of(ledger: Ledger, backfill: str) -> tuple[int, set[ChunkId]]:
     """How many chunks of the backfill were read and not rejected, and which of them no batch has claimed."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT count(*), coalesce(array_agg(array[chunk, attempt::text]) FILTER (WHERE claimed_lsn IS NULL), '{}')
           FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL
         """,
         (ledger.pipeline, backfill),
-    ).fetchone()
-    assert row is not None
+    )
     count, left = row
     return count, {(backfill, chunk, attempt) for chunk, attempt in left}
 
@@ -298,7 +280,6 @@ def evidence_among(ledger: Ledger, high: Sequence[tuple[Watermark, Lsn]]) -> lis
          ORDER BY high.number
         """,
         {
-            "pipeline": ledger.pipeline,
             "backfills": [mark.backfill for mark, _ in high],
             "chunks": [mark.chunk for mark, _ in high],
             "attempts": [mark.attempt for mark, _ in high],
@@ -311,14 +292,10 @@ def evidence_among(ledger: Ledger, high: Sequence[tuple[Watermark, Lsn]]) -> lis
 
 def of_backfill(ledger: Ledger, backfill: str) -> list[ReadChunk]:
     """Every chunk that was read of a backfill, rejected ones included."""
-    return _chunks(
-        ledger,
-        " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s",
-        {"pipeline": ledger.pipeline, "backfill": backfill},
-    )
+    return _chunks(ledger, " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s", backfill=backfill)
 
 
-def _chunks(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[ReadChunk]:
+def _chunks(ledger: Ledger, clauses: str, **values: str) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
                c.snapshot, c.timeline, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted,
@@ -326,7 +303,7 @@ def _chunks(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[ReadCh
           FROM tidemark.chunks c {clauses} ORDER BY c.read_at, c.backfill, c.chunk
         """
     with ledger.connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(query.encode(), values).fetchall()
+        rows = cursor.execute(query.encode(), {"pipeline": ledger.pipeline, **values}).fetchall()
     return [
         ReadChunk(
             **{
@@ -434,15 +411,15 @@ def keep_results(ledger: Ledger, results: Iterable[ChunkResult]) -> None:
 
 def all_read(ledger: Ledger, backfill: str) -> bool:
     """Whether every range of the backfill is done."""
-    row = ledger.execute(
-        "SELECT bool_and(done) FROM tidemark.ranges WHERE pipeline = %s AND backfill = %s", (ledger.pipeline, backfill)
-    ).fetchone()
-    return row is not None and bool(row[0])
+    return ledger.holds(
+        "SELECT bool_and(done) FROM tidemark.ranges WHERE pipeline = %s AND backfill = %s",
+        (ledger.pipeline, backfill),
+    )
 
 
 def rejected_unread(ledger: Ledger, backfill: str) -> int:
     """How many rejected chunks have not been read again: their ranges, which `reject` added, are not done."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT count(*) FROM tidemark.ranges r
          WHERE r.pipeline = %s AND r.backfill = %s AND NOT r.done
@@ -452,8 +429,7 @@ def rejected_unread(ledger: Ledger, backfill: str) -> int:
                           AND (c.lower, c.upper) IS NOT DISTINCT FROM (r.lower, r.upper))
         """,
         (ledger.pipeline, backfill),
-    ).fetchone()
-    assert row is not None
+    )
     return int(row[0])
 
 

@@ -116,34 +116,26 @@ def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPar
     before, if all of those have one, and what was found to differ."""
     with ledger.transaction():
         tables.lock(ledger, [table])
-        before = ledger.execute(
+        before = ledger.row(
             """
             WITH gone AS (DELETE FROM tidemark.parts WHERE pipeline = %s AND "table" = %s RETURNING *)
             SELECT bool_and(proven_at IS NOT NULL), min(proven_at), min(proven_lsn), max(differing) FROM gone
             """,
             (ledger.pipeline, table),
-        ).fetchone()
-        assert before is not None
+        )
         all_proven, proven_at, proven_lsn, differing = before
         for number, part in enumerate(bounds, 1):
-            ledger.execute(
-                """
-                INSERT INTO tidemark.parts (pipeline, "table", part, key_order, lower, upper, estimated_rows,
-                                            proven_at, proven_lsn, differing)
-                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-                """,
-                (
-                    ledger.pipeline,
-                    table,
-                    number,
-                    Jsonb(key_order),
-                    None if part.lower is None else list(part.lower),
-                    None if part.upper is None else list(part.upper),
-                    -(-rows // len(bounds)),
-                    proven_at if all_proven else None,
-                    proven_lsn if all_proven else None,
-                    differing,
-                ),
+            ledger.insert(
+                "parts",
+                table=table,
+                part=number,
+                key_order=Jsonb(key_order),
+                lower=None if part.lower is None else list(part.lower),
+                upper=None if part.upper is None else list(part.upper),
+                estimated_rows=-(-rows // len(bounds)),
+                proven_at=proven_at if all_proven else None,
+                proven_lsn=proven_lsn if all_proven else None,
+                differing=differing,
             )
     new_cut = cut_of(ledger, table)
     assert new_cut is not None

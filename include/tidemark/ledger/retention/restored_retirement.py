@@ -14,6 +14,8 @@ from tidemark.ledger.captured import unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import backfills
+from tidemark.ledger.retention import retirement
+from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn
 
 RESTORED: Final = "the ledger was restored from before staging was cleaned up, and with it what this backfill rests on"
@@ -22,7 +24,7 @@ RESTORED: Final = "the ledger was restored from before staging was cleaned up, a
 def is_applied(ledger: Ledger, file: RetiredFile) -> bool:
     """Whether the ledger has what retired.json says, as far as it goes itself. A copy from between two clean-ups may
     know where they end, and not that a table let go of what it kept below."""
-    row = ledger.execute(
+    return ledger.holds(
         """
         SELECT retired_lsn >= least(%(up_to)s::pg_lsn, staged_lsn)
                AND coalesce(retired_xid, -1) >= coalesce(%(max_xid)s::bigint, -1)
@@ -36,11 +38,9 @@ def is_applied(ledger: Ledger, file: RetiredFile) -> bool:
             "up_to": file.up_to,
             "max_xid": file.max_xid,
             "kept": list(file.kept),
-            "pipeline": ledger.pipeline,
             "generation": file.generation,
         },
-    ).fetchone()
-    return row is not None and bool(row[0])
+    )
 
 
 def apply(
@@ -107,56 +107,31 @@ def _removed_batches(
 
 def _apply_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, gone: Sequence[tuple[str, Lsn]]) -> None:
     values: dict[str, Any] = {
-        "pipeline": ledger.pipeline,
         "generation": file.generation,
         "up_to": up_to,
         "kept": list(file.kept),
+        "gone_tables": [table for table, _ in gone],
+        "gone_ends": [str(end) for _, end in gone],
     }
-    ledger.execute(
+    rows = ledger.execute(
         """
-        INSERT INTO tidemark.positions AS known (pipeline, generation, "table", history_lsn, current_lsn)
-        SELECT DISTINCT pipeline, generation, "table", %(up_to)s::pg_lsn, %(up_to)s::pg_lsn FROM tidemark.batch_tables
+        SELECT DISTINCT "table" FROM tidemark.batch_tables
          WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s
            AND "table" <> ALL(%(kept)s)
-        ON CONFLICT (pipeline, generation, "table") DO UPDATE
-           SET history_lsn = greatest(known.history_lsn, excluded.history_lsn),
-               current_lsn = greatest(known.current_lsn, excluded.current_lsn)
         """,
         values,
     )
-    for table, end in gone:
-        ledger.execute(
-            """
-            INSERT INTO tidemark.positions AS known (pipeline, generation, "table", history_lsn, current_lsn)
-            VALUES (%(pipeline)s, %(generation)s, %(table)s, %(end)s, %(end)s)
-            ON CONFLICT (pipeline, generation, "table") DO UPDATE
-               SET history_lsn = greatest(known.history_lsn, excluded.history_lsn),
-                   current_lsn = greatest(known.current_lsn, excluded.current_lsn)
-            """,
-            {**values, "table": table, "end": end},
-        )
-        ledger.execute(
-            """
-            UPDATE tidemark.batch_tables SET retired_at = clock_timestamp()
-             WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND "table" = %(table)s AND end_lsn = %(end)s
-            """,
-            {**values, "table": table, "end": end},
-        )
+    # The ends of what is gone ascend, so of each table the last one counts.
+    reached = {table: up_to for (table,) in rows} | dict(gone)
+    positions.rise(ledger, file.generation, {table: (lsn, lsn) for table, lsn in reached.items()})
     ledger.execute(
         """
         UPDATE tidemark.batch_tables SET retired_at = clock_timestamp()
-         WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s
-           AND "table" <> ALL(%(kept)s) AND retired_at IS NULL
-        """,
-        values,
-    )
-    ledger.execute(
-        """
-        UPDATE tidemark.batches b SET retired_at = clock_timestamp()
          WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND end_lsn <= %(up_to)s AND retired_at IS NULL
-           AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables t
-                            WHERE t.pipeline = b.pipeline AND t.generation = b.generation
-                              AND t.end_lsn = b.end_lsn AND t.retired_at IS NULL)
+           AND ("table" <> ALL(%(kept)s)
+                OR ("table", end_lsn) IN (SELECT * FROM unnest(%(gone_tables)s::text[],
+                                                               %(gone_ends)s::text[]::pg_lsn[])))
         """,
         values,
     )
+    retirement.retire_whole_batches(ledger, file.generation, up_to)

@@ -82,11 +82,10 @@ def numbers(ledger: Ledger) -> list[int]:
 
 def retired_lsn(ledger: Ledger, generation: int) -> Lsn | None:
     """Below which the generation is retired, but for what single tables keep."""
-    row = ledger.execute(
+    return ledger.value(
         "SELECT retired_lsn FROM tidemark.generations WHERE pipeline = %s AND number = %s",
         (ledger.pipeline, generation),
-    ).fetchone()
-    return None if row is None else row[0]
+    )
 
 
 def mark(
@@ -125,25 +124,15 @@ def _mark_some(
         pins = _pins(ledger, generation)
         retired = [_retire(ledger, generation, up_to, None, sorted(pins), NeededEvidence())]
         retired += [_retire(ledger, generation, up_to, table, [], pin) for table, pin in sorted(pins.items())]
-        ledger.execute(
-            """
-            UPDATE tidemark.batches b SET retired_at = clock_timestamp()
-             WHERE pipeline = %s AND generation = %s AND end_lsn <= %s AND retired_at IS NULL
-               AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables t
-                                WHERE t.pipeline = b.pipeline AND t.generation = b.generation
-                                  AND t.end_lsn = b.end_lsn AND t.retired_at IS NULL)
-            """,
-            (ledger.pipeline, generation, up_to),
-        )
+        retire_whole_batches(ledger, generation, up_to)
         max_xid = max((xid for _, _, xid in retired if xid is not None), default=None)
-        row = ledger.execute(
+        row = ledger.row(
             """
             UPDATE tidemark.generations SET retired_lsn = %s, retired_xid = greatest(retired_xid, %s)
              WHERE pipeline = %s AND number = %s RETURNING retired_xid
             """,
             (up_to, max_xid, ledger.pipeline, generation),
-        ).fetchone()
-        assert row is not None
+        )
         kept = _kept(ledger, generation, up_to)
         unfit = unfit_values.all_of(ledger)
     marked = Marked(
@@ -156,9 +145,23 @@ def _mark_some(
     return marked, up_to == whole
 
 
+def retire_whole_batches(ledger: Ledger, generation: int, up_to: Lsn) -> None:
+    """Retire the batches, up to there, of which every table is retired."""
+    ledger.execute(
+        """
+        UPDATE tidemark.batches b SET retired_at = clock_timestamp()
+         WHERE pipeline = %s AND generation = %s AND end_lsn <= %s AND retired_at IS NULL
+           AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables t
+                            WHERE t.pipeline = b.pipeline AND t.generation = b.generation
+                              AND t.end_lsn = b.end_lsn AND t.retired_at IS NULL)
+        """,
+        (ledger.pipeline, generation, up_to),
+    )
+
+
 def _end_of_some(ledger: Ledger, generation: int) -> Lsn | None:
     """Where a batch ends up to which about MOST_ROWS are above what is retired; None if there are no more."""
-    row = ledger.execute(
+    return ledger.value(
         """
         SELECT b.end_lsn FROM tidemark.batch_tables b
          WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s
@@ -166,16 +169,15 @@ def _end_of_some(ledger: Ledger, generation: int) -> Lsn | None:
                              WHERE g.pipeline = %(pipeline)s AND g.number = %(generation)s)
          ORDER BY b.end_lsn OFFSET %(most)s LIMIT 1
         """,
-        {"pipeline": ledger.pipeline, "generation": generation, "most": MOST_ROWS},
-    ).fetchone()
-    return None if row is None else row[0]
+        {"generation": generation, "most": MOST_ROWS},
+    )
 
 
 def _prefix(
     ledger: Ledger, generation: int, cutoff: datetime, confirmed: Lsn | None, xmin: int | None
 ) -> tuple[Lsn, str]:
     """Where the prefix ends, never below where it ended before, and what ends it if not the cutoff."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT g.staged_lsn, coalesce(g.retired_lsn, g.start_lsn),
                (SELECT min(start_lsn) FROM tidemark.batches b
@@ -195,11 +197,9 @@ def _prefix(
             "cutoff": cutoff,
             "confirmed": confirmed,
             "xmin": xmin,
-            "pipeline": ledger.pipeline,
             "generation": generation,
         },
-    ).fetchone()
-    assert row is not None
+    )
     staged, before, young, unconfirmed, unseen, unapplied = row
     by_age = staged if young is None else young
     causes = {
@@ -244,10 +244,8 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, NeededEvidence]:
     for table, claims, sweeps in unapplied:
         pin = pins.setdefault(table, NeededEvidence())
         for claim in claims:
-            if claim["consistent_point"] is None:
-                pin.add_snapshot(claim["snapshot"])
-            else:
-                pin.add_point(Lsn.parse(claim["consistent_point"]))
+            point = claim["consistent_point"]
+            pin.add_chunk(claim["snapshot"], None if point is None else Lsn.parse(point))
         for sweep in sweeps:
             pin.add_snapshot(sweep["snapshot"])
             pin.swept.add(sweep["backfill"])
@@ -258,7 +256,7 @@ def _retire(
     ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: NeededEvidence
 ) -> tuple[int, int, int | None]:
     """Rows, bytes and the highest transaction id of what is retired of `table`, or of all but `other_tables`."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         WITH done AS (
             UPDATE tidemark.batch_tables b SET retired_at = clock_timestamp()
@@ -275,7 +273,6 @@ def _retire(
         SELECT count(*), coalesce(sum(bytes), 0)::bigint, max(max_xid) FROM done
         """,
         {
-            "pipeline": ledger.pipeline,
             "generation": generation,
             "up_to": up_to,
             "table": table,
@@ -284,8 +281,7 @@ def _retire(
             "point": pin.point,
             "swept": sorted(pin.swept),
         },
-    ).fetchone()
-    assert row is not None
+    )
     return row[0], row[1], row[2]
 
 
@@ -342,7 +338,7 @@ def to_remove(ledger: Ledger, generation: int, most: int) -> list[RetiredBatch]:
          WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s
          ORDER BY b.end_lsn
         """,
-        {"pipeline": ledger.pipeline, "generation": generation, "most": most},
+        {"generation": generation, "most": most},
     )
     return [RetiredBatch(end, manifest, whole, tuple(paths)) for end, manifest, whole, paths in rows]
 
@@ -375,7 +371,7 @@ def removed(ledger: Ledger, generation: int, removed_batches: Iterable[RetiredBa
                               AND n.end_lsn > b.end_lsn AND n.retired_at IS NOT NULL
                               AND (n.files <> '[]' OR b.files = '[]'))
             """,
-            {"pipeline": ledger.pipeline, "generation": generation},
+            {"generation": generation},
         )
         ledger.execute(
             """
@@ -416,7 +412,7 @@ def ended_backfills(ledger: Ledger, cutoff: datetime) -> list[str]:
                 WHERE t.pipeline = %(pipeline)s AND t.retired_at IS NULL AND t.claims <> '[]')
          ORDER BY b.ended_at, b.backfill
         """,
-        {"pipeline": ledger.pipeline, "cutoff": cutoff},
+        {"cutoff": cutoff},
     )
     return [backfill for (backfill,) in rows]
 

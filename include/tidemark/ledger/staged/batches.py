@@ -152,12 +152,11 @@ def _claim(ledger: Ledger, manifest: BatchManifest, rejected: Mapping[ChunkId, s
 
 
 def _is_registered(ledger: Ledger, manifest: BatchManifest) -> bool:
-    row = ledger.execute(
+    return ledger.holds(
         "SELECT 1 FROM tidemark.batches "
         "WHERE pipeline = %s AND generation = %s AND start_lsn = %s AND end_lsn = %s AND attempt = %s",
         (manifest.pipeline, manifest.generation, manifest.start_lsn, manifest.end_lsn, manifest.attempt),
-    ).fetchone()
-    return row is not None
+    )
 
 
 def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
@@ -174,7 +173,6 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
            AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
         """,
         {
-            "pipeline": manifest.pipeline,
             "generation": manifest.generation,
             "start": manifest.start_lsn,
             "end": manifest.end_lsn,
@@ -184,34 +182,26 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
         },
     ).rowcount
     if extended != 1:
-        staged_lsn = staged(ledger)
+        staged_lsn = generations.required(ledger).staged_lsn
         raise DrainOvertaken(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
 
 
 def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:
-    ledger.execute(
-        """
-        INSERT INTO tidemark.batches
-               (pipeline, generation, start_lsn, end_lsn, attempt, run_id, manifest, created_at, changes, bytes,
-                transaction_count, skipped_messages, heartbeat_lsn, last_committed_at)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-        """,
-        (
-            manifest.pipeline,
-            manifest.generation,
-            manifest.start_lsn,
-            manifest.end_lsn,
-            manifest.attempt,
-            manifest.run_id,
-            manifest_path,
-            manifest.created_at,
-            sum(t.rows for t in touched),
-            sum(f.bytes for t in touched for f in t.files),
-            manifest.transaction_count,
-            manifest.skipped_messages,
-            manifest.heartbeat_lsn,
-            manifest.last_committed_at,
-        ),
+    ledger.insert(
+        "batches",
+        generation=manifest.generation,
+        start_lsn=manifest.start_lsn,
+        end_lsn=manifest.end_lsn,
+        attempt=manifest.attempt,
+        run_id=manifest.run_id,
+        manifest=manifest_path,
+        created_at=manifest.created_at,
+        changes=sum(t.rows for t in touched),
+        bytes=sum(f.bytes for t in touched for f in t.files),
+        transaction_count=manifest.transaction_count,
+        skipped_messages=manifest.skipped_messages,
+        heartbeat_lsn=manifest.heartbeat_lsn,
+        last_committed_at=manifest.last_committed_at,
     )
 
 
@@ -319,12 +309,7 @@ def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Ba
         return cursor.execute(query.encode(), values).fetchall()
 
 
-def staged(ledger: Ledger) -> Lsn:
-    """The end of the chain of the open generation. Raises `GenerationMissing` before the pipeline's first run."""
-    return generations.required(ledger).staged_lsn
-
-
-def unapplied(ledger: Ledger, generation: int | None = None, names: Iterable[str] | None = None) -> list[TouchedTable]:
+def unapplied(ledger: Ledger, names: Iterable[str] | None = None) -> list[TouchedTable]:
     """The registered and unapplied batches of these tables (default: all, whatever their state), ordered by
     generation, table and LSN.
 
@@ -333,9 +318,8 @@ def unapplied(ledger: Ledger, generation: int | None = None, names: Iterable[str
     tables = None if names is None else sorted(names)
     return _touched(
         ledger,
-        "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s) "
-        'AND (%s::text[] IS NULL OR b."table" = ANY(%s))',
-        (ledger.pipeline, generation, generation, tables, tables),
+        'tidemark.unapplied b WHERE b.pipeline = %s AND (%s::text[] IS NULL OR b."table" = ANY(%s))',
+        (ledger.pipeline, tables, tables),
     )
 
 
@@ -349,35 +333,22 @@ def unapplied_counts(ledger: Ledger, names: Iterable[str]) -> dict[str, int]:
     return dict(rows.fetchall())
 
 
-def attempt_of(ledger: Ledger, generation: int, end_lsn: Lsn) -> str | None:
-    """Which attempt staged the batch that ends there; None without such a batch."""
-    row = ledger.execute(
-        "SELECT attempt FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
-        (ledger.pipeline, generation, end_lsn),
-    ).fetchone()
-    return None if row is None else str(row[0])
+def ending_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> Batch | None:
+    """The generation's batch that ends there; None without such a batch."""
+    condition = "pipeline = %s AND generation = %s AND end_lsn = %s"
+    return next(iter(_batches(ledger, condition, (ledger.pipeline, generation, end_lsn))), None)
 
 
 def newest_xid(ledger: Ledger, system_identifier: str) -> int | None:
     """The highest id of a transaction that is staged of the server, retired batches included; None without any."""
-    row = ledger.execute(
+    return ledger.value(
         """
         SELECT max(greatest(b.max_xid, g.retired_xid)) FROM tidemark.generations g
           LEFT JOIN tidemark.batch_tables b ON b.pipeline = g.pipeline AND b.generation = g.number
          WHERE g.pipeline = %s AND g.system_identifier = %s
         """,
         (ledger.pipeline, system_identifier),
-    ).fetchone()
-    return None if row is None else row[0]
-
-
-def last_committed_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> datetime | None:
-    """When the newest change of the batch that ends there was committed; None without such a batch or change."""
-    row = ledger.execute(
-        "SELECT last_committed_at FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
-        (ledger.pipeline, generation, end_lsn),
-    ).fetchone()
-    return None if row is None else row[0]
+    )
 
 
 def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: NeededEvidence) -> list[TouchedTable]:
@@ -404,7 +375,6 @@ def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: N
                   AND EXISTS (SELECT 1 FROM jsonb_array_elements(x.claims) c WHERE c ->> 'backfill' = ANY(%(swept)s))))
         """,
         {
-            "pipeline": ledger.pipeline,
             "generation": generation,
             "table": table,
             "before": before,
@@ -456,6 +426,10 @@ def truncating(ledger: Ledger, generation: int, table: str) -> list[StagedFile]:
     return [StagedFile.from_json(file) for (files,) in rows for file in files]
 
 
+# Batches that are looked at for how many changes a table has.
+_LATEST = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class RecentChanges:
     """How many changes of a table were staged over the last seconds."""
@@ -464,9 +438,9 @@ class RecentChanges:
     over_s: float
 
 
-def recent_changes(ledger: Ledger, generation: int, table: str, latest: int = 2000) -> RecentChanges:
+def recent_changes(ledger: Ledger, generation: int, table: str) -> RecentChanges:
     """Of the last day, or of the latest batches that touch the table where these reach less far back."""
-    row = ledger.execute(
+    row = ledger.row(
         """
         SELECT coalesce(sum(t.changes) FILTER (WHERE t.registered_at > clock_timestamp() - interval '1 day'),
                         0)::bigint,
@@ -477,9 +451,8 @@ def recent_changes(ledger: Ledger, generation: int, table: str, latest: int = 20
                  WHERE x.pipeline = %s AND x.generation = %s AND x."table" = %s
                  ORDER BY x.end_lsn DESC LIMIT %s) t
         """,
-        (latest, ledger.pipeline, generation, table, latest),
-    ).fetchone()
-    assert row is not None
+        (_LATEST, ledger.pipeline, generation, table, _LATEST),
+    )
     changes, over_s = row
     return RecentChanges(changes, float(over_s))
 
@@ -515,7 +488,6 @@ def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) ->
           FROM unnest(%(tables)s::text[], %(starts)s::text[]::pg_lsn[]) AS f ("table", start_lsn)
         """,
         {
-            "pipeline": ledger.pipeline,
             "generation": generation,
             "tables": list(starts),
             "starts": [str(start) for start in starts.values()],

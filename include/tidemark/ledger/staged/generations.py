@@ -27,7 +27,7 @@ from tidemark.wording import counted
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
-    "opened_at, reason, history, source_started_at"
+    "opened_at, reason, history, source_started_at, last_committed_at"
 )
 
 
@@ -35,7 +35,8 @@ _COLUMNS = (
 class Generation:
     """One life of the slot; `confirmed_lsn` is what was last read back from the source, no truth about it now.
     `history` is that of the timeline (`source.wal.timelines`), `source_started_at` the start of the server that was
-    last asked whether its WAL is the one that was staged; None where nobody noted it yet."""
+    last asked whether its WAL is the one that was staged; None where nobody noted it yet.
+    `last_committed_at` is the latest commit time of a change that is staged."""
 
     number: int
     system_identifier: str
@@ -50,6 +51,7 @@ class Generation:
     reason: str
     history: str | None = None
     source_started_at: str | None = None
+    last_committed_at: datetime | None = None
 
 
 def has_begun(conninfo: str, pipeline: str) -> bool:
@@ -80,27 +82,6 @@ def required(ledger: Ledger) -> Generation:
     return generation
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPosition:
-    """How far the open generation is staged, and the latest commit time of a change below."""
-
-    generation: int
-    lsn: Lsn
-    committed_at: datetime | None
-
-
-def staged(ledger: Ledger) -> StagedPosition:
-    """Raises `GenerationMissing` before the pipeline's first run."""
-    row = ledger.execute(
-        "SELECT number, staged_lsn, last_committed_at FROM tidemark.generations "
-        "WHERE pipeline = %s ORDER BY number DESC LIMIT 1",
-        (ledger.pipeline,),
-    ).fetchone()
-    if row is None:
-        raise GenerationMissing(pipeline=ledger.pipeline)
-    return StagedPosition(*row)
-
-
 def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Generation:
     """Open the generation that a written generation.json describes; its number must be above every other's.
 
@@ -112,34 +93,24 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
     """
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        ledger.execute(
-            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
-        )
+        ledger.insert("pipelines", or_nothing=True)
         # Opening a backfill shares this row: it ends before the backfills are closed below, or sees this generation.
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
         newest = current(ledger)
         if newest is not None and newest.number >= opening.number:
             raise ValueError(f"generation {opening.number} is not above the open one, {newest.number}")
-        ledger.execute(
-            """
-            INSERT INTO tidemark.generations
-                   (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason,
-                    error, history)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-            """,
-            (
-                lease.pipeline,
-                opening.number,
-                opening.system_identifier,
-                opening.timeline,
-                opening.slot,
-                opening.start_lsn,
-                opening.start_lsn,
-                lease.holder,
-                opening.reason,
-                None if opening.error is None else Jsonb(opening.error.to_json()),
-                opening.history,
-            ),
+        ledger.insert(
+            "generations",
+            number=opening.number,
+            system_identifier=opening.system_identifier,
+            timeline=opening.timeline,
+            slot=opening.slot,
+            start_lsn=opening.start_lsn,
+            staged_lsn=opening.start_lsn,
+            opened_by=lease.holder,
+            reason=opening.reason,
+            error=None if opening.error is None else Jsonb(opening.error.to_json()),
+            history=opening.history,
         )
         backfills.close_older(ledger, opening.number)
         if opening.tables is not None and opening.backfill_kind != tables.GAP:

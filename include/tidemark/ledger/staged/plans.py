@@ -8,7 +8,6 @@ tasks exactly one counts a result.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,14 +33,6 @@ class RecordedPlan:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """How long one merge of a table took, and how many changes went into its history."""
-
-    changes: int
-    seconds: float
-
-
 def record(ledger: Ledger, lease: Lease, plan: MergePlan, *, run_id: str, path: str) -> None:
     """Write the plan's row. Needs the leases `table:<id>` of all its tables."""
     with ledger.transaction():
@@ -58,20 +49,15 @@ def record_from_lake(ledger: Ledger, lease: Lease, plan: MergePlan, *, path: str
 
 
 def _insert(ledger: Ledger, plan: MergePlan, *, run_id: str, holder: str, path: str) -> None:
-    ledger.execute(
-        """
-        INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables)
-        VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
-        """,
-        (
-            plan.pipeline,
-            plan.plan,
-            plan.generation,
-            run_id,
-            holder,
-            path,
-            Jsonb({t.table: str(t.end_lsn) for t in plan.tables}),
-        ),
+    ledger.insert(
+        "plans",
+        or_nothing=True,
+        plan=plan.plan,
+        generation=plan.generation,
+        run_id=run_id,
+        holder=holder,
+        path=path,
+        tables=Jsonb({t.table: str(t.end_lsn) for t in plan.tables}),
     )
 
 
@@ -125,15 +111,12 @@ def not_ingested(ledger: Ledger) -> list[RecordedPlan]:
 def ingest(ledger: Ledger, result: PlanResult) -> bool:
     """Keep the result with its plan; True exactly once per plan. Call it first in the
     transaction that raises the positions."""
-    return (
-        ledger.execute(
-            """
-            UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
-             WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL
-            """,
-            (Jsonb(json.loads(result.to_json())), ledger.pipeline, result.plan),
-        ).rowcount
-        == 1
+    return ledger.wrote_one(
+        """
+        UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
+         WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL
+        """,
+        (Jsonb(json.loads(result.to_json())), ledger.pipeline, result.plan),
     )
 
 
@@ -143,25 +126,6 @@ def result_of(ledger: Ledger, plan: str) -> PlanResult | None:
         "SELECT result FROM tidemark.plans WHERE pipeline = %s AND plan = %s", (ledger.pipeline, plan)
     ).fetchone()
     return None if row is None or row[0] is None else PlanResult.from_json(json.dumps(row[0]))
-
-
-def measured(ledger: Ledger, names: Collection[str], latest: int) -> dict[str, list[Measured]]:
-    """By table, of these, what its merges took in the latest plans that were ingested, newest first."""
-    rows = ledger.execute(
-        """
-        SELECT t.value ->> 'table', (t.value -> 'rows' ->> 'history')::bigint, (t.value ->> 'seconds')::float8
-          FROM (SELECT created_at, plan, result FROM tidemark.plans WHERE pipeline = %s AND ingested_at IS NOT NULL
-                 ORDER BY created_at DESC, plan DESC LIMIT %s) p
-         CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
-         WHERE t.value ->> 'table' = ANY(%s) AND t.value ->> 'error' IS NULL
-         ORDER BY p.created_at DESC, p.plan DESC
-        """,
-        (ledger.pipeline, latest, sorted(names)),
-    )
-    by_table: dict[str, list[Measured]] = {}
-    for table, changes, seconds in rows:
-        by_table.setdefault(table, []).append(Measured(changes or 0, seconds))
-    return by_table
 
 
 @dataclass(frozen=True, slots=True)

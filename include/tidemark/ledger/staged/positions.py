@@ -37,7 +37,6 @@ class Rise:
 def rise(ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None, Lsn | None]]) -> dict[str, Rise]:
     """Raise the positions in history and current of each table to these where they are higher."""
     values = {
-        "pipeline": ledger.pipeline,
         "generation": generation,
         "tables": list(reached),
         "history": [None if lsn is None else str(lsn) for lsn, _ in reached.values()],
@@ -96,7 +95,7 @@ def start_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
         VALUES (%(pipeline)s, %(generation)s, %(table)s, %(lsn)s, %(lsn)s, %(lsn)s)
         ON CONFLICT (pipeline, generation, "table") DO NOTHING
         """,
-        {"pipeline": ledger.pipeline, "generation": generation, "table": table, "lsn": lsn},
+        {"generation": generation, "table": table, "lsn": lsn},
     )
 
 

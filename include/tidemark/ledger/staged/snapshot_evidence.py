@@ -23,6 +23,13 @@ class NeededEvidence:
         xmin = Snapshot.parse(snapshot).xmin
         self.xmin = xmin if self.xmin is None else min(self.xmin, xmin)
 
+    def add_chunk(self, snapshot: str, consistent_point: Lsn | None) -> None:
+        """A chunk under an exported snapshot saw everything below its consistent point."""
+        if consistent_point is None:
+            self.add_snapshot(snapshot)
+        else:
+            self.add_point(consistent_point)
+
     def add_point(self, point: Lsn) -> None:
         self.point = point if self.point is None else min(self.point, point)
 

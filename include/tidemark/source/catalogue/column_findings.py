@@ -13,7 +13,6 @@ from shlex import quote
 from typing import Final
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import Move
 from tidemark.findings import Finding, listed
 from tidemark.names import TableName, spelled
 from tidemark.source.catalogue.identifiers import quoted
@@ -60,8 +59,7 @@ def _uncaptured(
         ways.append(f"ALTER PUBLICATION {quoted(config.publication)} SET (publish_generated_columns = stored)")
     elif "stored" in missing.values() and facts.major < 18:
         ways.append("PostgreSQL 18 and newer can publish stored ones")
-    yield Finding(
-        "warning",
+    yield Finding.warning(
         "generated_columns",
         f"{table.table} is captured without its generated {plural(len(missing), 'column')} {listing}: the "
         f"publication does not carry {them}",
@@ -81,19 +79,16 @@ def _captured_as_text(tables: Iterable[SourceTable]) -> Iterator[Finding]:
             elif column.type == UNCONSTRAINED:
                 numeric.setdefault(table.table, []).append(column.name)
     if numeric:
-        yield Finding(
-            "note",
+        yield Finding.note(
             "numeric",
             f"{_counted(numeric)} numeric without a precision, for which Delta has no exact type; captured as text: "
             f"{_names(numeric)}",
             "If a precision is known, put it into the pipeline file, under `tables:`\n"
             f"{target_lines(numeric, DECIMAL)}\n"
             "         Values beyond it are then counted, NULL in current, and text in history",
-            Move.FIX_CONFIG,
         )
     if nested:
-        yield Finding(
-            "note",
+        yield Finding.note(
             "arrays",
             f"{_counted(nested)} declared with more than one dimension, and captured as PostgreSQL's text: "
             f"{_names(nested)}",

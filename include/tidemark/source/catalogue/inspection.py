@@ -108,22 +108,19 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
 def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotState | None) -> Iterator[Finding]:
     """Version, wal_level, room for a slot and a sender, synchronous replication, the limits that end slots."""
     if facts.major < OLDEST_VERSION:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "version",
             f"The source is PostgreSQL {facts.major}; Tidemark reads {OLDEST_VERSION} to {NEWEST_VERSION}",
             f"Upgrade the source to PostgreSQL {OLDEST_VERSION} or newer",
         )
     elif facts.major > NEWEST_VERSION:
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "version",
             f"The source is PostgreSQL {facts.major}; Tidemark was tried on {OLDEST_VERSION} to {NEWEST_VERSION}",
             "Look for a newer Tidemark",
         )
     if facts.standby:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "standby",
             "The source is a standby (pg_is_in_recovery); chunks and heartbeats need the primary",
             f"Point connection {config.source_connection} at the primary",
@@ -131,38 +128,33 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
         )
     provider = facts.service.provider if facts.service else None
     if not facts.has_logical_wal:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "wal_level",
             f"wal_level is {facts.wal_level}; changes are only decoded from wal_level logical",
             provider.wal_level if provider else "ALTER SYSTEM SET wal_level = logical; then restart the server",
         )
     if slot is None and facts.slots >= facts.max_slots:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "slots",
             f"All {facts.max_slots} replication slots of the server are in use",
             "Raise max_replication_slots and restart, or have whoever owns one that is not needed any more drop it "
             "(SELECT * FROM pg_replication_slots)",
         )
     if facts.senders >= facts.max_senders and (slot is None or slot.active_pid is None):
-        yield Finding(
-            "error",
+        yield Finding.error(
             "senders",
             f"All {facts.max_senders} WAL senders of the server are in use",
             "Raise max_wal_senders and restart, or end a connection of pg_stat_replication that nobody needs",
         )
     if not facts.replication:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "role",
             f"Role {facts.role} may not use replication",
             (provider.replication if provider else "ALTER ROLE {role} REPLICATION").format(role=quoted(facts.role)),
         )
     trapped = _synchronous_name(facts.synchronous_standby_names, config.application_name)
     if trapped is not None:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "synchronous_standby_names",
             f"synchronous_standby_names ({facts.synchronous_standby_names}) has {trapped}, which takes the drain's "
             f"connection ({config.application_name}) for a synchronous standby: the application's commits would wait "
@@ -181,8 +173,7 @@ def _message_findings(facts: ServerFacts) -> Iterator[Finding]:
     """A logical message's prefix is text that the server converts before it sends it; where that cannot be done, the
     stream ends there, every time. Only UTF-8 needs no conversion, and SQL_ASCII has none."""
     if facts.anybody_writes_messages and facts.encoding not in ("UTF8", "SQL_ASCII"):
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "messages",
             f"Every login of this {facts.encoding} database may write a logical message whose prefix cannot be "
             "converted to UTF-8, and PostgreSQL could not stream past it",
@@ -195,16 +186,14 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
     """max_slot_wal_keep_size against the valve, idle_replication_slot_timeout against the schedule."""
     keep, valve = facts.slot_wal_keep_bytes, config.bounds.wal_valve_bytes
     if keep is None:
-        yield Finding(
-            "note",
+        yield Finding.note(
             "max_slot_wal_keep_size",
             f"The server sets no limit to the WAL that a slot keeps; the drain confirms early from {_size(valve)} on, "
             "but while no DAG runs the source's disk fills",
             "Set max_slot_wal_keep_size above wal_valve_bytes if an idle Airflow must not endanger the source",
         )
     elif keep <= valve:
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "max_slot_wal_keep_size",
             f"max_slot_wal_keep_size ({_size(keep)}) is not above wal_valve_bytes ({_size(valve)}): PostgreSQL "
             "invalidates the slot before the drain's valve opens",
@@ -215,8 +204,7 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
     if idle is None:
         return
     if gap is None:
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "idle_replication_slot_timeout",
             f"PostgreSQL invalidates a slot that is idle for {duration(idle)}, and the schedule does not say how often "
             "the DAG runs",
@@ -258,8 +246,7 @@ def table_findings(
         yield from _partition_findings(table)
     yield from _pattern_findings(matching, config, followed)
     for group in alike(str(table.table) for table in matching.tables):
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "names",
             f"The names of {listed(group)} differ only in case; a catalogue or file system that ignores case mixes "
             "them up",
@@ -280,8 +267,7 @@ def table_findings(
         )
     secured = [table.table for table in matching.tables if table.row_security]
     if secured:
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "row_security",
             f"Row-level security hides rows of {listed(secured)} from role {facts.role}: changes are captured all the "
             "same, but a backfill cannot read them",
@@ -305,8 +291,7 @@ def _selection_findings(matched: Matching) -> Iterator[Finding]:
                 move=Move.FIX_CONFIG,
             )
         else:
-            yield Finding(
-                "warning",
+            yield Finding.warning(
                 "tables",
                 f"No table fits the pattern {rule.pattern} (line {rule.line} of the file)",
                 "Correct the pattern, or take it out",
@@ -332,7 +317,7 @@ def _selection_findings(matched: Matching) -> Iterator[Finding]:
         if source_table.exact:
             yield Finding.of_tables("tables", [source_table.table], message, remedy, bars="capture")
         else:
-            yield Finding("warning", "tables", message, remedy)
+            yield Finding.warning("tables", message, remedy)
 
 
 def _pattern_findings(matched: Matching, config: PipelineConfig, followed: Collection[Entry]) -> Iterator[Finding]:
@@ -459,8 +444,7 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
             ),
             bars="capture",
         )
-    yield Finding(
-        "note",
+    yield Finding.note(
         "partitions",
         f"A TRUNCATE of one partition of {root.table} is not replicated; a TRUNCATE of {root.table} itself is",
         "Use DELETE, or detach and drop the partition and run a backfill",
@@ -490,8 +474,7 @@ def slot_findings(slot: SlotState) -> Iterator[Finding]:
     """A usable slot that is about to be lost. `source.wal.slot.usable` judges plugin, state and kind before this."""
     if slot.wal_status == "unreserved":
         left = "" if slot.safe_wal_size is None else f" ({_size(max(slot.safe_wal_size, 0))} of WAL are left)"
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "slot",
             f'Slot "{slot.name}" has fallen behind max_slot_wal_keep_size and is about to be lost{left}',
             "Let the drain run now; raise max_slot_wal_keep_size, or run the DAG more often",
@@ -501,8 +484,7 @@ def slot_findings(slot: SlotState) -> Iterator[Finding]:
         and slot.safe_wal_size is not None
         and slot.safe_wal_size < slot.retained_bytes // 4
     ):
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "slot",
             f'Slot "{slot.name}" keeps {_size(slot.retained_bytes)} of WAL; {_size(slot.safe_wal_size)} more and it is '
             "lost",

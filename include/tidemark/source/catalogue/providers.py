@@ -8,7 +8,7 @@ page each. Sources: the documentation that the pages name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import psycopg
@@ -43,14 +43,11 @@ RDS: Final = Provider(
     replication="GRANT rds_replication TO {role}",
     trigger_by="a member of rds_superuser",
 )
-AURORA: Final = Provider(
+AURORA: Final = replace(
+    RDS,
     name="Amazon Aurora",
     page="aurora.md",
-    mark="rds_superuser",
-    switch="rds.logical_replication",
     wal_level="Set rds.logical_replication to 1 in the cluster's parameter group, and reboot the writer",
-    replication=RDS.replication,
-    trigger_by=RDS.trigger_by,
 )
 CLOUD_SQL: Final = Provider(
     name="Cloud SQL",
@@ -128,10 +125,9 @@ def read_service(connection: psycopg.Connection[Any]) -> Service | None:
 def service_findings(service: Service, *, wal_level: str, longest_gap_s: float | None) -> Iterator[Finding]:
     """Which service it is; a switch that waits for a restart; the slots that Neon removes."""
     provider = service.provider
-    yield Finding("note", "provider", f"The source is {provider.name}", f"Its settings: docs/recipes/{provider.page}")
+    yield Finding.note("provider", f"The source is {provider.name}", f"Its settings: docs/recipes/{provider.page}")
     if service.settings.get(provider.switch) == "on" and wal_level != "logical":
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "provider",
             f"{provider.switch} is on, and wal_level is still {wal_level}",
             "Restart the server: the setting takes effect then",
@@ -140,8 +136,7 @@ def service_findings(service: Service, *, wal_level: str, longest_gap_s: float |
         gap = "the schedule does not say how often the DAG runs"
         if longest_gap_s is not None:
             gap = f"by the schedule up to {duration(longest_gap_s)} pass between two runs"
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "provider",
             f"Neon removes a slot that is idle for {duration(NEON_IDLE_SLOT_S)} while another is in use, and {gap}",
             "Run the DAG at least every few hours",

@@ -76,16 +76,14 @@ def publication_findings(
     if publication is not None:
         yield from _option_findings(config, matching, publication)
         if publication.all_tables:
-            yield Finding(
-                "warning",
+            yield Finding.warning(
                 "publication",
                 f'Publication "{publication.name}" is FOR ALL TABLES: each new table without a replica identity '
                 "refuses UPDATE and DELETE",
                 "Publish the tables one by one; with manage_publication: true preflight does it",
             )
         if publication.all_tables and publication.via_root:
-            yield Finding(
-                "warning",
+            yield Finding.warning(
                 "publication",
                 f'Publication "{publication.name}" is FOR ALL TABLES and publishes partitions as their root: '
                 "PostgreSQL ends with a segmentation fault, and again at each run, when it decodes a change that came "
@@ -110,8 +108,7 @@ def work_findings(
     else:
         others = [member.table for member in publication.direct if config.rule(member.table) is None]
         if others and not (config.manage_publication and publication.owned):
-            yield Finding(
-                "note",
+            yield Finding.note(
                 "publication",
                 f'Publication "{publication.name}" also has {listed(others)}, which the file does not name: they are '
                 "skipped",
@@ -163,8 +160,7 @@ def _missing_publication(
     name = config.publication
     statement = create_statement(name, work.create, server_version=facts.version) if work.create else None
     if slot is not None:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "publication",
             f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot '
             "be decoded",
@@ -174,15 +170,13 @@ def _missing_publication(
             Move.BACKFILL,
         )
     elif not config.manage_publication and statement is not None:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "publication",
             f'Publication "{name}" does not exist, and the file says manage_publication: false',
             f"As owner of the tables: {readable(statement)}",
         )
     if config.manage_publication and not facts.may_create:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "rights",
             f"Role {facts.role} may not create a publication in database {facts.database}",
             f"GRANT CREATE ON DATABASE {quoted(facts.database)} TO the owner of the tables, whom {quoted(facts.role)} "
@@ -203,8 +197,7 @@ def _option_findings(config: PipelineConfig, matched: Matching, publication: Pub
     name = publication.name
     missing = [operation for operation in OPERATIONS if operation not in publication.operations]
     if missing:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "publication",
             f'Publication "{name}" does not publish {listed(missing)}: these changes are lost',
             _alone(f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}')")
@@ -225,8 +218,7 @@ def _option_findings(config: PipelineConfig, matched: Matching, publication: Pub
         if table is None:
             continue
         if member.row_filter is not None:
-            yield Finding(
-                "note",
+            yield Finding.note(
                 "publication",
                 f"{member.table} is published with a row filter: the target has only the rows that pass it",
             )
@@ -247,8 +239,7 @@ def _option_findings(config: PipelineConfig, matched: Matching, publication: Pub
                 bars="joining",
             )
         else:
-            yield Finding(
-                "note",
+            yield Finding.note(
                 "publication",
                 f"{member.table} is published with a column list: a column added later is not captured until the list "
                 "has it",
@@ -286,8 +277,7 @@ def _identity_findings(
         reason = table.breaks_updates(_generated_published(facts, publication))
         if reason is None:
             if table.relation.identity == "full" and not table.relation.key:
-                yield Finding(
-                    "note",
+                yield Finding.note(
                     "replica_identity",
                     f"{table.table} has no usable primary key; under REPLICA IDENTITY FULL its current table is kept "
                     "as a multiset, which costs more",
@@ -307,7 +297,7 @@ def _identity_findings(
                 bars: Bars = "nothing" if published else "joining"
                 yield Finding.of_tables("replica_identity", [table.table], harm, mending, bars=bars)
             else:
-                yield Finding("warning", "replica_identity", harm, mending)
+                yield Finding.warning("replica_identity", harm, mending)
             continue
         because = "its primary key is deferrable, which is no replica identity" if table.relation.deferrable else reason
         remedy = (
@@ -315,16 +305,14 @@ def _identity_findings(
             f"unique, not deferrable index on NOT NULL columns>, or ALTER TABLE {name} REPLICA IDENTITY FULL"
         )
         if published or table.exact:
-            yield Finding(
-                "warning",
+            yield Finding.warning(
                 "replica_identity",
                 f"{table.table} is captured as history only: {because}. While it is published PostgreSQL refuses "
                 "UPDATE and DELETE on it; inserts and truncates are captured",
                 remedy,
             )
         else:
-            yield Finding(
-                "warning",
+            yield Finding.warning(
                 "replica_identity",
                 f"{table.table} fits a pattern but is not captured: {because}, so once published its application's "
                 "UPDATE and DELETE would be refused",

@@ -11,7 +11,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from tidemark.findings import listed
 from tidemark.names import TableName
+from tidemark.wait_log import Wait
 from tidemark.wording import duration
 
 
@@ -29,6 +31,19 @@ def join_horizon(connection: psycopg.Connection[Any]) -> int:
 
 def snapshot_xmin(connection: psycopg.Connection[Any]) -> int:
     return _one(connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone())
+
+
+def await_horizon(connection: psycopg.Connection[Any], horizon: int, seconds: float, capture: str) -> list[str]:
+    """Wait until a new snapshot's xmin reaches the join horizon. Returns nothing then, and who is in the way if that
+    takes more than `seconds`. `capture` is what joined, for the log."""
+    wait = Wait(seconds, every_s=0.05)
+    while snapshot_xmin(connection) < horizon:
+        blockers = transactions_in_flight(connection) or ["they have just ended"]
+        reason = f"transactions that are older than {capture}: {listed(blockers)}"
+        if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
+            return blockers
+    wait.log_end()
+    return []
 
 
 def current_snapshot(connection: psycopg.Connection[Any]) -> str:

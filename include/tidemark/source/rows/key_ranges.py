@@ -281,16 +281,6 @@ def all_rows_query(table: TableToRead) -> sql.Composed:
     return sql.SQL("SELECT {} FROM {}{}").format(copied_columns(table), table.relation, _where(table.conditions))
 
 
-def stretch_query(table: TableToRead, leaf: TableName, first: int, end: int | None) -> sql.Composed:
-    """The rows in pages `[first, end)` of the table or one of its leaves; without `end` all behind `first`."""
-    conditions = [*table.conditions, sql.SQL("ctid >= '({},0)'::tid").format(sql.SQL(str(first)))]
-    if end is not None:
-        conditions.append(sql.SQL("ctid < '({},0)'::tid").format(sql.SQL(str(end))))
-    return sql.SQL("SELECT {} FROM ONLY {}{}").format(
-        copied_columns(table), sql.Identifier(leaf.schema, leaf.name), _where(conditions)
-    )
-
-
 def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
     if not conditions:
         return sql.SQL("")

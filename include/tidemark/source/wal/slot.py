@@ -161,12 +161,6 @@ def usable(connection: psycopg.Connection[Any], name: str) -> tuple[SlotState, L
     return slot, slot.confirmed_lsn
 
 
-def retained_bytes(connection: psycopg.Connection[Any], name: str) -> int:
-    """WAL that the source keeps because of the slot; 0 if there is no slot."""
-    slot = read_slot(connection, name)
-    return 0 if slot is None else slot.retained_bytes
-
-
 def _open_transactions(connection: psycopg.Connection[Any]) -> str:
     """The oldest transactions of the server that hold an xid, without their text: it may hold values."""
     rows = connection.execute(

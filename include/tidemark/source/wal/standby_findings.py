@@ -33,24 +33,21 @@ def standby_findings(standby: psycopg.Connection[Any], connection_id: str, slot:
     if not in_recovery:
         return  # it was promoted, and the slot with it
     if major < OLDEST_STANDBY:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "standby",
             f"The standby is PostgreSQL {major}; standbys decode from {OLDEST_STANDBY} on",
             f"Upgrade it, or let connection {connection_id} name the primary alone, without target_session_attrs",
             Move.FIX_CONFIG,
         )
     if not feeds_back:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "standby",
             "hot_standby_feedback is off on the standby: a vacuum on the primary would invalidate the slot there",
             "On the standby: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf()",
             Move.FIX_SOURCE,
         )
     if not has_own_slot:
-        yield Finding(
-            "warning",
+        yield Finding.warning(
             "standby",
             "The standby has no slot at the primary (primary_slot_name): while it is away, a vacuum there or removed "
             "WAL may invalidate the slot on the standby",
@@ -58,8 +55,7 @@ def standby_findings(standby: psycopg.Connection[Any], connection_id: str, slot:
             Move.FIX_SOURCE,
         )
     if others >= room:
-        yield Finding(
-            "error",
+        yield Finding.error(
             "standby",
             f"All {room} replication slots of the standby are in use",
             "Raise max_replication_slots on the standby and restart it",
