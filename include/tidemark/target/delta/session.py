@@ -29,7 +29,7 @@ from tidemark.storage.lake_access import AZURE_SECRET
 from tidemark.target.delta import hadoop_files, internals
 from tidemark.target.delta.jvm import java_class
 from tidemark.target.delta.socket_acknowledgements import acknowledge_at_once
-from tidemark.target.driver_log import let_speak
+from tidemark.target.driver_log import silence_loggers
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
             builder = builder.config(key, value)
     acknowledge_at_once()
     session = builder.getOrCreate()
-    let_speak(session)
+    silence_loggers(session)
     _require_delta(session)
     lacks = internals.misfit(session)
     if lacks is not None:
