@@ -539,7 +539,7 @@ class TableMerge:
             of_evidence = sum(b.changes for b in self._evidence(batches))
             compared = sum(c.rows for b in batches for c in b.of("verify").claims)
             rows = sum(b.changes for b in batches) + load.masked + of_evidence + compared
-            current_bytes = sum(file.bytes for file in load.others)
+            current_bytes = sum(file.bytes for file in load.overlapping_files)
         few_rows = is_small_for_spark(rows, current_bytes)
         expect_any_rows(self.session)  # an earlier round may have configured the session for few rows
         if few_rows:
@@ -570,7 +570,7 @@ class TableMerge:
             read_ahead.let_go()
         self.record.took("changes", Way.SPARK)
         if load is not None:
-            batches = load.left()
+            batches = load.remaining_batches()
         changes: Changes
         if any(b.claims or b.sweeps for b in batches):
             repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
@@ -610,7 +610,7 @@ class TableMerge:
         limits = limits_of(self.facts.changes_read)
         if reason is not None or limits is None:
             raise Declined(reason or "the changes are many")
-        return chunk_fold.folded(load, limits, self._fell_back)
+        return chunk_fold.fold_with_chunks(load, limits, self._fell_back)
 
     def _with_chunks(
         self, kind: type[AnyChunkChanges], batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool

@@ -227,7 +227,7 @@ class ChunkChanges(Changes):
         if self.current is None or self.current.files == 0:
             return None
         if self.load is not None:
-            return self.load.rows_there()
+            return self.load.current_rows()
         rows = delta_tables.rows(self.session, self.current)
         return rows if self._chunk_ranges is None else rows.where(self._in_ranges(self._chunk_ranges))
 
