@@ -143,7 +143,7 @@ class Rebuild:
             ]
         )
         failpoints.reach("replay.before_commit")
-        written = delta_tables.exchange_all(
+        written = delta_tables.replace_all_rows(
             current,
             frame,
             {self._application(generation, "current"): lsn for generation, lsn in positions.items()},

@@ -239,7 +239,7 @@ class FirstLoad:
             bounds[name_of_key] = min(low for low, _ in between), max(high for _, high in between)
         return WrittenFile(
             name,
-            sum(len(body.behind) + body.size for body in bodies) + len(end),
+            sum(len(body.suffix) + body.size for body in bodies) + len(end),
             sum(f.file.rows for f in group),
             bounds,
             len(masked),

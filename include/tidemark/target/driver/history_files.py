@@ -149,7 +149,7 @@ def copied(
     session: SparkSession, history: PinnedTable, lake: str, schema: TableSchema, batch: PlannedBatch, file: StagedFile
 ) -> WrittenFile:
     """A staged file whose rows are history's, copied into history's folder. Raises StagedFileDiffers."""
-    name, size, sha256 = delta_tables.copy_in(session, history, f"{lake}/{file.path}")
+    name, size, sha256 = delta_tables.copy_into_table(session, history, f"{lake}/{file.path}")
     if (size, sha256) != (file.bytes, file.sha256):
         raise StagedFileDiffers(path=file.path, table=str(schema.table))
     between = int(batch.start_lsn), int(batch.end_lsn) - 1

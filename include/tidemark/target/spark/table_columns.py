@@ -126,7 +126,7 @@ def _default(field: StructField, text: str) -> Column:
 def widen(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
     """Give the columns these types, which are wider ("Type Widening"): no file is written anew, and a reader must know
     the feature. A commit for each, and one that turns it on: half of it is no harm, the next merge does the rest."""
-    delta_tables.make_room(spark, table, fields)
+    delta_tables.enable_features(spark, table, fields)
     quoted = f"delta.{spark_identifier(table.path)}"
     spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     for field in fields:

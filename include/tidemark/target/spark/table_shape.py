@@ -183,7 +183,7 @@ class PlannedShape:
         defaults = {c.name: c for c in self.schema.columns if c.missing is not None}
         filled = [f for f in fields if f.name in defaults]
         others = [f for f in fields if f.name not in defaults]
-        delta_tables.make_room(self.session, table, fields)
+        delta_tables.enable_features(self.session, table, fields)
         table = delta_tables.pin(self.session, table.path)
         at = table.position(self.plan.application_id(self.planned.table, "history"))
         if step == "history":
