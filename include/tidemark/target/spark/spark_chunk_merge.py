@@ -232,7 +232,7 @@ class ChunkChanges(Changes):
         return rows if self._chunk_ranges is None else rows.where(self._in_ranges(self._chunk_ranges))
 
     def _in_ranges(self, ranges: Sequence[KeyRange], of: str | None = None) -> Column:
-        return file_pruning.within(fold.column(self.schema.key[0], of), file_pruning.joined(ranges))
+        return file_pruning.within(fold.column(self.schema.key[0], of), file_pruning.join_ranges(ranges))
 
     @cached_property
     def _chunk_ranges(self) -> list[KeyRange] | None:

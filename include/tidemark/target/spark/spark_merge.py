@@ -28,7 +28,7 @@ from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.driver.change_reader import StagedTable
-from tidemark.target.driver.history_files import AsStaged, OnFailure, as_staged, copied
+from tidemark.target.driver.history_files import AsStaged, OnFailure, as_staged, copy_to_history
 from tidemark.target.spark import fold
 from tidemark.target.spark.staged_changes import read_changes
 
@@ -183,13 +183,13 @@ class Changes:
         bytes were encoded once, by the drain.
         """
         kept = self._as_staged(history)
-        others = kept.others(self.batches)
+        others = kept.computed_files(self.batches)
         frames = self._computed(kept, others, history.schema())
         frame: DataFrame | None = None
         if frames:
             frame = reduce(DataFrame.unionByName, frames).coalesce(self._files_of(others))
         failpoints.reach("merge.before_history")
-        as_they_are = [copied(self.session, history, self.lake, self.schema, b, f) for b, f in kept.files]
+        as_they_are = [copy_to_history(self.session, history, self.lake, self.schema, b, f) for b, f in kept.files]
         as_they_are += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(self.session, history, frame, application, self.end, as_they_are)
         failpoints.reach("merge.after_history")
@@ -205,7 +205,7 @@ class Changes:
         nothing for sure."""
         frames = []
         if others:
-            of_others = kept.of_others()
+            of_others = kept.is_computed()
             frames.append(closing_select(self.rows.where(of_others), shape))
             if self.truncated:
                 truncates = self.staged.where((F.col("_op") == "truncate") & of_others)
