@@ -246,7 +246,7 @@ def test_many_rows_are_joined_without_sending_them_to_the_driver(
         plans.append(frame._jdf.queryExecution().executedPlan().toString())
         return frame.persist()
 
-    monkeypatch.setattr(Changes, "_kept", keep)
+    monkeypatch.setattr(Changes, "_computed_once", keep)
     (table,) = _tables(lake, 3, range(1))
     table.source.fill(12)
     table.begin()

@@ -141,7 +141,7 @@ def _open_table(session: SparkSession, path: str) -> PinnedTable:
         try:
             if table.exists:
                 missing = {name: type_ for name, type_ in COLUMNS.items() if name not in existing}
-                table_columns.add(table, struct_of(metadata_ddl(missing)).fields, {})
+                table_columns.add_columns(table, struct_of(metadata_ddl(missing)).fields, {})
             else:
                 delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
         except Exception as failed:

@@ -71,7 +71,7 @@ def _copy_history(
         # Older rows may name a renamed column by its old name. With column mapping, the name in the data files tells
         # which column that is.
         mapping = {"delta.columnMapping.mode": "name"} if old_history.is_mapped else {}
-        properties = {**TABLE_PROPERTIES, **statistics, **mapping, **table_columns.had(shape)}
+        properties = {**TABLE_PROPERTIES, **statistics, **mapping, **table_columns.columns_property(shape)}
         delta_tables.create(session, history, shape, properties)
         history = delta_tables.pin(session, history.path)
     rows = delta_tables.rows(session, old_history).where(as_of_query.below(Position(base.generation, base.lsn)))

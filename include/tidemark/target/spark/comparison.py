@@ -76,22 +76,22 @@ class Comparison(ChunkChanges):
         return lambda frame: frame.transform(add_verdicts).transform(self._settle_texts).transform(self._settle_copies)
 
     @cached_property
-    def doubled(self) -> DataFrame | None:
+    def duplicate_keys(self) -> DataFrame | None:
         """The keys that current has in more than one row, which no commit of ours makes; None if there is none."""
         if self._there is None or self.truncated or not self.keyed:
             return None
         key = [column(k) for k in self.schema.key]
         twice = self._there.groupBy(*key).count().where(F.col("count") > 1).select(*key)
-        twice = self._kept(twice)
+        twice = self._computed_once(twice)
         return None if twice.isEmpty() else F.broadcast(twice)
 
     def _settle_copies(self, with_verdicts: DataFrame) -> DataFrame:
         """A row that current has more than once was joined with each of its copies: it is one row, and differs."""
-        if self.doubled is None:
+        if self.duplicate_keys is None:
             return with_verdicts
         key = list(self.schema.key)
-        others = with_verdicts.join(self.doubled, on=key, how="left_anti")
-        copies = with_verdicts.join(self.doubled, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
+        others = with_verdicts.join(self.duplicate_keys, on=key, how="left_anti")
+        copies = with_verdicts.join(self.duplicate_keys, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
         differs = F.col(BY_TARGET) & F.col(VERDICT).isin(UNCHANGED, REPAIRED)
         nothing = F.array().cast("array<string>")
         return others.unionByName(
@@ -185,7 +185,7 @@ class Comparison(ChunkChanges):
     def _differing(self) -> DataFrame:
         """The chunks' rows that differ: CLAIM, kind, columns, lsn, at, and the key's columns."""
         if not self.keyed:
-            return self._kept(self._copies_that_differ())
+            return self._computed_once(self._copies_that_differ())
         return self._with_verdicts.where(
             F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*self._compared)
         ).select(
@@ -272,7 +272,7 @@ class Comparison(ChunkChanges):
         if not differing:
             return None
         rows = reduce(DataFrame.unionByName, differing).limit(MOST_KEYS)
-        rows = self._kept(rows)
+        rows = self._computed_once(rows)
         return None if rows.isEmpty() else rows.transform(self._with_texts_of_keys)
 
     @property

@@ -177,7 +177,7 @@ class ChunkChanges(Changes):
         names = self._unchanged_names(self.staged.select("_unchanged").unionByName(self._older.select("_unchanged")))
         names = sorted({*names, *(name for unread in self._not_read.values() for name in unread)})
         filled = events.transform(self._fill(events, names) if names else fold.without_holes)
-        return self._kept(filled)
+        return self._computed_once(filled)
 
     @cached_property
     def _placed(self) -> DataFrame:
@@ -188,7 +188,7 @@ class ChunkChanges(Changes):
         keys = self._reads.select(*key, CLAIM)
         if self._few_changes:
             keys = keys.join(F.broadcast(changes.select(*key)), on=list(self.schema.key), how="left_semi")
-        return self._kept(changes.transform(visibility.place_changes(self.schema.key, keys, self._claims)))
+        return self._computed_once(changes.transform(visibility.place_changes(self.schema.key, keys, self._claims)))
 
     @cached_property
     def _touched_keys(self) -> DataFrame:
@@ -210,7 +210,7 @@ class ChunkChanges(Changes):
             touched = self._events.transform(visibility.at_watermark(self.schema.key, self.names, self._claims))
             rows = touched.unionByName(others)
         with_verdicts = rows.transform(self._add_verdicts())
-        return with_verdicts if self._there is None else self._kept(with_verdicts)
+        return with_verdicts if self._there is None else self._computed_once(with_verdicts)
 
     def _add_verdicts(self) -> fold.Transform:
         return visibility.add_verdicts(
@@ -258,7 +258,7 @@ class ChunkChanges(Changes):
                 self._with_verdicts.transform(visibility.additions(self.schema.key, self.names, self._not_read))
             )
         elif self._base is not None:
-            frames.append(self._kept(self._missing_in_history(self._base)))
+            frames.append(self._computed_once(self._missing_in_history(self._base)))
         frames += list(self._swept.values())
         return reduce(DataFrame.unionByName, frames) if frames else None
 
@@ -268,7 +268,7 @@ class ChunkChanges(Changes):
         truncate of the plan removes needs no sweep."""
         if self._there is None or self.truncated or not self.keyed:
             return {}
-        return {sweep.backfill: self._kept(self._sweep(sweep, self._there)) for sweep in self.sweeps}
+        return {sweep.backfill: self._computed_once(self._sweep(sweep, self._there)) for sweep in self.sweeps}
 
     def _sweep(self, sweep: Sweep, rows: DataFrame) -> DataFrame:
         key = [fold.column(k) for k in self.schema.key]
