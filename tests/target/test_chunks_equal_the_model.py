@@ -312,8 +312,8 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
     with_narrow_target = spark_chunk_merge.ChunkChanges._add_verdicts
 
     def spied(changes: spark_chunk_merge.ChunkChanges) -> Any:
-        assert changes._there is not None
-        looked.append(len(changes._there.inputFiles()))
+        assert changes._target_rows is not None
+        looked.append(len(changes._target_rows.inputFiles()))
         return with_narrow_target(changes)
 
     monkeypatch.setattr(spark_chunk_merge.ChunkChanges, "_add_verdicts", spied)
