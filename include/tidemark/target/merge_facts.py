@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 DRIVER_ROWS: Final = "spark.tidemark.driverFoldRows"  # 0: Spark folds everything
 FOLDS_CHUNKS: Final = "spark.tidemark.driverFoldsChunks"  # false: Spark folds the rows of chunks
-ADDS_FILES: Final = "spark.tidemark.chunksAsTheyAre"  # false: Spark encodes all rows of chunks anew
+ADDS_FILES: Final = "spark.tidemark.chunksAsTheyAre"  # false: Spark encodes all rows of chunks again
 PROVES: Final = "spark.tidemark.driverProvesEqual"  # false: Spark compares all rows
 
 

@@ -1,4 +1,4 @@
-"""Holds every call into Delta's and Spark's internal classes, and checks at the session's start that they are there.
+"""Holds every call into Delta's and Spark's internal classes, and checks at the session's start that they exist.
 
 A class is internal if it belongs neither to Delta's public API (DataFrames, `DeltaTable`, SQL, settings) nor to
 Spark's. Such classes change without notice: `DeltaOperations.Write` has three options in Delta 4.0, six in 4.2, and

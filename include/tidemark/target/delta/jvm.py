@@ -32,7 +32,7 @@ def array_list(spark: SparkSession) -> Any:
 
 
 def array(spark: SparkSession, element_class: Any, *items: Any) -> Any:
-    """A Java array of the items, whose class is `of`."""
+    """A Java array of the items, whose class is `element_class`."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     java_array = gateway.new_array(element_class, len(items))

@@ -111,7 +111,7 @@ def joined(parts: Sequence[tuple[Footer, Constants]], excluded: Set[str]) -> byt
     """The bytes that follow all bodies in the joined file: footer, length and magic.
 
     Each body is followed by its constants, in the order of `parts`, which all have the same `shape`. The joined file
-    does not have the columns named in `left_out`.
+    does not have the columns named in `excluded`.
     """
     fields = dict(parts[0][0].fields)
     constant_fields = parts[0][1].footer.fields

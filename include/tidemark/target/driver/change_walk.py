@@ -204,7 +204,7 @@ class _Lives:
     def begin(self, key: Key, row: int, inherited: Mapping[str, Place]) -> None:
         """Begin a life with an insert, or with the insert half of a change of the key.
 
-        `handed` has the sources of the columns that the change does not send; None means that no row has the value.
+        `inherited` has the sources of the columns that the change does not send; None means that no row has the value.
         """
         self.known[key] = {name: inherited.get(name, row) for name in self.tracked}
 

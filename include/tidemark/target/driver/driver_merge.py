@@ -123,7 +123,7 @@ def driver_merge(
 ) -> DriverMerge:
     """Fold the changes, before anything is written. Raises Declined.
 
-    `known` is the first load that comes with the changes, or the changes that a thread is already reading.
+    `prepared` is the first load that comes with the changes, or the changes that a thread is already reading.
     """
     load = prepared if isinstance(prepared, FirstLoad) else None
     has_memory = False

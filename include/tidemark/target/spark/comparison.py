@@ -2,7 +2,7 @@
 
 A row is *missing* if a backfill's chunk would insert it, *differs* if the chunk would repair it, and *extra* if the
 chunk or the sweep would remove it, or if it is a second row of one key. All chunks are compared with the pinned tables
-before anything is written. Chunks of purpose `verify` write nothing; those of purpose `repair` are merged besides, as
+before anything is written. Chunks of purpose `verify` write nothing; those of purpose `repair` are also merged, as
 `ChunkChanges`.
 
 Values that do not fit are all stored alike, so their texts are compared with those of the key's newest row in history,

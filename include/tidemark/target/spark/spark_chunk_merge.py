@@ -2,8 +2,8 @@
 
     staged changes ─┐                     ┌─► rows: the changes, unchanged values filled, from chunks too
     older changes ──┼─ place, fill ───────┤
-    chunk rows ─────┘                     └─► additions: `read` and `sweep` rows ─┬─► history, besides the changes
-    current, history as they were ────────────────────────────────────────────────┘   current, by what is newest per key
+    chunk rows ─────┘                     └─► additions: `read` and `sweep` rows ─┬─► history, with the changes
+    current and history, pinned before ───────────────────────────────────────────┘   current, the newest row per key
 
 The additions are computed against the pinned tables. So history and current get the same additions, whatever is
 committed between their two commits. A chunk adds no row if current already has its rows. Most chunk rows have keys that

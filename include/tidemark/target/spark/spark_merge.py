@@ -204,7 +204,7 @@ class Changes:
     def _computed_frames(
         self, kept: AsStaged, computed_files: Sequence[StagedFile], shape: StructType
     ) -> list[DataFrame]:
-        """The rows that history gets from the `others` (files that are not copied) and from chunks, in its shape.
+        """The rows that history gets from `computed_files`, which are not copied, and from chunks, in its shape.
 
         Returns no frame if there are certainly no such rows.
         """

@@ -108,9 +108,9 @@ class PlannedShape:
     ) -> PinnedTable:
         """Create the table, or rename, add and widen its columns, in metadata commits without a position.
 
-        `other` is the other Delta table of the pair. `statistics` are the columns that get file statistics in addition
-        to the key. The key's statistics let a MERGE skip files. Statistics of other columns would only slow down
-        writes.
+        `counterpart` is the other Delta table of the pair. `statistics` are the columns that get file statistics in
+        addition to the key. The key's statistics let a MERGE skip files. Statistics of other columns would only slow
+        down writes.
         """
         if not table.exists:
             listed = delta_tables.with_statistics(
@@ -144,10 +144,10 @@ class PlannedShape:
     ) -> list[str]:
         """Those of the missing columns that somebody removed by hand, so that the values of their rows are lost.
 
-        The table's properties list the columns that it had. An older table has no such property, so the other table of
-        the pair is compared. History gets a column first, so history had every column of current. Current had every
-        column that history got at a position below current's own. At or above that position, a driver may have died
-        between the two tables. A column that the source dropped may be removed from the target.
+        The table's properties list the columns that it had. An older table has no such property, so its `counterpart`,
+        the other table of the pair, is compared. History gets a column first, so history had every column of current.
+        Current had every column that history got at a position below current's own. At or above that position, a driver
+        may have died between the two tables. A column that the source dropped may be removed from the target.
         """
         if not missing:
             return []
