@@ -59,8 +59,8 @@ def ordered_plans(
             continue
         if clock() - beat_read_at >= _BEAT_S:
             beat_read_at = clock()
-            before, beat = beat, _read(spark, beat_uri)
-            if beat is not None and beat != before:
+            previous_beat, beat = beat, _read(spark, beat_uri)
+            if beat is not None and beat != previous_beat:
                 beat_changed_at = clock()
             if beat is None or clock() - beat_changed_at > beat_timeout_s:
                 raise PlanMissing(plan=beat_uri)

@@ -72,14 +72,14 @@ def record_positions(spark: SparkSession, plan: MergePlan, result: PlanResult) -
     """
     if plan.level is None:
         return False
-    begun = time.monotonic()
+    started_at = time.monotonic()
     rows = list(_rows(plan, plan.level, result, datetime.now(UTC)))
     try:
         _append(table_session(spark, pool="positions", lake=plan.lake), plan, rows)
     except Exception as failed:  # its message may quote a path or a value, so it is not logged
         log.warning("_positions was not brought level (%s):\n%s", condition_of(failed), stack_frames(failed))
         return False
-    log.info("_positions: %s in %s", counted(len(rows), "row"), duration(time.monotonic() - begun))
+    log.info("_positions: %s in %s", counted(len(rows), "row"), duration(time.monotonic() - started_at))
     return True
 
 

@@ -192,8 +192,8 @@ class Rebuild:
         ]
         holes = {ROW_HOLES: "array<string>"} if self.key else {}
         added = [f"{name} {target}" for name, target in {**ROW_COLUMNS, **holes}.items()]
-        made = struct_of(", ".join([*columns, *added]))
-        schema = StructType([StructField(f.name, f.dataType, f.nullable, numbers.get(f.name)) for f in made.fields])
+        struct = struct_of(", ".join([*columns, *added]))
+        schema = StructType([StructField(f.name, f.dataType, f.nullable, numbers.get(f.name)) for f in struct.fields])
         listed = delta_tables.with_statistics(schema, self.key)
         delta_tables.create(self.session, current, schema, {**TABLE_PROPERTIES, **listed})
         return delta_tables.pin(self.session, self.current_path)

@@ -128,8 +128,8 @@ class _Current:
             if group.file.path not in masked:
                 numbers = data_files.masked_rows(target.session, target.current, group.file)
                 masked[group.file.path] = np.array(sorted(numbers), np.int64)
-            gone = masked[group.file.path] - group.begins
-            own = np.setdiff1d(np.arange(group.rows, dtype=np.int64), gone, assume_unique=True)
+            masked_numbers = masked[group.file.path] - group.begins
+            own = np.setdiff1d(np.arange(group.rows, dtype=np.int64), masked_numbers, assume_unique=True)
             columns = target.keys_of(group)
             rows.append(own)
             pieces.append(columns if len(own) == group.rows else [column.take(pa.array(own)) for column in columns])
@@ -381,8 +381,8 @@ class _Proof:
                     of[name].cast(of_current.type).filter(pa.array(chunk.untouched))
                     for of, chunk in zip(chunk_tables, group, strict=True)
                 ]
-                together = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
-                if not _are_equal(together.take(in_order), of_current):
+                chunk_column = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
+                if not _are_equal(chunk_column.take(in_order), of_current):
                     raise Declined("a row differs")
 
 

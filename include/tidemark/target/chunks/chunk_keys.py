@@ -31,11 +31,11 @@ def keys_not_seen(
     snapshot = Snapshot.parse(sweep.snapshot)
     for batch in batches:
         for rows in _read(session, lake, [*key, "_xid"], batch):
-            seen = pc.less(rows["_xid"], snapshot.xmax)
+            is_seen = pc.less(rows["_xid"], snapshot.xmax)
             if snapshot.in_progress:
                 running = pa.array(snapshot.in_progress, pa.int64())
-                seen = pc.and_(seen, pc.invert(pc.is_in(rows["_xid"], running)))
-            yield from _keys_of(rows.filter(pc.invert(seen)), key)
+                is_seen = pc.and_(is_seen, pc.invert(pc.is_in(rows["_xid"], running)))
+            yield from _keys_of(rows.filter(pc.invert(is_seen)), key)
 
 
 def _read(session: SparkSession, lake: str, names: Sequence[str], batch: PlannedBatch) -> Iterator[pa.Table]:

@@ -219,14 +219,14 @@ class FirstLoad:
         yield from open_groups.values()
 
     def _write(
-        self, into: PinnedTable, group: Sequence[_LoadedFile], facts: Facts, left_out: frozenset[str]
+        self, into: PinnedTable, group: Sequence[_LoadedFile], facts: Facts, excluded: frozenset[str]
     ) -> WrittenFile:
         parts = _parts(group, facts)
         bodies = [
             Body(f"{self.table.lake}/{f.file.path}", footer.body, constants.body)
             for f, (footer, constants) in zip(group, parts, strict=True)
         ]
-        end = parquet_footer.joined(parts, left_out)
+        end = parquet_footer.joined(parts, excluded)
         name, digests = hadoop_files.write_joined(self.session, into.path, bodies, end)
         for file, sha256 in zip(group, digests, strict=True):
             if file.file.sha256 != sha256:

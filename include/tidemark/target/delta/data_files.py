@@ -181,8 +181,8 @@ def _mask_actions(
     """The actions that remove these rows of the file, which are not masked yet; `rows` None removes the whole file."""
     if rows is None or file.masked + len(rows) == file.rows:
         return [file.added.removeWithTimestamp(java_class(spark, "java.lang.System").currentTimeMillis(), True)]
-    both = file.added.removeRows(vectors.store(_vector(spark, table, file), rows), True, True)
-    return [both._1(), both._2()]
+    actions = file.added.removeRows(vectors.store(_vector(spark, table, file), rows), True, True)
+    return [actions._1(), actions._2()]
 
 
 def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> dict[str, Any]:

@@ -149,8 +149,8 @@ def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) 
     is_local = hadoop_files.is_local(
         table.session, java_class(table.session, "org.apache.hadoop.fs.Path")(current.path)
     )
-    left = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
-    return TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=left)
+    max_key_bytes = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
+    return TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=max_key_bytes)
 
 
 def read_newest(table: StagedTable, batches: Sequence[PlannedBatch], most_bytes: int) -> NewestChanges:

@@ -160,9 +160,9 @@ def copy_comments(table: PinnedTable, relation: int, comments: Mapping[int, str]
         if field.name not in numbers or copied == now or field.metadata.get("comment", "").startswith(first):
             fields.append(field)  # not a column of the source, an up-to-date comment, or a dropped column
             continue
-        others = field.metadata.get("comment", "").replace(copied, "", 1).strip(". ")
+        other_text = field.metadata.get("comment", "").replace(copied, "", 1).strip(". ")
         metadata = {name: value for name, value in field.metadata.items() if name not in (COPIED, "comment")}
-        if text := ". ".join(part for part in (now, others) if part):
+        if text := ". ".join(part for part in (now, other_text) if part):
             metadata["comment"] = text
         if now:
             metadata[COPIED] = now

@@ -573,11 +573,11 @@ def _stored(text: Column, of: DataType) -> Column:
 def keys_not_seen(key: Sequence[str], sweep: Sweep) -> Transform:
     """The keys of the changes that the sweep's snapshot did not see."""
     snapshot = Snapshot.parse(sweep.snapshot)
-    seen = F.col("_xid") < snapshot.xmax
+    is_seen = F.col("_xid") < snapshot.xmax
     if snapshot.in_progress:
-        seen &= ~F.col("_xid").isin(*snapshot.in_progress)
+        is_seen &= ~F.col("_xid").isin(*snapshot.in_progress)
 
     def transform(changes: DataFrame) -> DataFrame:
-        return changes.where(~seen).select(*[column(k) for k in key])
+        return changes.where(~is_seen).select(*[column(k) for k in key])
 
     return transform
