@@ -1,7 +1,7 @@
 """Writes one commit to `_positions` after a merge: up to which LSN each table is complete, and at which Delta versions.
 
-A row states a fact that stays true: every change of the table below `lsn` is in these versions. If a version is NULL, a
-version of an earlier row holds the changes. So rows may be missing, be repeated, or come in any order, and a reader
+A row states a fact that stays true: every change of the table below `lsn` is in these versions. If a version is NULL,
+the newest version in an earlier row has them. So rows may be missing, be repeated, or come in any order, and a reader
 takes the newest row. A driver that dies before this commit leaves `_positions` one merge behind. If a driver dies after
 it, its retry writes the same row again. Applications that merge other tables append at the same time without conflict,
 since no append reads the table.
