@@ -20,7 +20,7 @@ from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting
 from benchmarks.source_tables import PIPELINE, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
 from tidemark.formats.upkeep_plan import UpkeepPlan
-from tidemark.target.table_compaction import keep_up
+from tidemark.target.table_compaction import maintain_tables
 
 THERE = 20_000
 CHANGES = 200
@@ -61,7 +61,7 @@ def maintained(spark: SparkSession, lake: Path, table: str, name: str) -> None:
             versions_days=7,
             thorough=False,
         )
-        result = keep_up(spark, plan)
+        result = maintain_tables(spark, plan)
         if not any(upkept.due for upkept in result.tables):
             return
 

@@ -21,7 +21,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 from tidemark import failpoints
 from tidemark.target.application import run_application
-from tidemark.target.plan_files import leave_result, read_plan
+from tidemark.target.plan_files import read_plan, write_result
 
 if TYPE_CHECKING:
     from tidemark.formats.upkeep_plan import UpkeepResult
@@ -33,11 +33,11 @@ NEEDS: Final = "tidemark.target.table_compaction"
 def run(spark: SparkSession, uri: str) -> UpkeepResult:
     """Follow the plan at `uri` and leave the result beside it."""
     from tidemark.formats.upkeep_plan import UpkeepPlan
-    from tidemark.target.table_compaction import keep_up
+    from tidemark.target.table_compaction import maintain_tables
 
-    result = keep_up(spark, UpkeepPlan.from_json(read_plan(spark, uri), uri))
+    result = maintain_tables(spark, UpkeepPlan.from_json(read_plan(spark, uri), uri))
     failpoints.reach("maintain.before_result")
-    leave_result(spark, uri, result.to_json())
+    write_result(spark, uri, result.to_json())
     return result
 
 

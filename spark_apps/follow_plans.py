@@ -33,12 +33,12 @@ NEEDS = "tidemark.target.merge"
 
 def run(spark: SparkSession, uri: str) -> None:
     """Apply every plan that is ordered in the folder of the beat at `uri`."""
-    from tidemark.target.merge import apply_and_leave_result
+    from tidemark.target.merge import apply_and_write_result
     from tidemark.target.ordered_plans import ordered_plans
 
     for plan in ordered_plans(spark, uri):
         began = time.monotonic()
-        result = apply_and_leave_result(spark, plan)
+        result = apply_and_write_result(spark, plan)
         failed = sum(table.error is not None for table in result.tables)
         said = f", {failed} with an error" if failed else ""
         log.info("%s: %s%s, %.1f s", result.plan, counted(len(result.tables), "table"), said, time.monotonic() - began)

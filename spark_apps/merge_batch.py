@@ -31,9 +31,9 @@ NEEDS: Final = "tidemark.target.merge"
 
 def run(spark: SparkSession, uri: str) -> PlanResult:
     """Apply the plan at `uri` and leave the result beside it."""
-    from tidemark.target.merge import apply_and_leave_result
+    from tidemark.target.merge import apply_and_write_result
 
-    return apply_and_leave_result(spark, uri)
+    return apply_and_write_result(spark, uri)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark.target.application import run_application
-from tidemark.target.plan_files import leave_result, read_plan
+from tidemark.target.plan_files import read_plan, write_result
 
 if TYPE_CHECKING:
     from tidemark.formats.replay_plan import ReplayResult
@@ -35,7 +35,7 @@ def run(spark: SparkSession, uri: str) -> ReplayResult:
     from tidemark.target.table_replay import replay
 
     result = replay(spark, ReplayPlan.from_json(read_plan(spark, uri), uri))
-    leave_result(spark, uri, result.to_json())
+    write_result(spark, uri, result.to_json())
     return result
 
 

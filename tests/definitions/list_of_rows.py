@@ -102,7 +102,7 @@ class Target:
         exists = bool(self.fields)
         if exists:
             try:
-                names = table_columns.named(cast(PinnedTable, self), schema, planned.called)
+                names = table_columns.target_naming(cast(PinnedTable, self), schema, planned.called)
             except Ahead as name:
                 raise TargetAhead(step="current", table=planned.table, column=str(name)) from None
             self._rename(names.names)
@@ -124,7 +124,7 @@ class Target:
                     raise TargetDiffers(step="current", table=planned.table, columns=column.name)
                 at = next(n for n, f in enumerate(self.fields) if f.name == column.name)
                 self.fields[at] = StructField(column.name, wanted, True, self.fields[at].metadata)
-        told_now = table_columns.told(cast(PinnedTable, self), schema.relation_oid)
+        told_now = table_columns.source_numbers(cast(PinnedTable, self), schema.relation_oid)
         self.had |= {(schema.relation_oid, number) for number in told_now.values()}
 
     def _rename(self, names: dict[str, str]) -> None:

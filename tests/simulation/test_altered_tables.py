@@ -60,7 +60,7 @@ class Target:
         shape = PlannedShape.settled(cast(Any, None), plan, planned, pinned)
         schema, schemas = shape.schema, shape.schemas
         if self.fields:
-            self._rename(table_columns.named(pinned, schema, planned.called).names)
+            self._rename(table_columns.target_naming(pinned, schema, planned.called).names)
         types = {f.name: f for f in self.fields}
         for column in schema.columns:
             source = {table_columns.SOURCE: {"relation": schema.relation_oid, "attnum": column.attnum}}

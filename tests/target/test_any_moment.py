@@ -30,7 +30,7 @@ from tidemark.names import TableName
 from tidemark.schema.table import Column
 from tidemark.target import merge, positions_table
 from tidemark.target.delta import delta_tables
-from tidemark.target.table_compaction import keep_positions
+from tidemark.target.table_compaction import maintain_positions
 
 PAGE = (REPOSITORY / "docs" / "time-travel.md").read_text()
 
@@ -283,8 +283,8 @@ def test_maintenance_makes_few_files_of_what_merges_noted(lake: Lake) -> None:
     level = Level(1, Lsn(0x16B380000), None, ("shop.idle",), ())
     plan = replace(lake.plan(), level=level)
     for _ in range(9):
-        positions_table.note(lake.spark, plan, PlanResult("p", "shop", 1, ()))
-    keep_positions(lake.spark, UpkeepPlan("p", "shop", lake.uri, "look", (), 1, 7, False))
+        positions_table.record_positions(lake.spark, plan, PlanResult("p", "shop", 1, ()))
+    maintain_positions(lake.spark, UpkeepPlan("p", "shop", lake.uri, "look", (), 1, 7, False))
     table = delta_tables.pin(lake.spark, f"{lake.uri}/shop/_positions")
     assert (table.files, delta_tables.rows(lake.spark, table).count()) == (1, 9)
 

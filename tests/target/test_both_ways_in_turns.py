@@ -99,7 +99,9 @@ def _as_texts(lake: Lake, table: StagedTable, what: str) -> list[str]:
 def test_turns_come_to_what_spark_alone_says(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, ways: Ways, seed: int
 ) -> None:
-    monkeypatch.setattr(small_files, "MOST", 1)  # each merge of the driver writes anew what an earlier one wrote
+    monkeypatch.setattr(
+        small_files, "MIN_SMALL_FILES", 1
+    )  # each merge of the driver writes anew what an earlier one wrote
     rng = random.Random(seed)
     schema = table_schema("t", TARGETS, tuple(sorted(KEY)))
     spark = Lake(lake.spark, lake.root.parent / "spark")

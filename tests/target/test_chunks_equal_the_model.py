@@ -246,7 +246,7 @@ def test_many_rows_are_joined_without_sending_them_to_the_driver(
         plans.append(frame._jdf.queryExecution().executedPlan().toString())
         return frame.persist()
 
-    monkeypatch.setattr(Changes, "_kept", keep)
+    monkeypatch.setattr(Changes, "_computed_once", keep)
     (table,) = _tables(lake, 3, range(1))
     table.source.fill(12)
     table.begin()
@@ -312,8 +312,8 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
     with_narrow_target = spark_chunk_merge.ChunkChanges._add_verdicts
 
     def spied(changes: spark_chunk_merge.ChunkChanges) -> Any:
-        assert changes._there is not None
-        looked.append(len(changes._there.inputFiles()))
+        assert changes._target_rows is not None
+        looked.append(len(changes._target_rows.inputFiles()))
         return with_narrow_target(changes)
 
     monkeypatch.setattr(spark_chunk_merge.ChunkChanges, "_add_verdicts", spied)

@@ -159,7 +159,7 @@ def test_a_default_is_given_once_whoever_dies_or_comes_too_late(lake: Lake) -> N
     lake.applied(table.planned(1))
     field, value = StructField("c0", IntegerType()), {"c0": F.lit(8)}
     with pytest.raises(Exception) as raised:  # noqa: PT011
-        table_columns.add(late, [field], value, delta_tables.rows(lake.spark, late))
+        table_columns.add_columns(late, [field], value, delta_tables.rows(lake.spark, late))
     assert delta_tables.is_contested(raised.value)
     assert {row["id"]: row["c0"] for row in lake.current(table)} == {1: None, 2: 7}
 
@@ -420,9 +420,9 @@ def test_a_column_that_was_taken_away_by_hand_is_missed_and_one_that_is_new_is_n
             raise OSError
         adds(spark, table, *rest)
 
-    adds = table_columns.add
+    adds = table_columns.add_columns
     with monkeypatch.context() as patch:
-        patch.setattr(table_columns, "add", dies)
+        patch.setattr(table_columns, "add_columns", dies)
         (failed,) = lake.apply(new.planned(1)).tables
     assert failed.error is not None
     assert "later" in lake.read("history", new).columns

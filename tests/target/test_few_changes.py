@@ -87,13 +87,13 @@ def both(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> BothWays:
     return BothWays(lake, table_schema("t", TEXTS), monkeypatch)
 
 
-@pytest.mark.parametrize("most", [small_files.MOST, 1])
+@pytest.mark.parametrize("most", [small_files.MIN_SMALL_FILES, 1])
 def test_random_changes_come_to_what_the_model_says(
     lake: Lake, folded: list[bool], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Ten tables, three plans each: keys deleted, used again, moved and swapped, values not sent, truncates; all files
     written anew by each merge, and several files, which are read as large ones: in pieces, beside each other."""
-    monkeypatch.setattr(small_files, "MOST", most)
+    monkeypatch.setattr(small_files, "MIN_SMALL_FILES", most)
     if most > 1:
         monkeypatch.setattr(target_rows, "BY_ONE_BYTES", 0)
         monkeypatch.setattr(target_rows, "PIECE_BYTES", 1)
@@ -344,7 +344,7 @@ def in_folder(lake: Lake, table: StagedTable) -> list[str]:
 def test_small_files_of_earlier_merges_become_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many merges there were, a merge finds a few small files; masked rows do not come back, and files that are
     another's, or larger, stay as they are."""
-    monkeypatch.setattr(small_files, "MOST", 4)
+    monkeypatch.setattr(small_files, "MIN_SMALL_FILES", 4)
     monkeypatch.setattr(small_files, "SMALL_BYTES", 20_000)
     table = lake.table(table_schema("t", TEXTS))
     rng = random.Random(1)
@@ -370,17 +370,17 @@ def test_small_files_of_large_rows_are_not_all_in_memory_at_once(
 ) -> None:
     """A text that says one thing often is small as it lies there; a hundred of such files may be a hundred megabytes
     each. What one merge takes of them is bounded, and they become fewer all the same."""
-    monkeypatch.setattr(small_files, "MOST", 4)
+    monkeypatch.setattr(small_files, "MIN_SMALL_FILES", 4)
     monkeypatch.setattr(small_files, "MAX_DECODED", 25_000, raising=False)
     gathered: list[int] = []
-    original = small_files.gathered
+    original = small_files.join_small_files
 
     def spied(*arguments: Any) -> small_files.SmallFiles:
         of = original(*arguments)
         gathered.append(of.rows.nbytes)
         return of
 
-    monkeypatch.setattr(small_files, "gathered", spied)
+    monkeypatch.setattr(small_files, "join_small_files", spied)
     table = lake.table(table_schema("t", TEXTS))
     for n in range(7):
         table.stage([insert(n, body=f"{n}" * 10_000)])

@@ -166,7 +166,7 @@ def test_what_history_splits_or_calls_otherwise_is_computed(lake: Lake) -> None:
 
 
 def test_many_small_files_become_few(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_files, "MAX_CRUMBS", 2)
+    monkeypatch.setattr(history_files, "MAX_SMALL_FILES", 2)
     table = lake.table(table_schema("t", TEXTS))
     for number in range(3):
         table.stage([insert(number)])

@@ -24,7 +24,7 @@ def test_the_variable_becomes_its_value_for_executors_and_stands_in_no_setting_o
     spark.sparkContext._conf.set(name, value)
     of_hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     try:
-        session._hand_on_lake_secret(spark)
+        session._pass_on_lake_secret(spark)
         assert of_hadoop.get(KEY) == "the secret"
         assert spark.sparkContext.getConf().get(name) == value
     finally:

@@ -45,7 +45,7 @@ def test_plain_changes_come_to_what_spark_says(
     both = BothWays(lake, table_schema("t", TEXTS, ("note", "id")), monkeypatch)
     rng, state = random.Random(7), dict[Key, Row]()
     for crumbs in (8, 0, 8):
-        monkeypatch.setattr(history_files, "MAX_CRUMBS", crumbs)
+        monkeypatch.setattr(history_files, "MAX_SMALL_FILES", crumbs)
         for _ in range(1 + (crumbs == 0)):
             changes = [c for c in random_changes(rng, state, 30, truncates=False) if not (c.unchanged or c.old_key)]
             rows = [Change(c.op, {**c.row, "note": "c" if c.row["id"] % 2 else "ä"}) for c in changes]
@@ -145,8 +145,8 @@ def test_changes_are_read_once_beside_the_tables_first_commits(
     assert result.error is not None
     assert result.error.kind == "StagedFileDiffers"
     assert as_columns == [True]
-    assert driver_memory._ONE.acquire(blocking=False)
-    driver_memory._ONE.release()
+    assert driver_memory._RESERVATION.acquire(blocking=False)
+    driver_memory._RESERVATION.release()
 
 
 def test_only_one_table_at_a_time_has_the_drivers_memory(
@@ -154,12 +154,12 @@ def test_only_one_table_at_a_time_has_the_drivers_memory(
 ) -> None:
     """The others go through Spark; it is given back after a table, also after one that turned out to be too much."""
     both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
-    assert driver_memory._ONE.acquire(blocking=False)
+    assert driver_memory._RESERVATION.acquire(blocking=False)
     try:
         both.stage([insert(n) for n in range(3)])
         both.step()
     finally:
-        driver_memory._ONE.release()
+        driver_memory._RESERVATION.release()
     assert as_columns == []
     both.stage([update(1, n=5), delete(2)])
     both.step()
@@ -168,5 +168,5 @@ def test_only_one_table_at_a_time_has_the_drivers_memory(
     both.step()
     monkeypatch.undo()
     assert as_columns == [True]
-    assert driver_memory._ONE.acquire(blocking=False)
-    driver_memory._ONE.release()
+    assert driver_memory._RESERVATION.acquire(blocking=False)
+    driver_memory._RESERVATION.release()

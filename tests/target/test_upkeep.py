@@ -32,7 +32,7 @@ def few_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def keep_up(lake: Lake, step: Step, *tables: StagedTable, thorough: bool = False) -> list[TableUpkeep]:
     plan = UpkeepPlan("m1", "shop", str(lake.root), step, tuple(t.id for t in tables), 2, 7, thorough)
     assert UpkeepPlan.from_json(plan.to_json()) == plan
-    return list(table_compaction.keep_up(lake.spark, plan).tables)
+    return list(table_compaction.maintain_tables(lake.spark, plan).tables)
 
 
 def positions(lake: Lake, table: StagedTable) -> list[Any]:
@@ -154,6 +154,6 @@ def test_a_large_table_is_looked_at_by_spark(lake: Lake, monkeypatch: pytest.Mon
     table = _staged(lake.table(table_schema("t", TEXTS)), BATCHES)
     lake.applied(table.planned(0, len(BATCHES)))
     pinned = delta_tables.pin(lake.spark, lake.path("current", table))
-    small = table_compaction.look(lake.spark, pinned, "current")
+    small = table_compaction.file_sizes(lake.spark, pinned, "current")
     monkeypatch.setattr(data_files, "files_in_checksum", lambda _: None)
-    assert table_compaction.look(lake.spark, pinned, "current") == small
+    assert table_compaction.file_sizes(lake.spark, pinned, "current") == small

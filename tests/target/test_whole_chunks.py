@@ -587,7 +587,7 @@ def test_vacuum_spares_what_was_added_as_it_is_and_needs_no_chunk_any_more(
 
     def keep_up(step: Step) -> None:
         plan = UpkeepPlan("m1", PIPELINE, str(lake.root), step, (table.id,), 2, 7, thorough=True)
-        assert [one.left for one in table_compaction.keep_up(lake.spark, plan).tables if one.left] == []
+        assert [one.left for one in table_compaction.maintain_tables(lake.spark, plan).tables if one.left] == []
 
     keep_up("look")
     assert (lake.current(table), lake.history(table)) == there

@@ -1,11 +1,11 @@
-"""Sets which messages of a driver's JVM reach the log that Airflow keeps, and logs failures as places, never values.
+"""Chooses which messages of a driver's JVM reach Airflow's log, and formats Java exceptions without their messages.
 
 Spark and Delta quote rows when a task fails (`[CAST_INVALID_INPUT] The value '…' of the type …`, `CHECK constraint …
 violated by row with values: - email : …`), from a dozen loggers. At level INFO they also log the literals of every
-plan. So the JVM's loggers are silent but for `SPEAKING`: cluster, network and storage. `places` formats an exception.
+plan. So all loggers of the JVM are silenced except `KEPT_LOGGERS`: those of cluster, network and storage.
 `spark.log.level` in the pipeline file's `spark.conf` restores Spark's own messages, values included.
 
-Executors on a cluster write their own logs there. Source: Spark, "Configuring Logging"; Log4j 2, "Configurator".
+Executors write their own logs on the cluster. Source: Spark, "Configuring Logging"; Log4j 2, "Configurator".
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 CHOSEN_LEVEL: Final = "spark.log.level"
 
-# Warnings of these say what an operator has to know, and are about no row.
-SPEAKING: Final = (
+# An operator needs the warnings of these loggers, and they quote no row.
+KEPT_LOGGERS: Final = (
     "org.apache.spark.SparkConf",
     "org.apache.spark.SparkContext",
     "org.apache.spark.HeartbeatReceiver",
@@ -34,31 +34,31 @@ SPEAKING: Final = (
     "org.apache.hadoop",
     "software.amazon.awssdk",
 )
-# PySpark repeats the message of an exception that has a query's context, through loggers of its own.
-_OF_PYSPARK: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# Through these loggers PySpark repeats the message of an exception that has a query's context.
+_PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 _FRAMES: Final = 6
 
 
-def let_speak(spark: SparkSession) -> None:
-    """Silence this driver's JVM but for `SPEAKING`, and PySpark's own loggers."""
-    for name in _OF_PYSPARK:
+def silence_loggers(spark: SparkSession) -> None:
+    """Silence all loggers of this driver's JVM except `KEPT_LOGGERS`, and PySpark's own loggers too."""
+    for name in _PYSPARK_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     if spark.sparkContext.getConf().get(CHOSEN_LEVEL) is not None:
         return
     jvm: Any = spark.sparkContext._jvm
     configurator = getattr(jvm, "org.apache.logging.log4j.core.config.Configurator")
-    if isinstance(configurator, JavaPackage):  # another implementation behind slf4j: all or nothing
+    if isinstance(configurator, JavaPackage):  # slf4j uses another implementation: only the common level can be set
         spark.sparkContext.setLogLevel("OFF")
         return
     levels = getattr(jvm, "org.apache.logging.log4j.Level")
     configurator.setAllLevels("", levels.OFF)
-    for name in SPEAKING:
+    for name in KEPT_LOGGERS:
         configurator.setLevel(name, levels.WARN)
 
 
-def places(causes: Iterator[Any]) -> str:
-    """The Java exceptions, outermost first: class and innermost frames of each, on lines of their own."""
+def java_frames(causes: Iterator[Any]) -> str:
+    """The class and the innermost stack frames of each Java exception, outermost first, one per line."""
     lines = []
     for cause in causes:
         lines.append(f"  {cause.getClass().getName()}")

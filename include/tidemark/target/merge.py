@@ -1,6 +1,6 @@
 """Applies a plan to its tables, history first and current after it: `MergePlan` -> `PlanResult` (R5, R6).
 
-Per table, from the positions that its two Delta tables carry, to the end of the plan:
+Each table is brought from the positions of its two Delta tables to the end of the plan:
 
     read positions ── both at or above the end ──► done ("already at" if nothing was written)
       ▲  │  below the plan's start, or within a batch ──► an error, nothing is written
@@ -13,9 +13,10 @@ Per table, from the positions that its two Delta tables carry, to the end of the
       └──┘
 
 Both steps use one pinned version of current. If another driver commits in between (one that outlived its task), the
-positions are read again, a bounded number of times. Several tables are merged at the same time, the largest first. An
-error of one table is its result, and stops no other table. A result has an error's kind and whose move it is, never a
-row's value: Spark's messages may quote one, so only Spark's error conditions are passed on.
+merge reads the positions again, at most `MAX_ROUNDS` times. Several tables are merged at the same time, the largest
+first. An error of one table goes into that table's result and stops no other table. The result holds the error's kind
+and who has to act. It never holds a row's value: Spark's messages may quote one, so only Spark's error conditions are
+passed on.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ from tidemark.target.merge_choice import (
     reads_ahead,
 )
 from tidemark.target.merge_facts import change_facts, gather
-from tidemark.target.merge_failures import as_error, condition_of, may_pass, told
+from tidemark.target.merge_failures import as_error, condition_of, is_transient, stack_frames
 from tidemark.target.merge_record import MergeRecord
-from tidemark.target.plan_files import leave_result, read_plan
+from tidemark.target.plan_files import read_plan, write_result
 from tidemark.target.spark import comparison
 from tidemark.target.spark.comparison import Comparison
 from tidemark.target.spark.spark_chunk_merge import ChunkChanges
@@ -92,48 +93,52 @@ log = logging.getLogger(__name__)
 AnyChunkChanges = TypeVar("AnyChunkChanges", bound=ChunkChanges)
 Attempted = TypeVar("Attempted")
 
-# How often a table's positions are read. Two readings see a plan through, three where current had to be brought
-# level; each of the others means that a rival committed, and so made progress itself.
+# How often a table's positions are read. A merge without rivals needs two readings, or three if current first had to
+# catch up with history. Every further reading means that another driver committed, and so made progress itself.
 MAX_ROUNDS: Final = 8
 
-# How often a table begins again where a connection to the lake, or its answer, broke off. Clients ask again by
-# themselves, but not in the middle of an answer; and on a local master Spark does no task twice.
+# How often a table's merge starts again after a connection or a response of the lake broke off. The stores' clients
+# repeat a request by themselves, but not in the middle of a response; on a local master Spark repeats no task.
 MAX_BROKEN: Final = 3
 
 
 def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
-    """Apply the plan to all its tables, `plan.threads` at a time. Raises only what concerns no single table."""
+    """Apply the plan to all its tables, `plan.threads` at a time. Raises only errors that concern no single table."""
 
-    def one(table: PlannedTable) -> TableResult:
+    def merge_table(table: PlannedTable) -> TableResult:
         session = table_session(spark, pool=table.table, lake=plan.lake)
         try:
             merge = TableMerge(session, plan, table)
-        except Exception as failed:  # a plan that is odd for one table is that table's error (R6)
+        except Exception as failed:  # a plan that is invalid for one table is that table's error (R6)
             return TableResult(table.table, None, None, error=as_error(failed, table.table, plan.lake).record())
         return merge.run()
 
     largest_first = sorted(plan.tables, key=lambda t: -t.rows)
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="merge") as pool:
-        results = {r.table: r for r in pool.map(one, largest_first)}
-    in_order = _lake_or_table([results[t.table] for t in plan.tables])
-    result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(in_order))
-    noted = positions_table.note(spark, plan, result)
+        results = {r.table: r for r in pool.map(merge_table, largest_first)}
+    ordered = _as_table_errors([results[t.table] for t in plan.tables])
+    result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(ordered))
+    noted = positions_table.record_positions(spark, plan, result)
     catalogue_names.name_tables(spark, plan, result)
     return replace(result, noted=noted)
 
 
-def apply_and_leave_result(spark: SparkSession, uri: str) -> PlanResult:
-    """Apply the plan at the URI, and leave the result beside it. Raises PlanMissing if it is not there."""
+def apply_and_write_result(spark: SparkSession, uri: str) -> PlanResult:
+    """Apply the plan at the URI and write the result next to it. Raises PlanMissing if there is no plan."""
     result = apply_plan(spark, MergePlan.from_json(read_plan(spark, uri), uri))
     failpoints.reach("merge.before_result")
-    leave_result(spark, uri, result.to_json())
+    write_result(spark, uri, result.to_json())
     failpoints.reach("merge.after_result")
     return result
 
 
-def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:
-    """A lake that failed or refused one table while it served another: that table's own error, counted towards parking
-    it (R6); not at once, since credentials may have ended in between. A full disk serves the smaller table longer."""
+def _as_table_errors(results: Sequence[TableResult]) -> list[TableResult]:
+    """Turn an error of the lake into an error of the table if another table of the plan was merged.
+
+    The lake served that other table, so the error counts towards parking this one (R6). It does not park the table at
+    once, since credentials may have expired between the two. A full disk stays an error of the lake: a smaller table
+    may still have fitted.
+    """
     if all(r.error is not None for r in results):
         return list(results)
     return [
@@ -145,13 +150,13 @@ def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:
 
 
 def _is_below(position: Lsn | None, other: Lsn | None) -> bool:
-    """Whether a position lies below another one; no position lies below all."""
+    """Whether a position lies below another position. None, a table without a position, lies below every position."""
     return other is not None and (position is None or position < other)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Both tables as they were when they were pinned, and the positions they carry."""
+    """The pinned versions of history and current, and the positions that they carry."""
 
     history: PinnedTable
     current: PinnedTable | None
@@ -160,7 +165,7 @@ class State:
 
 
 class TableMerge:
-    """One table of one plan; made and run on one thread, whose session it has to itself."""
+    """Merges one table of one plan. It is created and run on one thread, and no other thread uses its session."""
 
     def __init__(self, session: SparkSession, plan: MergePlan, planned: PlannedTable) -> None:
         self.session = session
@@ -174,7 +179,7 @@ class TableMerge:
         self.current_id = plan.application_id(planned.table, "current")
         self.begun = time.monotonic()
         self.rows: dict[str, int] = {}
-        self.without_holes: set[Lsn] = set()  # ends of batches that this driver applied and saw bring no hole
+        self.without_holes: set[Lsn] = set()  # end LSNs of batches that this driver applied, and that left no hole
         self.chunks: tuple[ChunkResult, ...] = ()
         self.swept: dict[str, int] = {}
         self.record = MergeRecord(planned.table)
@@ -182,7 +187,7 @@ class TableMerge:
         self.choice: MergeChoice
 
     def run(self) -> TableResult:
-        """Move the table on; what goes wrong is in the result, with the positions that were reached."""
+        """Merge the table. An error is returned in the result, with the positions that the table has reached."""
         self.begun = time.monotonic()
         error: TidemarkError | None = None
         reached: State | None = None
@@ -193,13 +198,17 @@ class TableMerge:
         except Exception as failed:
             error = failed if isinstance(failed, TidemarkError) else self._as_error(failed)
             if not isinstance(failed, TidemarkError):
-                log.error("%s failed, from the outermost place to the innermost:\n%s", self.planned.table, told(failed))
+                log.error(
+                    "%s failed, from the outermost place to the innermost:\n%s",
+                    self.planned.table,
+                    stack_frames(failed),
+                )
             log.error("%s: %s", self.planned.table, error)
             reached = self._if_readable()
         return TableResult(
             table=self.planned.table,
             history_lsn=None if reached is None else reached.history_lsn,
-            current_lsn=None if reached is None else self._told(reached, error),
+            current_lsn=None if reached is None else self._reportable_current_lsn(reached, error),
             rows=self.rows,
             holes=holes,
             chunks=self.chunks,
@@ -215,7 +224,7 @@ class TableMerge:
         )
 
     def _sizes(self, reached: State) -> tuple[DeltaSize, ...]:
-        """Without a Spark job or a look at the log: for display alone."""
+        """The sizes of both Delta tables, for display only: without a Spark job and without reading the log."""
         sizes = []
         tables: dict[Kind, PinnedTable | None] = {"history": reached.history, "current": reached.current}
         for kind, table in tables.items():
@@ -225,8 +234,11 @@ class TableMerge:
                 sizes.append(DeltaSize(kind, table.files, size, rows))
         return tuple(sizes)
 
-    def _told(self, reached: State, error: TidemarkError | None) -> Lsn | None:
-        """Current's position, which is only told with its holes: once the ledger has it, no plan counts them again."""
+    def _reportable_current_lsn(self, reached: State, error: TidemarkError | None) -> Lsn | None:
+        """Current's position, or None if the merge failed before it counted the new holes of that position.
+
+        Once the ledger has the position, no plan counts those holes again. So the two are reported together.
+        """
         return None if error is not None and self._may_have_new_holes(reached) else reached.current_lsn
 
     def _until_at_end(self) -> State:
@@ -237,7 +249,7 @@ class TableMerge:
             except Exception as failed:
                 if delta_tables.is_contested(failed):
                     log.warning("%s: another writer's commit came in between; reading again", self.planned.table)
-                elif broken < MAX_BROKEN and may_pass(failed):
+                elif broken < MAX_BROKEN and is_transient(failed):
                     broken += 1
                     condition = condition_of(failed)
                     log.warning("%s: a request to the lake broke (%s); reading again", self.planned.table, condition)
@@ -249,11 +261,11 @@ class TableMerge:
         raise MergeContested(table=self.planned.table, rounds=MAX_ROUNDS)
 
     def _round(self) -> State | None:
-        """From the positions as they are now towards the end of the plan; None if that is not reached yet."""
+        """Merge from the present positions towards the end of the plan. Returns None if the end is not reached yet."""
         if self.planned.base is not None:
-            replay_base.take_over(self.session, self.plan, self.planned, self.planned.base)
+            replay_base.write_base(self.session, self.plan, self.planned, self.planned.base)
         state = self._read(delta_tables.pin)
-        missing, lagging = self._left(state)
+        missing, lagging = self._unapplied(state)
         if not missing and not lagging:
             log.info("%s: at %s already", self.planned.table, state.history_lsn)
             return state
@@ -264,48 +276,57 @@ class TableMerge:
                 current_lsn=state.current_lsn,
             )
         self._move(state, missing, lagging)
-        # What this driver committed it knows, without a look at the log; if that is not all, it looks again.
+        # Delta holds this driver's own commits in memory. If they do not reach the end, the next round reads the log.
         state = self._read(delta_tables.as_committed)
-        if self._left(state) != ([], []):
+        if self._unapplied(state) != ([], []):
             return None
         log.info("%s: at %s", self.planned.table, state.history_lsn)
         return state
 
     def _as_error(self, failed: Exception) -> TidemarkError:
-        """A file that is missing is a staged one only where one is missing: else it is of the Delta tables, or some
-        executor does not see the lake, and to pass over what is staged would lose changes for nothing."""
+        """Convert an exception to an error of this table.
+
+        A missing file becomes StagedFileGone only if a staged file of the plan is really missing. Otherwise a Delta
+        table lacks the file, or an executor cannot reach the lake. StagedFileGone would then skip staged changes that
+        still exist, and lose them.
+        """
         table = self.planned.table
         error = as_error(failed, table, self.plan.lake)
         if not isinstance(error, StagedFileGone):
             return error
         try:
-            are_there = all(exists(self.session, f"{self.plan.lake}/{file.path}") for file in self.planned.files)
+            all_exist = all(exists(self.session, f"{self.plan.lake}/{file.path}") for file in self.planned.files)
         except Exception as unreachable:
             return as_error(unreachable, table, self.plan.lake)
-        return MergeFailed(table=table, condition=condition_of(failed)) if are_there else error
+        return MergeFailed(table=table, condition=condition_of(failed)) if all_exist else error
 
     def _if_readable(self) -> State | None:
         try:
             return self._read(delta_tables.pin)
-        except Exception:  # the error that led here is the one to report
+        except Exception:  # the caller reports the error that it already has
             return None
 
     # --- positions ------------------------------------------------------------------------------------------------
 
     def _read(self, pin: Callable[[SparkSession, str], PinnedTable]) -> State:
-        """A table without `current` counts as applied where its history is. Current is read first: history moves first,
-        so that whatever a rival commits between the two readings, history is not found behind."""
+        """Pin both Delta tables and read their positions.
+
+        A table without `current` counts as applied up to the position of its history. Current is read first, because
+        every driver commits to history first: a commit between the two readings cannot make history appear to be
+        behind current.
+        """
         current = pin(self.session, self.current_path) if self.schema.has_current else None
         history = pin(self.session, self.history_path)
         at = history.position(self.history_id)
         return State(history, current, at, at if current is None else current.position(self.current_id))
 
-    def _left(self, state: State) -> tuple[list[PlannedBatch], list[PlannedBatch]]:
-        """What history lacks, and what current lacks."""
+    def _unapplied(self, state: State) -> tuple[list[PlannedBatch], list[PlannedBatch]]:
+        """The plan's batches that history lacks, and those that current lacks."""
         return self._behind("history", state.history_lsn), self._behind("current", state.current_lsn)
 
     def _behind(self, step: str, at: Lsn | None) -> list[PlannedBatch]:
-        """The plan's batches that lie above the position. Raises if this plan cannot start from there."""
+        """The plan's batches above the position. Raises PositionBelowPlan or PositionInsideBatch if the plan cannot
+        continue from this position."""
         after = self.planned.after
         if _is_below(at, after):
             raise PositionBelowPlan(step=step, table=self.planned.table, position=at or "no position", after=after)
@@ -322,7 +343,7 @@ class TableMerge:
     # --- one round ------------------------------------------------------------------------------------------------
 
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
-        """Towards the end of the plan. If history is ahead, current alone, up to where history is."""
+        """Merge the missing batches. If history is ahead, only current is merged, up to the position of history."""
         ahead = [b for b in lagging if b not in missing]
         batches = ahead or missing
         tables = PinnedPair(state.history, state.current)
@@ -375,7 +396,7 @@ class TableMerge:
                     self.without_holes |= {b.end_lsn for b in batches}
             results: tuple[ChunkResult, ...] = ()
             if isinstance(changes, ChunkChanges) and (self.schema.key or not is_history_ahead):
-                # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
+                # Without a key, a history that is ahead already has the chunk's rows, so they cannot be counted again.
                 results = changes.chunk_results()
                 self.swept |= changes.swept_rows()
             elif isinstance(changes, DriverMerge):
@@ -393,19 +414,22 @@ class TableMerge:
             changes.release()
 
     def _chunks(self, batches: list[PlannedBatch], tables: PinnedPair) -> tuple[FirstLoad | None, EqualChunks | None]:
-        """The chunks that are merged, if their files are added as they are, or if current has all of their rows: a
-        backfill of what is right, or its repetition. Neither where Spark is to merge them."""
+        """Add the files of the chunks unchanged, or prove that current already has all of their rows.
+
+        Current has all rows if a backfill reads a table that is right, or reads the same rows again. Returns the
+        result of the way that succeeded, and (None, None) if Spark has to merge the chunks.
+        """
         merged = [b.of("fill", "repair") for b in batches]
         if not any(b.claims or b.sweeps for b in merged):
             return None, None
-        coming, current = self._coming(merged), tables.current
+        next_batches, current = self._next_batches(merged), tables.current
 
         def add_files() -> FirstLoad:
             assert current is not None
-            return first_load(self._staged, coming, current)
+            return first_load(self._staged, next_batches, current)
 
         def prove() -> EqualChunks:
-            return equal_chunks(self._staged, coming, tables, self.facts)
+            return equal_chunks(self._staged, next_batches, tables, self.facts)
 
         load = self._attempt("chunks", Way.FILES, add_files)
         if load is not None:
@@ -419,9 +443,11 @@ class TableMerge:
         return None, equal
 
     def _attempt(self, step: Step, way: Way, attempt: Callable[[], Attempted]) -> Attempted | None:
-        """What a way makes of a step; None where it is not open to the table, or gives up. Nothing is written by then,
-        so after an error that nobody foresaw another way is as right; it is recorded, and an error of the lake, or of
-        the staged files, is raised, since no way can do without them."""
+        """The result of one way of a step. Returns None if the way is not open to the table, or if it declines.
+
+        Nothing has been written at this point, so after an unexpected error another way is still correct. The error is
+        recorded. An error of the lake or of the staged files is raised, since every way needs them.
+        """
         if not self.choice.is_open(step, way):
             return None
         try:
@@ -435,7 +461,7 @@ class TableMerge:
         return None
 
     def _fell_back(self, what: str, failed: Exception) -> None:
-        """Record that something was left to Spark because of an error. Raises the error where it is of the lake."""
+        """Record that Spark takes over because of an error. Raises errors of the lake and of staged files."""
         if isinstance(as_error(failed, self.planned.table, self.plan.lake), LakeFailed | LakeRefused | StagedFileGone):
             raise failed
         self.record.fell_back(what, failed)
@@ -447,18 +473,21 @@ class TableMerge:
     def _compare(
         self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool, has_memory: bool
     ) -> tuple[tuple[ChunkResult, ...], dict[str, int]]:
-        """What became of the chunks that are only compared; nothing beside chunks that are merged, which repair what
-        these would find, nor if the comparison fails, which is no reason to keep the changes back."""
+        """Compare the chunks of purpose `verify` with current. Returns their results, and the rows swept per backfill.
+
+        Nothing is compared if other chunks of these batches are merged, since those already repair the differences. A
+        comparison that fails returns nothing and does not stop the changes.
+        """
         only_compared = [b.of("verify") for b in batches]
         if tables.current is None or not any(b.claims or b.sweeps for b in only_compared):
             return (), {}
         if any(b.of("fill", "repair").claims for b in batches):
             log.info("%s: not compared, since chunks that are merged came with them", self.planned.table)
             return (), {}
-        coming = self._coming(only_compared)
+        next_batches = self._next_batches(only_compared)
 
         def prove() -> EqualChunks:
-            return equal_chunks(self._staged, coming, tables, self.facts, has_memory=has_memory)
+            return equal_chunks(self._staged, next_batches, tables, self.facts, has_memory=has_memory)
 
         equal = self._attempt("verify", Way.PROOF, prove)
         if equal is not None:
@@ -472,7 +501,7 @@ class TableMerge:
                 self._keep_differences(changes)
         except Exception as failed:
             log.error("%s was not compared: %s", self.planned.table, self._as_error(failed))
-            log.error("From the outermost place to the innermost:\n%s", told(failed))
+            log.error("From the outermost place to the innermost:\n%s", stack_frames(failed))
             self.record.not_compared(failed)
             return (), {}
         else:
@@ -481,7 +510,7 @@ class TableMerge:
             changes.release()
 
     def _keep_differences(self, changes: Comparison) -> None:
-        """The keys that differ into their own table, once: it has a position too."""
+        """Append the keys that differ to the table of differences, which has a position: a repeated merge adds none."""
         differing = changes.differences()
         path = f"{self.plan.lake}/{layout.differences_table(self.plan.pipeline, self.schema.table)}"
         application = self.plan.application_id(self.planned.table, "differences")
@@ -498,27 +527,27 @@ class TableMerge:
     def _staged(self) -> StagedTable:
         return StagedTable(self.session, self.plan.lake, self.schemas)
 
-    def _coming(self, batches: list[PlannedBatch]) -> NextBatches:
+    def _next_batches(self, batches: list[PlannedBatch]) -> NextBatches:
         scratch = layout.rest_folder(self.plan.pipeline, self.plan.plan, self.schema.table)
         return NextBatches(batches, self._evidence(batches), self.plan.generation, scratch)
 
     def _expect_rows(self, batches: list[PlannedBatch], load: FirstLoad | None, current: PinnedTable | None) -> bool:
-        """Set the session up for as many rows as Spark will see; True if they are few."""
-        there = 0 if current is None else current.bytes
+        """Configure the session for the number of rows that Spark will read. Returns True if they are few."""
+        current_bytes = 0 if current is None else current.bytes
         rows = self.planned.rows_read
         if load is not None:
             of_evidence = sum(b.changes for b in self._evidence(batches))
             compared = sum(c.rows for b in batches for c in b.of("verify").claims)
             rows = sum(b.changes for b in batches) + load.masked + of_evidence + compared
-            there = sum(file.bytes for file in load.others)
-        few_rows = is_small_for_spark(rows, there)
-        expect_any_rows(self.session)  # another round may have expected others
+            current_bytes = sum(file.bytes for file in load.overlapping_files)
+        few_rows = is_small_for_spark(rows, current_bytes)
+        expect_any_rows(self.session)  # an earlier round may have configured the session for few rows
         if few_rows:
             expect_few_rows(self.session)
         return few_rows
 
     def _evidence(self, batches: list[PlannedBatch]) -> list[PlannedBatch]:
-        """Older batches, those of the plan included that are applied already."""
+        """Older batches that chunks may need: the plan's evidence, and batches of the plan that are already applied."""
         return [*self.planned.evidence, *(b for b in self.planned.batches if b.end_lsn <= batches[0].start_lsn)]
 
     def _changes(
@@ -530,8 +559,7 @@ class TableMerge:
         *,
         few_rows: bool,
     ) -> Changes | DriverMerge:
-        """The batches that come next, with what stands behind them in evidence or plan; without the chunks that are
-        only compared."""
+        """Prepare the merge of the next batches by the driver or by Spark, without the chunks of purpose `verify`."""
         batches = [b.of("fill", "repair") for b in batches]
         by_driver = self._by_driver(batches, tables, load, read_ahead)
         if by_driver is not None:
@@ -542,7 +570,7 @@ class TableMerge:
             read_ahead.let_go()
         self.record.took("changes", Way.SPARK)
         if load is not None:
-            batches = load.left()
+            batches = load.remaining_batches()
         changes: Changes
         if any(b.claims or b.sweeps for b in batches):
             repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
@@ -560,8 +588,8 @@ class TableMerge:
         load: FirstLoad | None,
         read_ahead: ReadAhead | None,
     ) -> DriverMerge | None:
-        """The changes, and the rows of chunks that are not added as they are, folded by the driver; None if it is
-        Spark's to do."""
+        """Fold the changes in the driver, with the chunk rows whose files are not added unchanged. Returns None if
+        Spark has to do it."""
         if load is not None and load.masked:
             return self._attempt("changes", Way.DRIVER, lambda: self._folded_with(load))
         if load is None and any(b.claims or b.sweeps for b in batches):
@@ -577,12 +605,12 @@ class TableMerge:
         return self._attempt("changes", Way.DRIVER, fold)
 
     def _folded_with(self, load: FirstLoad) -> DriverMerge:
-        """Raises Declined."""
+        """Fold the changes and the masked rows of the first load in the driver. Raises Declined."""
         reason = against_folding_chunks(self.facts, load.masked)
         limits = limits_of(self.facts.changes_read)
         if reason is not None or limits is None:
             raise Declined(reason or "the changes are many")
-        return chunk_fold.folded(load, limits, self._fell_back)
+        return chunk_fold.fold_with_chunks(load, limits, self._fell_back)
 
     def _with_chunks(
         self, kind: type[AnyChunkChanges], batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool
@@ -599,12 +627,15 @@ class TableMerge:
         )
 
     def _may_have_new_holes(self, reached: State) -> bool:
-        """Also where another driver applied the batches, or this one got no answer to its commit: what they brought was
-        known to whoever made the commit, and may have died with it."""
+        """Whether the merged batches may have left new holes in current.
+
+        That includes batches that another driver applied, or whose commit got no answer. Only the driver that made the
+        commit counted its holes, and that count may be lost.
+        """
         return bool(self.schema.key) and self.planned.may_have_new_holes(reached.current_lsn, self.without_holes)
 
     def _holes(self, reached: State) -> Holes | None:
-        """The rows of current that lack a value; None if nothing of it can have changed."""
+        """Count the rows of current that lack a value. Returns None if that number cannot have changed."""
         if not self._may_have_new_holes(reached) and not (self.schema.key and self.planned.had_holes):
             return None
         return delta_tables.count_holes(self.session, self.current_path, self.schema.key, MAX_HOLE_KEYS)

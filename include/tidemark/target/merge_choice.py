@@ -1,4 +1,4 @@
-"""Chooses how one table is merged: `MergeFacts` -> the ways to try, in order, and why not the others. Pure.
+"""Chooses how one table is merged: `MergeFacts` -> the ways to try, in order, and the reasons against the rest. No I/O.
 
 A merge of a table has up to three steps. Each step has its ways:
 
@@ -6,12 +6,12 @@ A merge of a table has up to three steps. Each step has its ways:
     changes   the stream's changes:             driver, then spark
     verify    rows of chunks that are compared: proof, then spark
 
-    files     the chunks' files become files of history and current; rows that need a closer look go with the changes
-    proof     the driver reads keys and columns, and proves that current has each row already: nothing is written
+    files     the chunks' files become files of history and current; rows whose keys have changes go with the changes
+    proof     the driver reads keys and columns, and proves that current already has each row: nothing is written
     driver    the driver folds in Arrow and commits through Delta's log, without a Spark job
-    spark     Spark computes it; every table can be merged in this way
+    spark     Spark computes the rows; every table can be merged in this way
 
-Some facts are only known after reading. A way may then raise Declined, which is the reason against it.
+Some facts are only known after files have been read. A way may then raise Declined, with the reason against it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ class Way(StrEnum):
 
 
 class Declined(Exception):
-    """A way turned out not to be open to the table; the text is the reason."""
+    """A way cannot merge this table after all; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverLimits:
-    """What the driver folds of one table at once: rows and bytes of changes as they are staged, their bytes in memory,
-    and files of current that it opens. `is_alone`: one table at a time, since as many as the application has threads
-    need more memory than a driver has beside its JVM."""
+    """How much the driver folds of one table at once.
+
+    The limits are the changes' rows, their bytes as staged, their bytes in memory, and the files of current that the
+    driver opens. With `is_alone`, only one table is folded at a time: one table per thread of the application would
+    need more memory than a driver has besides its JVM.
+    """
 
     rows: int
     staged_bytes: int
@@ -54,22 +57,25 @@ MB: Final = 2**20
 FEW: Final = DriverLimits(20_000, 16 * MB, 128 * MB, 1_000, is_alone=False)
 MANY: Final = DriverLimits(4_000_000, 256 * MB, 512 * MB, 1_000, is_alone=True)
 
-# Changes that lack a value or move a key: each of them is walked in Python, with all others of its key.
+# Changes that lack a value or move a key: Python walks each of them, with all other changes of its key.
 MAX_WALKED: Final = 20_000
-# Rows of chunks of a first load that are not added as they are.
+# Rows of a first load's chunks that are not added unchanged, because changes or current have their keys.
 MAX_TOUCHED: Final = 20_000
-# Changes that come with chunks whose files are added.
+# Changes in the same batches as chunks whose files are added unchanged.
 MAX_CHANGES_OF_FILES: Final = 200_000
 
-# Up to both of these Spark's plans are not compiled: rows that it reads, and bytes of current.
+# Up to both of these limits Spark does not compile its plans: rows that it reads, and bytes of current.
 UNCOMPILED_ROWS: Final = 20_000
 UNCOMPILED_BYTES: Final = 64 * MB
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """Of the changes of some batches: their number and staged bytes, how many lack a value, move a key or truncate, and
-    whether all files have the table's shape and the key under its name."""
+    """Facts about the changes of some batches.
+
+    `unsent` changes lack a value, `moved` ones change the key. `in_shape`: all files have the table's columns.
+    `keys_in_shape`: all files have the key's columns under their present names.
+    """
 
     rows: int
     bytes: int
@@ -81,14 +87,17 @@ class ChangeFacts:
 
     @property
     def are_whole_rows(self) -> bool:
-        """Whether each change is its key's whole row, in the table's own shape."""
+        """Whether each change holds the whole row of its key, in the table's own shape."""
         return self.in_shape and not (self.unsent or self.moved or self.truncates)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFacts:
-    """Of chunks that are merged, or of those that are compared: their number, whether one repairs, and whether their
-    files have the table's columns and the key under their names."""
+    """Facts about the chunks that are merged, or about those that are compared.
+
+    `claims` and `sweeps` are their numbers. `repairs`: one of the chunks has the purpose `repair`. `in_shape` and
+    `keys_in_shape` mean the same as in `ChangeFacts`.
+    """
 
     claims: int = 0
     sweeps: int = 0
@@ -99,8 +108,10 @@ class ChunkFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """Facts of the table and its two Delta tables. `key` is `none`, `comparable`, or `floating`: of types that Spark
-    compares otherwise than Arrow. `writer_needed` names a feature of history or current that the driver cannot write.
+    """Facts about the table and its two Delta tables.
+
+    `key` is `none`, `comparable` or `floating`. A `floating` key has a type that Spark compares differently from Arrow.
+    `writer_needed`: history or current has a feature that only Spark can write; `current_writer_needed`: current has.
     """
 
     key: Literal["none", "comparable", "floating"]
@@ -115,7 +126,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `spark.conf` allows: `driver_rows` bounds the changes that the driver folds, None: as usual."""
+    """What `spark.conf` allows. `driver_rows` limits the changes that the driver folds; None means the usual limits."""
 
     driver_rows: int | None = None
     folds_chunks: bool = True
@@ -125,8 +136,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class MergeFacts:
-    """`changes` are those of the batches that come next, `changes_read` those and the older ones that are evidence.
-    `misfit`: what of Delta's own classes this Spark lacks, "" if it has all."""
+    """All facts that decide how a table is merged.
+
+    `changes` are about the next batches, `changes_read` about these and the older batches that are evidence. `misfit`
+    names one of Delta's internal classes or methods that this Spark lacks, "" if it lacks none.
+    """
 
     table: TableFacts
     changes: ChangeFacts
@@ -149,7 +163,9 @@ class Against:
 @dataclass(frozen=True, slots=True)
 class MergeChoice:
     """The ways that are open to each step, in the order in which they are tried, and the reasons against the others.
-    `limits` are those of the driver, None if it may not fold the changes."""
+
+    `limits` are the driver's limits for these changes, None if the changes exceed all limits.
+    """
 
     ways: dict[Step, tuple[Way, ...]]
     against: tuple[Against, ...]
@@ -160,7 +176,7 @@ class MergeChoice:
 
 
 def choose(facts: MergeFacts) -> MergeChoice:
-    """The ways of every step that the merge has."""
+    """Choose the ways of every step that this merge has."""
     reasons: dict[tuple[Step, Way], str | None] = {}
     if facts.chunks.claims or facts.chunks.sweeps:
         reasons["chunks", Way.FILES] = next(_against_files(facts), None)
@@ -180,7 +196,7 @@ def choose(facts: MergeFacts) -> MergeChoice:
 
 
 def limits_of(changes: ChangeFacts, settings: Settings = Settings()) -> DriverLimits | None:
-    """Those within which the driver can fold these changes; None if they are beyond all."""
+    """The smallest limits within which the driver can fold these changes; None if the changes exceed all limits."""
     for limits in (FEW, MANY):
         rows = limits.rows if settings.driver_rows is None else settings.driver_rows
         if rows > 0 and changes.rows <= rows and changes.bytes <= limits.staged_bytes:
@@ -189,8 +205,10 @@ def limits_of(changes: ChangeFacts, settings: Settings = Settings()) -> DriverLi
 
 
 def reads_ahead(facts: MergeFacts) -> bool:
-    """Whether the changes are read on a thread while the JVM opens the tables: where they are many, in the table's
-    shape, and the driver is likely to fold them."""
+    """Whether a thread reads the changes while the JVM opens the tables.
+
+    It does if the changes are many, have the table's shape, and the driver is likely to fold them.
+    """
     limits = limits_of(facts.changes, facts.settings)
     has_chunks = facts.chunks.claims or facts.chunks.sweeps
     if limits is None or not limits.is_alone or has_chunks or not facts.changes.in_shape:
@@ -199,16 +217,16 @@ def reads_ahead(facts: MergeFacts) -> bool:
 
 
 def against_folding_chunks(facts: MergeFacts, touched: int) -> str | None:
-    """Why the driver does not fold the rows of chunks whose keys changes have, None if it may."""
+    """The reason why the driver may not fold the chunk rows whose keys have changes; None if it may."""
     return next(_against_folding_chunks(facts, touched), None)
 
 
 def is_small_for_spark(rows: int, current_bytes: int | None) -> bool:
-    """Whether compiling Spark's plans would be most of the work."""
+    """Whether Spark would spend most of its time compiling plans."""
     return rows <= UNCOMPILED_ROWS and current_bytes is not None and current_bytes <= UNCOMPILED_BYTES
 
 
-# --- the reasons, the first of which counts ---------------------------------------------------------------------------
+# --- reasons against a way; callers use the first one -----------------------------------------------------------------
 
 
 def _against_driver(facts: MergeFacts) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Collects the facts that decide how a table is merged: plan, schemas, pinned tables, settings -> `MergeFacts`.
 
-It reads no data file: the manifests have the numbers of changes that lack a value or move a key.
+It reads no data file: the manifests already count the changes that lack a value or move a key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 DRIVER_ROWS: Final = "spark.tidemark.driverFoldRows"  # 0: Spark folds everything
 FOLDS_CHUNKS: Final = "spark.tidemark.driverFoldsChunks"  # false: Spark folds the rows of chunks
-ADDS_FILES: Final = "spark.tidemark.chunksAsTheyAre"  # false: Spark encodes all rows of chunks anew
+ADDS_FILES: Final = "spark.tidemark.chunksAsTheyAre"  # false: Spark encodes all rows of chunks again
 PROVES: Final = "spark.tidemark.driverProvesEqual"  # false: Spark compares all rows
 
 
@@ -36,8 +36,11 @@ def gather(
     evidence: Sequence[PlannedBatch],
     tables: PinnedPair,
 ) -> MergeFacts:
-    """`schemas` are the versions that files follow, the last one the tables'; `batches` come next, `evidence` are older
-    ones. A table that does not exist yet asks nothing of a writer."""
+    """Collect the facts of a merge of the next `batches`, with older batches as `evidence`.
+
+    `schemas` are the schema versions of the files; the last one is the version of both Delta tables. A Delta table that
+    does not exist yet has no feature that only Spark could write.
+    """
     merged = [batch.of("fill", "repair") for batch in batches]
     compared = [batch.of("verify") for batch in batches]
     return MergeFacts(
@@ -85,7 +88,6 @@ def _is_plain(table: PinnedTable) -> bool:
 
 
 def change_facts(schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]) -> ChangeFacts:
-    """Of the changes of these batches."""
     files = [file for batch in batches for file in batch.files]
     versions = {file.schema_version for file in files}
     return ChangeFacts(
@@ -111,29 +113,35 @@ def _chunk_facts(schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]
 
 
 def chunks_in_shape(schemas: Sequence[TableSchema], claims: Sequence[Claim]) -> bool:
-    """Whether the chunks' files have every column of the table, and each means what the table's of that name does: none
-    is of some columns alone, and none is from before two columns exchanged their names."""
+    """Whether each file of the chunks has every column of the table, under the table's name for it.
+
+    A chunk of some columns only fails this. So does a file from before two columns exchanged their names.
+    """
     schema = schemas[-1]
     if any(claim.columns is not None for claim in claims):
         return False
     wanted = {c.name: c.target for c in schema.columns if c.name not in schema.dropped}
     versions = {file.schema_version for claim in claims for file in claim.files}
-    read = [s for s in schemas if s.version in versions]
-    if len({s.version for s in read}) < len(versions):
+    schemas_read = [s for s in schemas if s.version in versions]
+    if len({s.version for s in schemas_read}) < len(versions):
         return False
-    return all(s.is_read_as(schema) and {c.name: c.target for c in s.columns} == wanted for s in read)
+    return all(s.is_read_as(schema) and {c.name: c.target for c in s.columns} == wanted for s in schemas_read)
 
 
 def keys_in_shape(schemas: Sequence[TableSchema], batches: Iterable[PlannedBatch]) -> bool:
-    """Whether the key's columns are called in all files of the batches, changes and chunks, what the table calls them:
-    of columns that exchanged their names, a key read by them would be another row's."""
+    """Whether all files of the batches, of changes and of chunks, call the key's columns as the table calls them.
+
+    If columns exchanged their names, a key that is read by name would be the key of another row.
+    """
     schema = schemas[-1]
     versions: set[int] = set()
     for batch in batches:
         versions.update(file.schema_version for file in batch.files)
         versions.update(file.schema_version for claim in batch.claims for file in claim.files)
-    of_key = [column for column in schema.columns if column.name in schema.key]
-    pairs = [(schema.column_in(s, column), column.name) for s in schemas if s.version in versions for column in of_key]
+    key_columns = [column for column in schema.columns if column.name in schema.key]
+    pairs = [
+        (schema.column_in(s, column), column.name) for s in schemas if s.version in versions for column in key_columns
+    ]
     return all(own is not None and own.name == name for own, name in pairs)
 
 

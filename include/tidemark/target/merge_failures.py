@@ -1,7 +1,7 @@
-"""Converts an exception of Spark, Delta or Python during a table's merge to an error of the tree, by whose move it is.
+"""Converts an exception of Spark, Delta or Python during a table's merge to one of Tidemark's errors.
 
 Spark's messages quote values of rows. So only the error condition ("DELTA_...") and the class names of the causes are
-passed on. The driver's log has the places in code (`driver_log`).
+passed on. The driver's log gets the stack frames (`driver_log`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tidemark.errors import DiskFull, LakeFailed, LakeRefused, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
-from tidemark.target.driver_log import places
+from tidemark.target.driver_log import java_frames
 from tidemark.unexpected_errors import NO_SPACE
 
 MAX_CAUSES: Final = 20
 
-# The last is what the copy of a staged file ends with.
+# Copying a staged file raises the last one.
 _FILE_GONE: Final = frozenset({"PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST", "java.io.FileNotFoundException"})
 
-# Delta's own checks of what a fold promises: one row per key, no key without a value.
-_PROMISE_BROKEN: Final = frozenset(
+# Delta's own checks of what a fold guarantees: one row per key, and no NULL in a key.
+_FOLD_BROKEN: Final = frozenset(
     {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"}
 )
 
-# What the operating system says of a full disk, or of a quota that is used up.
+# The operating system's messages for a full disk and for an exhausted quota.
 _NO_SPACE: Final = tuple(os.strerror(code) for code in NO_SPACE)
 
-# Causes that are of storage, network or cluster, and of no table.
-_OF_THE_LAKE: Final = (
+# Exceptions of storage, network or cluster, which concern no single table.
+_LAKE_EXCEPTIONS: Final = (
     "java.net.",
     "java.io.IOException",
     "java.io.InterruptedIOException",
@@ -53,8 +53,8 @@ _OF_THE_LAKE: Final = (
     "org.apache.http.",
 )
 
-# Those of them that are of one connection or answer.
-_OF_A_CONNECTION: Final = (
+# Those of them that concern one connection or one response.
+_CONNECTION_EXCEPTIONS: Final = (
     "java.net.",
     "java.io.EOFException",
     "java.io.InterruptedIOException",
@@ -68,47 +68,50 @@ _OF_A_CONNECTION: Final = (
     "software.amazon.",
 )
 
-_OF_AZURE: Final = "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException"
+_AZURE_EXCEPTION: Final = "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException"
 _SDK: Final = "software.amazon.awssdk."
-# Of other stores' clients: how an exception's class begins -> its method that says the status.
-_STATUS: Final = {
+# The clients of other stores: the prefix of an exception's class -> its method that returns the HTTP status.
+_STATUS_METHODS: Final = {
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.cloud.storage.StorageException": "getCode",
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.api.client.": "getStatusCode",
-    _OF_AZURE: "getStatusCode",
+    _AZURE_EXCEPTION: "getStatusCode",
 }
-# With these a store says that it does not know who asks, or that they may not: of the requests that are sound by
-# construction, any 400 is of that kind, and the answer to a HEAD has no other word for it.
+# HTTP statuses by which a store rejects the credentials, or the access that they have. Our clients send no malformed
+# request, so a 400 means rejected credentials too; a HEAD response has no body that says more.
 _REFUSALS: Final = (400, 401, 403)
-_WITHOUT_ANSWER: Final = {
+_REFUSALS_WITHOUT_STATUS: Final = {
     "java.nio.file.AccessDeniedException": "access denied",
     "org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException": "no credentials were found",
 }
 
 
 def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
-    """The leaf for what was raised; the table is named, its rows are not."""
+    """Convert an exception to one of Tidemark's errors. It names the table and never a row's value."""
     refused = as_refusal(failed, table, lake)
     if refused is not None:
         return refused
     condition = condition_of(failed)
-    if is_gone(failed):
+    if is_missing_file(failed):
         return StagedFileGone(table=table)
-    if condition in _PROMISE_BROKEN:
+    if condition in _FOLD_BROKEN:
         return MergeBroken(table=table, condition=condition)
-    if (full := as_full(failed, lake)) is not None:
+    if (full := as_disk_full(failed, lake)) is not None:
         return full
-    if isinstance(failed, Py4JNetworkError):  # the JVM is gone
+    if isinstance(failed, Py4JNetworkError):  # the JVM has died
         return LakeFailed(table=table, condition=condition)
     if not isinstance(failed, PySparkException | Py4JJavaError):
         return MergeBroken(table=table, condition=condition)
     causes = [str(cause.getClass().getName()) for cause in _causes(failed)]
-    if any(cause.startswith(_OF_THE_LAKE) for cause in causes):
+    if any(cause.startswith(_LAKE_EXCEPTIONS) for cause in causes):
         return LakeFailed(table=table, condition=causes[-1])
     return MergeFailed(table=table, condition=condition)
 
 
-def as_full(failed: BaseException, lake: str) -> DiskFull | None:
-    """For a disk without space. Which one it was nobody says: a table's files, or what Spark puts aside."""
+def as_disk_full(failed: BaseException, lake: str) -> DiskFull | None:
+    """DiskFull if the cause is a disk without space, else None.
+
+    The exception does not name the disk: it may hold the table's files or Spark's temporary files.
+    """
     errors = [str(cause.getMessage()) for cause in _causes(failed)]
     if isinstance(failed, OSError):
         errors.append(os.strerror(failed.errno or 0))
@@ -117,75 +120,77 @@ def as_full(failed: BaseException, lake: str) -> DiskFull | None:
     return DiskFull.of_a_driver(lake)
 
 
-def is_gone(failed: BaseException) -> bool:
-    """Whether a file was not there."""
+def is_missing_file(failed: BaseException) -> bool:
+    """Whether the cause is a missing file."""
     if isinstance(failed, FileNotFoundError) or condition_of(failed) in _FILE_GONE:
         return True
-    return any(_is_of_no_file(cause) for cause in _causes(failed))
+    return any(_is_azure_not_found(cause) for cause in _causes(failed))
 
 
-def may_pass(failed: BaseException) -> bool:
-    """Whether it may go well at once: a connection or an answer that broke off, and no refusal."""
+def is_transient(failed: BaseException) -> bool:
+    """Whether an immediate retry may succeed: a connection or a response broke off, and the store refused nothing."""
     if isinstance(failed, Py4JNetworkError) or as_refusal(failed, "", "") is not None:
         return False
-    return any(str(cause.getClass().getName()).startswith(_OF_A_CONNECTION) for cause in _causes(failed))
+    return any(str(cause.getClass().getName()).startswith(_CONNECTION_EXCEPTIONS) for cause in _causes(failed))
 
 
 def as_refusal(failed: BaseException, what: str, lake: str) -> LakeRefused | None:
-    """What the lake's object store refused, if it did."""
+    """LakeRefused if the lake's object store rejected the credentials or the access to `what`, else None."""
     for cause in _causes(failed):
         name = str(cause.getClass().getName())
-        answer = _WITHOUT_ANSWER.get(name)
+        detail = _REFUSALS_WITHOUT_STATUS.get(name)
         if name.startswith(_SDK):
-            answer = _answer(cause) or answer
-        elif name.startswith(tuple(_STATUS)):
-            answer = _status(cause, name)
-        elif answer is not None and cause.getCause() is not None:
-            continue  # which says more
-        if answer is not None:
+            detail = _s3_status(cause) or detail
+        elif name.startswith(tuple(_STATUS_METHODS)):
+            detail = _http_status(cause, name)
+        elif detail is not None and cause.getCause() is not None:
+            continue  # the exception behind it has the status
+        if detail is not None:
             parts = urlsplit(lake)
-            return LakeRefused(lake=f"{parts.scheme}://{parts.netloc}", path=what, detail=answer)
+            return LakeRefused(lake=f"{parts.scheme}://{parts.netloc}", path=what, detail=detail)
     return None
 
 
-def _answer(refused: Any) -> str | None:
-    """The status and S3's own word for it, where they are a refusal."""
-    with suppress(Py4JError):  # not every exception of the client's is an answer
+def _s3_status(refused: Any) -> str | None:
+    """The HTTP status and S3's error code, if the status is a refusal."""
+    with suppress(Py4JError):  # not every exception of the client comes from a response
         status = int(refused.statusCode())
         details = refused.awsErrorDetails()
-        word = details.errorCode() if details is not None else None
+        code = details.errorCode() if details is not None else None
         if status in _REFUSALS:
-            return f"{status}, {word}" if word else str(status)
+            return f"{status}, {code}" if code else str(status)
     return None
 
 
-def _status(refused: Any, name: str) -> str | None:
-    """The status, where it is a refusal."""
-    method = next(method for prefix, method in _STATUS.items() if name.startswith(prefix))
-    with suppress(Py4JError):  # not every exception of the client's is an answer
+def _http_status(refused: Any, name: str) -> str | None:
+    """The HTTP status, if it is a refusal."""
+    method = next(method for prefix, method in _STATUS_METHODS.items() if name.startswith(prefix))
+    with suppress(Py4JError):  # not every exception of the client comes from a response
         status = int(getattr(refused, method)())
         if status in _REFUSALS:
             return str(status)
     return None
 
 
-def _is_of_no_file(cause: Any) -> bool:
-    """Whether it is Azure's word for a file that is not there, by its protocol with a namespace or without: its client
-    has that behind Java's."""
-    if str(cause.getClass().getName()) != _OF_AZURE:
+def _is_azure_not_found(cause: Any) -> bool:
+    """Whether the exception is Azure's error for a missing file, of accounts with a hierarchical namespace or without.
+
+    Azure's client puts this exception behind a FileNotFoundException of Java's.
+    """
+    if str(cause.getClass().getName()) != _AZURE_EXCEPTION:
         return False
     with suppress(Py4JError):
         return str(cause.getErrorCode().getErrorCode()) in ("PathNotFound", "BlobNotFound")
     return False
 
 
-def told(failed: BaseException) -> str:
-    """Where it came from, for the driver's log: Python's frames, then those of the Java exceptions behind it."""
-    return "".join(traceback.format_tb(failed.__traceback__)) + places(_causes(failed))
+def stack_frames(failed: BaseException) -> str:
+    """The stack frames for the driver's log: Python's, then those of the Java exceptions behind them. No messages."""
+    return "".join(traceback.format_tb(failed.__traceback__)) + java_frames(_causes(failed))
 
 
 def condition_of(failed: BaseException) -> str:
-    """The innermost of Spark's error conditions, else the class of the innermost cause; no message."""
+    """The innermost of Spark's error conditions, else the class name of the innermost cause; never a message."""
     innermost = failed.getCondition() if isinstance(failed, PySparkException) else None
     causes = list(_causes(failed))
     for cause in causes:
@@ -197,7 +202,7 @@ def condition_of(failed: BaseException) -> str:
 
 
 def _causes(failed: BaseException) -> Iterator[Any]:
-    """The Java exceptions behind what Python got, outermost first."""
+    """The Java exceptions behind a Python exception, outermost first."""
     cause: Any = getattr(failed, "_origin", None) or getattr(failed, "java_exception", None)
     for _ in range(MAX_CAUSES):
         if cause is None:

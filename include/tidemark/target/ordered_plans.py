@@ -1,11 +1,11 @@
-"""Reads the orders of a run that follows the source: its folder on the lake -> plan after plan (R10).
+"""Reads the orders of a run that follows the source, from the run's folder on the lake -> one plan after another (R10).
 
-    <folder>/beat         the operator writes it anew every few seconds, with another content: it lives
-    <folder>/order-<n>    the URI of a plan, n = 1, 2, …; of the last order nothing: it is the end
+    <folder>/beat         the operator rewrites it every few seconds with new content, to show that it is alive
+    <folder>/order-<n>    the URI of a plan, n = 1, 2, …; the last order is empty
 
-The application looks for the next order until it comes. It ends at the last one, or where the beat stands still or is
-gone: then its operator is, and whoever comes after it has a folder and an application of its own. What both merge is
-fenced as always (R5).
+The application polls for the next order. It ends at the empty order, or if the beat does not change or is missing: the
+operator has then died. Its successor uses another folder and another application. R5's fences protect the tables if
+both applications merge at the same time.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from tidemark.errors import PlanMissing
 from tidemark.formats import layout
 from tidemark.storage.store import OBJECT_STORES
 from tidemark.target.delta.session import read_text
-from tidemark.target.merge_failures import is_gone
+from tidemark.target.merge_failures import is_missing_file
 
-# How long the beat may stand still.
-ALONE_S: Final = 60.0
+# How long the beat may stay unchanged.
+BEAT_TIMEOUT_S: Final = 60.0
 _BEAT_S: Final = 5.0
-# How often the next order is looked for: less often the longer there was none. Each look at an object store is a
-# request.
-_LOOK_S: Final = 0.05
-_LOOK_AT_REST_S: Final = 0.5
-_LOOKS_PER_PAUSE: Final = 20
+# The pause between two polls for the next order, which grows the longer there is none. On an object store each poll is
+# a request.
+_POLL_S: Final = 0.05
+_LONGEST_POLL_S: Final = 0.5
+_POLLS_PER_PAUSE: Final = 20
 
 
 def ordered_plans(
     spark: SparkSession,
     beat_uri: str,
     *,
-    alone_s: float = ALONE_S,
+    beat_timeout_s: float = BEAT_TIMEOUT_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """The URIs of the plans, in order, each as soon as it is there. Raises PlanMissing where the operator is gone."""
+    """Yield the URIs of the plans in order, each as soon as it is written. Raises PlanMissing if the operator died."""
     folder = beat_uri.rpartition("/")[0]
-    at_least_s = _LOOK_AT_REST_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _LOOK_S
-    number, beat, beat_at, looked_at = 1, None, clock(), float("-inf")
+    shortest_poll_s = (
+        _LONGEST_POLL_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _POLL_S
+    )
+    number, beat, beat_changed_at, beat_read_at = 1, None, clock(), float("-inf")
     ordered_at = clock()
     while True:
         order = _read(spark, f"{folder}/{layout.order(number)}")
@@ -53,23 +55,23 @@ def ordered_plans(
         if order is not None:
             yield order
             number += 1
-            beat_at = looked_at = ordered_at = clock()  # a plan may take longer than a beat may stand still
+            beat_changed_at = beat_read_at = ordered_at = clock()  # merging a plan may take longer than the timeout
             continue
-        if clock() - looked_at >= _BEAT_S:
-            looked_at = clock()
-            before, beat = beat, _read(spark, beat_uri)
-            if beat is not None and beat != before:
-                beat_at = clock()
-            if beat is None or clock() - beat_at > alone_s:
+        if clock() - beat_read_at >= _BEAT_S:
+            beat_read_at = clock()
+            previous_beat, beat = beat, _read(spark, beat_uri)
+            if beat is not None and beat != previous_beat:
+                beat_changed_at = clock()
+            if beat is None or clock() - beat_changed_at > beat_timeout_s:
                 raise PlanMissing(plan=beat_uri)
-        sleep(min(_LOOK_AT_REST_S, max(at_least_s, (clock() - ordered_at) / _LOOKS_PER_PAUSE)))
+        sleep(min(_LONGEST_POLL_S, max(shortest_poll_s, (clock() - ordered_at) / _POLLS_PER_PAUSE)))
 
 
 def _read(spark: SparkSession, uri: str) -> str | None:
-    """None where it is not there."""
+    """The file's text, None if there is no such file."""
     try:
         return read_text(spark, uri)
     except (FileNotFoundError, Py4JJavaError) as failed:
-        if is_gone(failed):
+        if is_missing_file(failed):
             return None
         raise

@@ -1,13 +1,13 @@
 """Writes one commit to `_positions` after a merge: up to which LSN each table is complete, and at which Delta versions.
 
-A row states a fact that no later row withdraws: every change of the table below `lsn` is in these versions, or, if a
-version is NULL, in the newest version before. So rows may be missing, be repeated, or come in any order. A reader takes
-the newest row that it finds. A driver that dies before this commit leaves `_positions` one merge behind. A driver that
-dies after it lets its retry write the same row again. Applications that merge other tables append at the same time
-without conflict, since none reads the table.
+A row states a fact that stays true: every change of the table below `lsn` is in these versions. If a version is NULL,
+the newest version in an earlier row has them. So rows may be missing, be repeated, or come in any order, and a reader
+takes the newest row. A driver that dies before this commit leaves `_positions` one merge behind. If a driver dies after
+it, its retry writes the same row again. Applications that merge other tables append at the same time without conflict,
+since no append reads the table.
 
-The table requires nothing of a reader: no deletion vectors, no features. No merge depends on it. An error here is
-logged, and the result says that the row is missing.
+A reader needs no Delta feature for the table, not even deletion vectors. No merge depends on it. An error here is
+logged, and the result records that the rows are missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidemark.formats.merge_result import PlanResult
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.delta.session import table_session
-from tidemark.target.merge_failures import condition_of, told
+from tidemark.target.merge_failures import condition_of, stack_frames
 from tidemark.target.spark import table_columns
 from tidemark.target.spark.staged_changes import metadata_ddl, struct_of
 from tidemark.wording import counted, duration
@@ -65,37 +65,47 @@ _ARROW: Final = pa.schema(
 _PROPERTIES: Final = {"delta.dataSkippingStatsColumns": "generation,lsn"}
 
 
-def note(spark: SparkSession, plan: MergePlan, result: PlanResult) -> bool:
-    """Append what the plan's tables reached, and which others were level meanwhile; whether it stands there now."""
+def record_positions(spark: SparkSession, plan: MergePlan, result: PlanResult) -> bool:
+    """Append the positions of the plan's tables, and of the tables that had nothing to merge.
+
+    Returns whether the rows were committed.
+    """
     if plan.level is None:
         return False
-    begun = time.monotonic()
+    started_at = time.monotonic()
     rows = list(_rows(plan, plan.level, result, datetime.now(UTC)))
     try:
         _append(table_session(spark, pool="positions", lake=plan.lake), plan, rows)
-    except Exception as failed:  # what it says may quote a path or a value
-        log.warning("_positions was not brought level (%s):\n%s", condition_of(failed), told(failed))
+    except Exception as failed:  # its message may quote a path or a value, so it is not logged
+        log.warning("_positions was not brought level (%s):\n%s", condition_of(failed), stack_frames(failed))
         return False
-    log.info("_positions: %s in %s", counted(len(rows), "row"), duration(time.monotonic() - begun))
+    log.info("_positions: %s in %s", counted(len(rows), "row"), duration(time.monotonic() - started_at))
     return True
 
 
 def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> Iterator[dict[str, Any]]:
-    of_level = plan.generation == level.generation
+    is_same_generation = plan.generation == level.generation
     ends = {table.table: table.end_lsn for table in plan.tables}
     common = {
         "generation": plan.generation,
-        "committed_at": datetime.fromisoformat(level.committed_at) if level.committed_at and of_level else None,
+        "committed_at": datetime.fromisoformat(level.committed_at)
+        if level.committed_at and is_same_generation
+        else None,
         "plan": plan.plan,
         "noted_at": now,
     }
-    # Of a table that is captured no more, or has no name for readers yet, nobody says how far it is level: other
-    # changes of the relation may stand elsewhere. What it has stands in its own commits.
-    nameless = {table for table, called in level.names.items() if called is None}
+    # A table that is no longer captured, or that has no name for readers yet, gets no row: other changes of its
+    # relation may be in another pair of tables. Its own commits carry its position.
+    nameless = {table for table, source_name in level.names.items() if source_name is None}
     for table in result.tables:
         if table.error is None and table.table not in nameless:
-            # More may have been staged before its batches were listed, and a rival may have merged more.
-            reached = (ends[table.table], level.lsn if of_level else None, table.current_lsn or table.history_lsn)
+            # The plan's end may be above `level.lsn`, if more was staged before the table's batches were listed. The
+            # table's own position may be above both, if another driver merged more.
+            reached = (
+                ends[table.table],
+                level.lsn if is_same_generation else None,
+                table.current_lsn or table.history_lsn,
+            )
             yield {
                 **common,
                 "table_name": table.table,
@@ -105,31 +115,33 @@ def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> I
                 "history_version": table.history_version,
                 "current_version": table.current_version,
             }
-    for name in sorted({*level.tables} - nameless) if of_level else ():
-        called = level.names.get(name, name)
+    for name in sorted({*level.tables} - nameless) if is_same_generation else ():
+        source_name = level.names.get(name, name)
         exact = name not in level.inexact
-        yield {**common, "table_name": name, "source_name": called, "lsn": int(level.lsn), "exact": exact}
+        yield {**common, "table_name": name, "source_name": source_name, "lsn": int(level.lsn), "exact": exact}
 
 
 def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
-    table = _opened(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
+    table = _open_table(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
     delta_tables.add_rows(session, table, pa.Table.from_pylist(rows, _ARROW), ["lsn", "generation"])
 
 
-def _opened(session: SparkSession, path: str) -> PinnedTable:
-    """The table, made if it is not there, and with the columns that came later. Two that do it at the same time: one of
-    them finds it done."""
+def _open_table(session: SparkSession, path: str) -> PinnedTable:
+    """Open the table; create it if it is missing, and add the columns that later releases introduced.
+
+    If two drivers do this at the same time, one commit fails, and that driver opens the table again.
+    """
     for _ in range(MAX_ROUNDS):
         table = delta_tables.pin(session, path)
-        there = {field.name for field in table.schema().fields} if table.exists else set()
-        if there.issuperset(COLUMNS):
+        existing = {field.name for field in table.schema().fields} if table.exists else set()
+        if existing.issuperset(COLUMNS):
             return table
         try:
             if table.exists:
-                lacking = {name: type_ for name, type_ in COLUMNS.items() if name not in there}
-                table_columns.add(table, struct_of(metadata_ddl(lacking)).fields, {})
+                missing = {name: type_ for name, type_ in COLUMNS.items() if name not in existing}
+                table_columns.add_columns(table, struct_of(metadata_ddl(missing)).fields, {})
             else:
                 delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
         except Exception as failed:

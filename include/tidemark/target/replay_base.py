@@ -1,11 +1,12 @@
-"""Writes a replay's base: the old history up to it, and `current` rebuilt from that, before its first batch.
+"""Writes the base of a replay before its first batch: copies the old history, and rebuilds `current` from the copy.
 
-    history of the table before, below the base ──► history    one commit
-    the rows that this history yields           ──► current    one commit, as a rebuild makes it (`target.table_replay`)
+    the old table's history, below the base ──► history    one commit
+    the rows that this history implies      ──► current    one commit, as a rebuild makes it (`target.table_replay`)
 
-Both commits carry the base as their position, so every later driver continues behind it. If a driver dies in between,
-the next one does the rest. All rows of the old history below the base are copied: a batch's rows lie at or above its
-start, and the base is a batch's end. Rows that are there never change, whatever is appended meanwhile.
+The base is an LSN. Both commits carry it as their position, so every later driver continues behind it. If a driver dies
+between the two, the next driver makes the second. All rows of the old history below the base are copied: a batch's rows
+lie at or above its start, and the base is a batch's end. Commits to the old history do not matter meanwhile, since its
+existing rows never change.
 """
 
 from __future__ import annotations
@@ -32,19 +33,21 @@ from tidemark.target.table_replay import Rebuild
 
 log = logging.getLogger(__name__)
 
-# What Delta notes of a column says nothing of another table's.
-_DELTAS_OWN: Final = "delta."
+# The prefix of Delta's own metadata of a column, which is not valid in another table.
+_DELTA_PREFIX: Final = "delta."
 
 
-def take_over(session: SparkSession, plan: MergePlan, planned: PlannedTable, base: Base) -> None:
-    """Bring the table's Delta tables to the base, where they are not there yet or further on. Raises what
-    `is_contested` recognises if another driver was faster."""
+def write_base(session: SparkSession, plan: MergePlan, planned: PlannedTable, base: Base) -> None:
+    """Bring the table's Delta tables to the base, unless they have reached it already.
+
+    Raises an error that `delta_tables.is_contested` recognises if another driver committed first.
+    """
     table = TableName.parse(planned.table)
     schema = planned.schemas[-1]
     history = delta_tables.pin(session, f"{plan.lake}/{layout.history_table(plan.pipeline, table)}")
     if history.position(_application(plan, planned, base, "history")) is None:
         internals.require(session, history.path)
-        _take_history(session, plan, planned, base, history)
+        _copy_history(session, plan, planned, base, history)
         failpoints.reach("replay.after_history")
     if not schema.has_current:
         return
@@ -55,30 +58,31 @@ def take_over(session: SparkSession, plan: MergePlan, planned: PlannedTable, bas
         Rebuild(session, rebuild, planned.table).run()
 
 
-def _take_history(
+def _copy_history(
     session: SparkSession, plan: MergePlan, planned: PlannedTable, base: Base, history: PinnedTable
 ) -> None:
-    before = f"{plan.lake}/{layout.history_table(plan.pipeline, TableName.parse(base.table))}"
-    live = delta_tables.pin(session, before)
-    if not live.exists:
-        raise TableNotInLake(table=base.table, path=before)
+    old_path = f"{plan.lake}/{layout.history_table(plan.pipeline, TableName.parse(base.table))}"
+    old_history = delta_tables.pin(session, old_path)
+    if not old_history.exists:
+        raise TableNotInLake(table=base.table, path=old_path)
     if not history.exists:
-        shape = StructType([_without_deltas_own(field) for field in live.schema().fields])
-        listed = delta_tables.with_statistics(shape, [*ROW_COLUMNS, *planned.schemas[-1].key])
-        # A column's rows may call it as it was called before, which is told by its name in the files.
-        mapping = {"delta.columnMapping.mode": "name"} if live.is_mapped else {}
-        properties = {**TABLE_PROPERTIES, **listed, **mapping, **table_columns.had(shape)}
+        shape = StructType([_without_delta_metadata(field) for field in old_history.schema().fields])
+        statistics = delta_tables.with_statistics(shape, [*ROW_COLUMNS, *planned.schemas[-1].key])
+        # Older rows may name a renamed column by its old name. With column mapping, the name in the data files tells
+        # which column that is.
+        mapping = {"delta.columnMapping.mode": "name"} if old_history.is_mapped else {}
+        properties = {**TABLE_PROPERTIES, **statistics, **mapping, **table_columns.columns_property(shape)}
         delta_tables.create(session, history, shape, properties)
         history = delta_tables.pin(session, history.path)
-    rows = delta_tables.rows(session, live).where(as_of_query.below(Position(base.generation, base.lsn)))
-    taken = delta_tables.append(session, history, rows, _application(plan, planned, base, "history"), base.lsn)
-    log.info("%s: %d rows of %s taken over, as of %s", planned.table, taken, base.table, base.lsn)
+    rows = delta_tables.rows(session, old_history).where(as_of_query.below(Position(base.generation, base.lsn)))
+    copied = delta_tables.append(session, history, rows, _application(plan, planned, base, "history"), base.lsn)
+    log.info("%s: %d rows of %s taken over, as of %s", planned.table, copied, base.table, base.lsn)
 
 
 def _application(plan: MergePlan, planned: PlannedTable, base: Base, step: str) -> str:
     return f"tidemark:{plan.pipeline}:{base.generation}:{planned.table}:{step}"
 
 
-def _without_deltas_own(field: StructField) -> StructField:
-    metadata = {name: said for name, said in field.metadata.items() if not name.startswith(_DELTAS_OWN)}
+def _without_delta_metadata(field: StructField) -> StructField:
+    metadata = {name: value for name, value in field.metadata.items() if not name.startswith(_DELTA_PREFIX)}
     return StructField(field.name, field.dataType, True, metadata)

@@ -98,7 +98,7 @@ def test_a_lake_that_does_not_answer_is_left_to_spark(
 
 def test_of_many_small_files_few_are_asked(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """After an outage a plan has hundreds of them, and in an object store each is a request of its own."""
-    monkeypatch.setattr(history_files, "MOST_ASKED", 4)
+    monkeypatch.setattr(history_files, "MAX_SMALL_FOOTERS", 4)
     batch = staged(tmp_path, 12)
     large = replace(batch.files[11], bytes=history_files.LEAST_BYTES)
     assert kept(tmp_path, replace(batch, files=(*batch.files[:11], large))) == [0, 2, 3, 11]

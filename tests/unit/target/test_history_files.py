@@ -8,7 +8,7 @@ from typing import Any
 from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
-from tidemark.target.driver.history_files import MAX_CRUMBS, MAX_STRETCHES, AsStaged, as_staged
+from tidemark.target.driver.history_files import MAX_SMALL_FILES, MAX_STRETCHES, AsStaged, as_staged
 
 OTHER_SHAPE, SHAPE = 1, 2
 NO_SESSION: Any = None  # no footer is read
@@ -28,7 +28,7 @@ def test_files_that_follow_each_other_have_one_stretch_until_a_row_is_computed()
     batches = [batch(1, SHAPE), batch(2), batch(3, SHAPE, SHAPE), batch(4, SHAPE, unchanged=1), batch(5, SHAPE)]
     kept = chosen(batches)
     assert [file.path for _, file in kept.files] == ["1/0", "3/0", "3/1", "5/0"]
-    assert [file.path for file in kept.others(batches)] == ["4/0"]
+    assert [file.path for file in kept.computed_files(batches)] == ["4/0"]
     assert [(first, last[0]) for first, last in kept.stretches] == [((100, 0), 399), ((500, 0), 599)]
 
 
@@ -43,7 +43,7 @@ def test_files_that_alternate_too_often_with_others_are_all_computed() -> None:
 
 
 def test_files_that_would_be_crumbs_are_all_computed() -> None:
-    crumbs = [batch(number, SHAPE, bytes=1) for number in range(MAX_CRUMBS + 1)]
+    crumbs = [batch(number, SHAPE, bytes=1) for number in range(MAX_SMALL_FILES + 1)]
     assert chosen(crumbs) == AsStaged()
-    assert len(chosen(crumbs[:-1]).files) == MAX_CRUMBS
-    assert len(chosen([*crumbs[:-1], batch(99, SHAPE)]).files) == MAX_CRUMBS + 1
+    assert len(chosen(crumbs[:-1]).files) == MAX_SMALL_FILES
+    assert len(chosen([*crumbs[:-1], batch(99, SHAPE)]).files) == MAX_SMALL_FILES + 1

@@ -42,14 +42,14 @@ def test_what_a_store_refuses_is_no_tables_fault(name: str, method: str, status:
     refused = merge_failures.as_refusal(Raised(name, {method: status}), "public.t", "gs://bucket/lake")
     assert refused is not None
     assert str(status) in str(refused)
-    assert not merge_failures.may_pass(Raised(name, {method: status}))
+    assert not merge_failures.is_transient(Raised(name, {method: status}))
 
 
 @pytest.mark.parametrize(("name", "method"), ANSWERS)
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_what_a_store_does_not_answer_may_pass(name: str, method: str, status: int) -> None:
     assert merge_failures.as_refusal(Raised(name, {method: status}), "public.t", "gs://bucket/lake") is None
-    assert merge_failures.may_pass(Raised(name, {method: status}))
+    assert merge_failures.is_transient(Raised(name, {method: status}))
 
 
 @pytest.mark.parametrize(

@@ -48,18 +48,18 @@ def test_rows_come_out_in_their_order_with_the_constants_of_their_file(options: 
     tables = [table(0, 1000), table(5000, 7), table(6000, 1)]
     files = [written(rows, groups, **options) for rows, groups in zip(tables, (3, 1, 1), strict=True)]
     numbers = [77, 2**60, -1]
-    for left_out in (frozenset[str](), frozenset({"_text", "list"})):
+    for excluded in (frozenset[str](), frozenset({"_text", "list"})):
         content, parts = b"", []
         for file, number in zip(files, numbers, strict=True):
             footer = parquet_footer.read_footer(io.BytesIO(file), len(file))
             constants = parquet_footer.constants(footer.rows, facts(number))
             parts.append((footer, constants))
             content += file[: footer.body] + constants.body
-        content += parquet_footer.joined(parts, left_out)
+        content += parquet_footer.joined(parts, excluded)
         read = pq.ParquetFile(io.BytesIO(content))
         assert read.metadata.num_rows == 1008
         assert [read.metadata.row_group(n).num_rows for n in range(read.num_row_groups)][-2:] == [7, 1]
-        expected = pa.concat_tables(tables).drop_columns(list(left_out))
+        expected = pa.concat_tables(tables).drop_columns(list(excluded))
         assert read.read(columns=expected.column_names).equals(expected)
         added = read.read(columns=["_lsn", "_op"])
         assert added["_lsn"].to_pylist() == [77] * 1000 + [2**60] * 7 + [-1]

@@ -1,15 +1,15 @@
-"""Proves that current has all rows of some chunks already, without a Spark plan; nothing is written.
+"""Proves, without a Spark plan and without writing, that current already has all rows of some chunks.
 
     chunk files ── keys ──► the rows of current with these keys ── column by column ─┬─► all equal: `EqualChunks`
                                                                                      └─► Declined: Spark compares
 
-Every chunk of a verify is such a chunk while the lake is right; so is every chunk of a backfill that is run again.
-`chunk_fold` judges a row whose key a change has too; it may add nothing either. A sweep of such chunks removes nothing
+While the lake is right, current has all rows of a verify's chunks, and of a backfill that is run again. `chunk_fold`
+decides about a row whose key a change has too; that row may add nothing either. A sweep of such chunks removes nothing
 if every row of current in its range has its key in a chunk, or in a change that the sweep spares.
 
-All chunks are proven, or none. `Comparison` counts and names the differences if a single row is missing, differs, lacks
-a value, exists twice, or has a value that does not fit. Columns are compared for as many rows at a time as fit in
-memory. No value becomes a Python object.
+All chunks are proven, or none. If a single row is missing, differs, lacks a value, exists twice, or has a value that
+does not fit, Spark's `Comparison` counts and records the differences. Columns are compared for as many rows at a time
+as fit in memory. No value becomes a Python object.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ MAX_FILES: Final = 2_000  # of current, and of history where texts may lie in it
 MAX_KEYS: Final = 20_000_000  # of chunks, and of current
 MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
 GROUP_ROWS: Final = 1_000_000  # of chunks, compared at a time
-# In memory: what lies in a file of megabytes may be gigabytes.
-GROUP_BYTES: Final = 256 * 2**20  # of these rows, unless a single chunk has more
-AT_ONCE_BYTES: Final = 128 * 2**20  # of them, up to which all columns are read at once
-COLUMN_BYTES: Final = 256 * 2**20  # of one of their columns
-TOUCHED_BYTES: Final = 128 * 2**20  # of rows of chunks whose keys changes have
-WAIT_S: Final = 60  # for other tables, which have the driver's memory: a proof takes less than Spark's comparison
-MAX_READ: Final = 4  # how often, on average, a row of current may be read for that
+# Sizes in memory: a file of megabytes may decode to gigabytes.
+GROUP_BYTES: Final = 256 * 2**20  # of the rows compared at a time, unless a single chunk has more
+AT_ONCE_BYTES: Final = 128 * 2**20  # of these rows; up to this size all their columns are read together
+COLUMN_BYTES: Final = 256 * 2**20  # of one column of these rows
+TOUCHED_BYTES: Final = 128 * 2**20  # of chunk rows whose keys changes have
+WAIT_S: Final = 60  # for another table to free the driver's memory; a proof is cheaper than Spark's comparison
+MAX_READ: Final = 4  # rows of current read per row compared, on average
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class EqualChunks:
-    """What a merge says of them: a result per chunk, and per backfill how many rows its sweep removed."""
+    """The results of chunks that change nothing: one per chunk, and the rows swept per backfill, which are 0."""
 
     results: tuple[ChunkResult, ...]
     swept: dict[str, int]
@@ -67,29 +67,34 @@ class EqualChunks:
 
 def equal_chunks(
     table: StagedTable,
-    coming: NextBatches,
+    next_batches: NextBatches,
     tables: PinnedPair,
     facts: MergeFacts,
     *,
     has_memory: bool = False,
 ) -> EqualChunks:
-    """The chunks and sweeps of `coming`, which change nothing; raises Declined where that is not so, or not certain.
-    `has_memory`: the table has the driver's memory already, for its changes."""
-    claims = [c for b in coming.batches for c in b.claims]
-    proof = _Proof(table, coming, claims, tables, facts)
+    """Prove that the chunks and sweeps of the next batches change nothing. Raises Declined if they do or may do.
+
+    `has_memory`: the table already holds the reservation of the driver's memory, for its changes.
+    """
+    claims = [c for b in next_batches.batches for c in b.claims]
+    proof = _Proof(table, next_batches, claims, tables, facts)
     if has_memory:
-        return proof.proven()
+        return proof.prove()
     driver_memory.reserve(WAIT_S)
     try:
-        return proof.proven()
+        return proof.prove()
     finally:
         driver_memory.free()
 
 
 @dataclass(frozen=True, slots=True)
 class _ComparedFile:
-    """A file of a claim: the rows whose keys changes have, and per row which row of `_Current` has its key, -1 if none
-    has."""
+    """A file of a claimed chunk.
+
+    `touched` marks the rows whose keys changes have. `places` has for each row the number of the row of `_Current` with
+    the same key, -1 if there is none.
+    """
 
     claim: Claim
     file: StagedFile
@@ -99,61 +104,64 @@ class _ComparedFile:
 
     @property
     def bytes(self) -> int:
-        """Decoded: no reader of chunks writes dictionaries."""
+        """The decoded size, which the footer has: chunk files are written without dictionaries."""
         return sum(self.footer.row_group(n).total_byte_size for n in range(self.footer.num_row_groups))
 
     @property
-    def others(self) -> NDArray[np.bool_]:
+    def untouched(self) -> NDArray[np.bool_]:
         return ~self.touched
 
 
 class _Current:
-    """The rows of some row groups of current, numbered through; `keys` are theirs, and each is there once. By row
-    groups, since a first load, or OPTIMIZE, makes files of millions of rows, of which a night's share are few."""
+    """The rows of some row groups of current, numbered consecutively. `keys` are their keys; no key occurs twice.
 
-    def __init__(self, there: TargetRows, groups: Sequence[RowGroup], types: Sequence[pa.DataType]) -> None:
-        self.there = there
+    Row groups are read one by one, not whole files: a first load or OPTIMIZE writes files of millions of rows, and the
+    chunks of one run concern only a few of them.
+    """
+
+    def __init__(self, target: TargetRows, groups: Sequence[RowGroup], types: Sequence[pa.DataType]) -> None:
+        self.target = target
         self.groups = groups
         masked: dict[str, Rows] = {}
         rows, pieces = [], []
         for group in groups:
             if group.file.path not in masked:
-                numbers = data_files.masked_rows(there.session, there.current, group.file)
+                numbers = data_files.masked_rows(target.session, target.current, group.file)
                 masked[group.file.path] = np.array(sorted(numbers), np.int64)
-            gone = masked[group.file.path] - group.begins
-            own = np.setdiff1d(np.arange(group.rows, dtype=np.int64), gone, assume_unique=True)
-            columns = there.keys_of(group)
+            masked_numbers = masked[group.file.path] - group.begins
+            own = np.setdiff1d(np.arange(group.rows, dtype=np.int64), masked_numbers, assume_unique=True)
+            columns = target.keys_of(group)
             rows.append(own)
             pieces.append(columns if len(own) == group.rows else [column.take(pa.array(own)) for column in columns])
         self.keys = KeySet(types, pieces)
         if self.keys.has_doubles:
             raise Declined("a key is there twice")
-        self.rows: Rows = np.concatenate([np.empty(0, np.int64), *rows])  # per row its number in its row group
+        self.rows: Rows = np.concatenate([np.empty(0, np.int64), *rows])  # each row's number in its row group
         self.ends: Rows = np.cumsum([len(own) for own in rows], dtype=np.int64)
 
     def places_of(self, pieces: Sequence[Sequence[pa.ChunkedArray]]) -> list[Rows]:
-        """Per piece and row, which row of these has its key, -1 if none has."""
+        """For each row of each piece the number of the row of current with the same key, -1 if there is none."""
         numbers = (pc.fill_null(of.cast(pa.int64()), -1) for of in self.keys.places_of(pieces))
         return [np.asarray(of.to_numpy(), np.int64) for of in numbers]
 
     def by_group(self, places: Rows) -> list[tuple[RowGroup, NDArray[np.intp]]]:
-        """The row groups in which these rows lie, and which of `places` do so."""
+        """The row groups that hold these rows, each with the indices in `places` of its rows."""
         numbers = np.searchsorted(self.ends, places, side="right")
         return [(self.groups[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
 
 
 @dataclass(slots=True)
 class _Proof:
-    """Every step raises Declined where what it is about does not hold, or is not certain."""
+    """One attempt at a proof. Each step raises Declined if its condition does not hold or is not certain."""
 
     table: StagedTable
-    coming: NextBatches
+    next_batches: NextBatches
     claims: Sequence[Claim]
     tables: PinnedPair
     facts: MergeFacts
 
-    def proven(self) -> EqualChunks:
-        sweeps = [s for b in self.coming.batches for s in b.sweeps]
+    def prove(self) -> EqualChunks:
+        sweeps = [s for b in self.next_batches.batches for s in b.sweeps]
         self._require_one_walk(sweeps)
         keys = [(claim, file, *self._keys(file)) for claim in self.claims for file in claim.files]
         pieces = [columns for _, _, _, columns in keys]
@@ -164,22 +172,22 @@ class _Proof:
             self.table, self.tables.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES
         )
         bounds = self._bounds(pieces, sweeps)
-        files = [f for f in target.files if self._may_meet(f.low, f.high, bounds)]
-        groups = [g for f in files for g in target.groups(f) if self._may_meet(g.low, g.high, bounds)]
+        files = [f for f in target.files if self._may_overlap(f.low, f.high, bounds)]
+        groups = [g for f in files for g in target.groups(f) if self._may_overlap(g.low, g.high, bounds)]
         if sum(group.rows for group in groups) > MAX_KEYS:
             raise Declined("current has many rows")
         current = _Current(target, groups, self._types)
-        changed = KeySet(self._types, self._changed([*self.coming.batches, *self.coming.evidence]))
+        changed = KeySet(self._types, self._changed_keys([*self.next_batches.batches, *self.next_batches.evidence]))
         chunks = [
             _ComparedFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
             for (claim, file, footer, _), of_changes, places in zip(
                 keys, changed.places_of(pieces), current.places_of(pieces), strict=True
             )
         ]
-        if any((chunk.places[chunk.others] < 0).any() for chunk in chunks):
+        if any((chunk.places[chunk.untouched] < 0).any() for chunk in chunks):
             raise Declined("a row is missing")
         self._require_no_texts()
-        touched = self._of_touched(chunks, target)
+        touched = self._touched_results(chunks, target)
         for sweep in sweeps:
             self._require_nothing_swept(sweep, current, chunks)
         for group in _groups(chunks):
@@ -187,7 +195,7 @@ class _Proof:
         results = tuple(_result(claim, touched.get(claim.chunk)) for claim in self.claims)
         return EqualChunks(results, {sweep.backfill: 0 for sweep in sweeps})
 
-    # --- what there is --------------------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------------------
 
     @property
     def session(self) -> SparkSession:
@@ -218,25 +226,28 @@ class _Proof:
             read = parquet.read(columns=list(self.schema.key))
         return parquet.metadata, [read[name] for name in self.schema.key]
 
-    def _changed(self, batches: Sequence[PlannedBatch]) -> Iterator[list[pa.ChunkedArray]]:
+    def _changed_keys(self, batches: Sequence[PlannedBatch]) -> Iterator[list[pa.ChunkedArray]]:
         for batch in batches:
-            yield from chunk_keys.changed(self.session, self.table.lake, self.schema.key, batch)
+            yield from chunk_keys.changed_keys(self.session, self.table.lake, self.schema.key, batch)
 
     def _bounds(
         self, keys: Sequence[Sequence[pa.ChunkedArray]], sweeps: Sequence[Sweep]
     ) -> list[tuple[Any, Any]] | None:
-        """Between which values of the key's first column all of it lies, None where it has no end; None if that is not
-        known. A sweep's part of texts has its ends by a collation, which is another order."""
+        """The ranges of the key's first column that hold all keys of chunks and sweeps.
+
+        An end is None if the range is open there. Returns None if the ranges are not known: the parts of a sweep over
+        texts end by a collation, whose order is not the order of Parquet's bounds.
+        """
         if (sweeps and not pa.types.is_integer(self._types[0])) or any(s.parts is None for s in sweeps):
             return None
         bounds = [bounds_of(columns[0]) for columns in keys if len(columns[0])]
-        parts = [(_first(part.lower), _first(part.upper)) for s in sweeps for part in s.parts or ()]
+        parts = [(_first_value(part.lower), _first_value(part.upper)) for s in sweeps for part in s.parts or ()]
         return None if None in bounds else [*filter(None, bounds), *parts]
 
-    def _may_meet(
+    def _may_overlap(
         self, lowest: Mapping[str, Any], highest: Mapping[str, Any], bounds: Sequence[tuple[Any, Any]] | None
     ) -> bool:
-        """Whether rows whose columns are between these values may have a key within the bounds."""
+        """Whether rows whose columns lie between `lowest` and `highest` may have a key within the bounds."""
         low, high = lowest.get(self.schema.key[0]), highest.get(self.schema.key[0])
         kind = int if pa.types.is_integer(self._types[0]) else str
         if bounds is None or not isinstance(low, kind) or not isinstance(high, kind):
@@ -245,27 +256,27 @@ class _Proof:
 
     # --- rows that changes have too -------------------------------------------------------------------------------
 
-    def _of_touched(self, chunks: Sequence[_ComparedFile], target: TargetRows) -> dict[str, ChunkResult]:
-        """What becomes of them, by chunk."""
+    def _touched_results(self, chunks: Sequence[_ComparedFile], target: TargetRows) -> dict[str, ChunkResult]:
+        """The results for the chunk rows whose keys changes have, by chunk."""
         if sum(int(chunk.touched.sum()) for chunk in chunks) > MAX_TOUCHED:
             raise Declined("many rows of chunks were changed meanwhile")
         names = [*(c.name for c in self.schema.columns if c.name not in self.schema.dropped), "_text"]
-        rows, left = [], TOUCHED_BYTES
+        rows, bytes_left = [], TOUCHED_BYTES
         for chunk in (chunk for chunk in chunks if chunk.touched.any()):
-            rows.append((chunk.claim, self._touched_rows(chunk, names, left)))
-            left -= rows[-1][1].nbytes
+            rows.append((chunk.claim, self._touched_rows(chunk, names, bytes_left)))
+            bytes_left -= rows[-1][1].nbytes
         if not rows:
             return {}
         reason = against_folding_chunks(self.facts, sum(of.num_rows for _, of in rows))
         if reason is not None:
             raise Declined(reason)
-        results = chunk_fold.of_touched(TouchedRows(self.table, self.coming, target, rows))
+        results = chunk_fold.touched_results(TouchedRows(self.table, self.next_batches, target, rows))
         if results is None:
             raise Declined("a row that changed meanwhile is not what it should be")
         return {result.chunk: result for result in results}
 
     def _touched_rows(self, chunk: _ComparedFile, names: Sequence[str], most_bytes: int) -> pa.Table:
-        """Read by the row groups that they lie in."""
+        """The touched rows of a file. Only the row groups that hold them are read."""
         pieces, begins = [], 0
         with hadoop_files.open_to_read(
             self.session, f"{self.table.lake}/{chunk.file.path}", chunk.file.bytes
@@ -282,17 +293,17 @@ class _Proof:
                 begins = ends
         return pa.concat_tables(pieces)
 
-    # --- what must hold -------------------------------------------------------------------------------------------
+    # --- conditions -----------------------------------------------------------------------------------------------
 
     def _require_no_texts(self) -> None:
-        """No value that does not fit, in the chunks or in history: its text would have to be compared."""
+        """Require that chunks and history have no value that does not fit: its text would have to be compared."""
         if not any(target_of(c.target).unfit and c.target != STRING.ddl for c in self.schema.columns):
             return
         for file in (f for c in self.claims for f in c.files):
             if self._read(file, ["_text"])["_text"].null_count < file.rows:
                 raise Declined("a value does not fit")
         history = self.tables.history
-        if history.is_mapped:  # one that began so, taken over from another, calls `_text` otherwise in its files
+        if history.is_mapped:  # a history that a replay copied has `_text` under another name in its files
             raise Declined("history's files have names of their own")
         files = data_files.data_files(history)
         if files is None or len(files) > MAX_FILES:
@@ -303,69 +314,75 @@ class _Proof:
                     raise Declined("a value did not fit")
 
     def _require_nothing_swept(self, sweep: Sweep, current: _Current, chunks: Sequence[_ComparedFile]) -> None:
-        """Every row of current is in a chunk of the backfill, or was changed since it began, or is not in its parts."""
-        older = [c for b in self.coming.evidence for c in b.claims if c.backfill == sweep.backfill]
-        own = [c for c in self.claims if c.backfill == sweep.backfill]
-        if sweep.keys is not None or len(older) + len(own) < sweep.chunks:
+        """Require that the sweep removes no row of current.
+
+        Each row must be in a chunk of the backfill, have changed since the backfill began, or lie outside the sweep's
+        parts.
+        """
+        older_claims = [c for b in self.next_batches.evidence for c in b.claims if c.backfill == sweep.backfill]
+        claims = [c for c in self.claims if c.backfill == sweep.backfill]
+        if sweep.keys is not None or len(older_claims) + len(claims) < sweep.chunks:
             raise Declined("what is swept are single keys, or a chunk is missing")
         is_read = np.zeros(len(current.rows), np.bool_)
-        places_of_older = current.places_of([self._keys(file)[1] for c in older for file in c.files])
+        places_of_older = current.places_of([self._keys(file)[1] for c in older_claims for file in c.files])
         for places in (*places_of_older, *(c.places for c in chunks if c.claim.backfill == sweep.backfill)):
             is_read[places[places >= 0]] = True
-        left = pa.array(np.flatnonzero(~is_read))
-        columns = [column.take(left) for column in current.keys.columns]
+        unread_rows = pa.array(np.flatnonzero(~is_read))
+        columns = [column.take(unread_rows) for column in current.keys.columns]
         if sweep.parts is not None:
             inside = self._within(columns, sweep.parts)
             columns = [column.filter(inside) for column in columns]
-        unseen = chunk_keys.not_seen(self.session, self.table.lake, self.schema.key, self.coming.evidence, sweep)
-        spared = KeySet(self._types, [*self._changed(self.coming.batches), *unseen])
+        unseen = chunk_keys.keys_not_seen(
+            self.session, self.table.lake, self.schema.key, self.next_batches.evidence, sweep
+        )
+        spared = KeySet(self._types, [*self._changed_keys(self.next_batches.batches), *unseen])
         if not _all(spared.holds(columns)):
             raise Declined("there are rows to be swept")
 
     def _within(self, columns: Sequence[pa.ChunkedArray], parts: Sequence[KeyPart]) -> pa.ChunkedArray:
-        """Whether keys lie in one of the parts; of one column of whole numbers, whose order is the same everywhere."""
+        """Whether keys lie in one of the parts. The key must be one integer column, which all engines order alike."""
         if len(columns) > 1 or not pa.types.is_integer(columns[0].type):
             raise Declined("parts of a key in an order of its own are swept")
         own = columns[0].cast(pa.int64())
         inside = pc.less(own, own)  # none
         for part in parts:
-            lower, upper = _first(part.lower), _first(part.upper)
+            lower, upper = _first_value(part.lower), _first_value(part.upper)
             above = pc.equal(own, own) if lower is None else pc.greater(own, lower)
             inside = pc.or_(inside, above if upper is None else pc.and_(above, pc.less_equal(own, upper)))
         return inside
 
     def _require_equal(self, group: Sequence[_ComparedFile], current: _Current) -> None:
-        """Column by column, what no change touched."""
-        places = np.concatenate([chunk.places[chunk.others] for chunk in group])
+        """Require that current has the chunks' untouched rows, by comparing one column after the other."""
+        places = np.concatenate([chunk.places[chunk.untouched] for chunk in group])
         of_groups = current.by_group(places)
-        if sum(there.rows for there, _ in of_groups) > MAX_READ * GROUP_ROWS:
+        if sum(row_group.rows for row_group, _ in of_groups) > MAX_READ * GROUP_ROWS:
             raise Declined("the chunks' rows lie all over current")
         if not len(places):
             return
-        in_order = pa.array(np.concatenate([which for _, which in of_groups]))
+        in_order = pa.array(np.concatenate([indices for _, indices in of_groups]))
         names = [c.name for c in self.schema.columns if c.name not in (*self.schema.key, *self.schema.dropped)]
         whole = sum(chunk.bytes for chunk in group) <= AT_ONCE_BYTES
         if not whole and any(sum(bytes_of(c.footer, [name]) for c in group) > COLUMN_BYTES for name in names):
             raise Declined("large values")
-        for some in [[ROW_HOLES, *names]] if whole else [[name] for name in (ROW_HOLES, *names)]:
-            theirs: dict[str, list[pa.Array]] = {name: [] for name in some}
-            for there, which in of_groups:
-                rows = pa.array(current.rows[places[which]])
-                for name, column in current.there.columns(there, some, rows).items():
-                    theirs[name] += column.chunks
-            read = [self._read(chunk.file, [n for n in some if n != ROW_HOLES]) for chunk in group]
-            for name in some:
+        for names_at_once in [[ROW_HOLES, *names]] if whole else [[name] for name in (ROW_HOLES, *names)]:
+            current_pieces: dict[str, list[pa.Array]] = {name: [] for name in names_at_once}
+            for row_group, indices in of_groups:
+                rows = pa.array(current.rows[places[indices]])
+                for name, column in current.target.columns(row_group, names_at_once, rows).items():
+                    current_pieces[name] += column.chunks
+            chunk_tables = [self._read(chunk.file, [n for n in names_at_once if n != ROW_HOLES]) for chunk in group]
+            for name in names_at_once:
                 if name == ROW_HOLES:
-                    if any(len(piece) > piece.null_count for piece in theirs[name]):
+                    if any(len(piece) > piece.null_count for piece in current_pieces[name]):
                         raise Declined("a row lacks a value")
                     continue
-                of_current = pa.chunked_array(theirs[name], current.there.types[name])
+                of_current = pa.chunked_array(current_pieces[name], current.target.types[name])
                 own = [
-                    of[name].cast(of_current.type).filter(pa.array(chunk.others))
-                    for of, chunk in zip(read, group, strict=True)
+                    of[name].cast(of_current.type).filter(pa.array(chunk.untouched))
+                    for of, chunk in zip(chunk_tables, group, strict=True)
                 ]
-                together = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
-                if not _are_equal(together.take(in_order), of_current):
+                chunk_column = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
+                if not _are_equal(chunk_column.take(in_order), of_current):
                     raise Declined("a row differs")
 
 
@@ -375,12 +392,12 @@ def _result(claim: Claim, touched: ChunkResult | None) -> ChunkResult:
     return ChunkResult(claim.backfill, claim.chunk, claim.attempt, claim.rows, 0, 0, unchanged, overtaken, lost)
 
 
-def _first(key: tuple[str, ...] | None) -> int | None:
+def _first_value(key: tuple[str, ...] | None) -> int | None:
     return None if key is None else int(key[0])
 
 
 def _groups(chunks: Sequence[_ComparedFile]) -> Iterator[list[_ComparedFile]]:
-    """Chunks whose rows lie near each other in current go together, so that few of its files are read for them."""
+    """Group chunks whose rows lie near each other in current, so that few of its files are read for each group."""
     group: list[_ComparedFile] = []
     rows = size = 0
     for chunk in sorted(chunks, key=lambda c: int(c.places.max(initial=-1))):
@@ -394,7 +411,7 @@ def _groups(chunks: Sequence[_ComparedFile]) -> Iterator[list[_ComparedFile]]:
 
 
 def _has_text(parquet: pq.ParquetFile) -> bool:
-    """Whether a row has one in `_text`, by what the file's footer counts, else by the column."""
+    """Whether a row has a text in `_text`. The footer's NULL count decides; without a count the column is read."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
         for n in range(group.num_columns):
@@ -407,19 +424,23 @@ def _has_text(parquet: pq.ParquetFile) -> bool:
     return False
 
 
-def _are_equal(own: pa.ChunkedArray, theirs: pa.ChunkedArray) -> bool:
-    """Whether all values are stored alike (`fold.stored_form`): of floating point 0.0 is not -0.0, and NaN is NaN."""
-    if pa.types.is_nested(own.type):
-        return chunk_fold.stored(pa.table({"of": own}), ["of"]) == chunk_fold.stored(pa.table({"of": theirs}), ["of"])
-    if not _all(pc.equal(pc.is_null(own), pc.is_null(theirs))):
+def _are_equal(chunk_values: pa.ChunkedArray, current_values: pa.ChunkedArray) -> bool:
+    """Whether all values are stored alike (`fold.stored_form`): 0.0 differs from -0.0, and NaN equals NaN."""
+    if pa.types.is_nested(chunk_values.type):
+        return chunk_fold.stored_forms(pa.table({"of": chunk_values}), ["of"]) == chunk_fold.stored_forms(
+            pa.table({"of": current_values}), ["of"]
+        )
+    if not _all(pc.equal(pc.is_null(chunk_values), pc.is_null(current_values))):
         return False
-    if pa.types.is_floating(own.type):
-        nan = pc.fill_null(pc.is_nan(own), True)
-        if not _all(pc.equal(nan, pc.fill_null(pc.is_nan(theirs), True))):
+    if pa.types.is_floating(chunk_values.type):
+        nan = pc.fill_null(pc.is_nan(chunk_values), True)
+        if not _all(pc.equal(nan, pc.fill_null(pc.is_nan(current_values), True))):
             return False
-        bits = pa.int32() if pa.types.is_float32(own.type) else pa.int64()
-        own, theirs = (of.filter(pc.invert(nan)).combine_chunks().view(bits) for of in (own, theirs))
-    return _all(pc.equal(own, theirs))
+        bits = pa.int32() if pa.types.is_float32(chunk_values.type) else pa.int64()
+        chunk_values, current_values = (
+            of.filter(pc.invert(nan)).combine_chunks().view(bits) for of in (chunk_values, current_values)
+        )
+    return _all(pc.equal(chunk_values, current_values))
 
 
 def _all(truths: Any) -> bool:

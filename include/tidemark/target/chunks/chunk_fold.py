@@ -1,18 +1,18 @@
-"""Computes what a first load's chunk rows add under changes of the same keys: `visibility`'s rule, without Spark.
+"""Computes the rows that chunks add for keys that changes have too: the rule of `visibility`, without Spark.
 
     masked rows of chunks ───┐
-    changes of their keys ───┼─► a verdict per row ─► `read` and `sweep` rows ─► with the plan's changes: `PlainChanges`
+    changes of their keys ───┼─► a verdict per row ─► `read` and `sweep` rows ─► with the plan's changes: `DriverMerge`
     current's rows of them ──┘
 
-It takes only changes that contain their key's whole row. None moves a key, truncates, or leaves a value unsent. The
-changes of a key are then a list in R1 order. The chunk's snapshot saw the beginning of the list:
+All changes must contain their key's whole row: no change moves a key, truncates, or leaves a value unsent. The changes
+of a key are then a list in R1 order. The chunk's snapshot saw the beginning of the list:
 
     older, seen ─ older, unseen ─ the plan's, seen ─ the plan's, unseen       (one of the middle two is empty)
-                  └─ the newest below the watermark, if of the plan: the row by the stream
-                     else the newest: the row by the chunk, which current has already if current is right
+                  └─ the plan's newest change below the watermark, if any: the row by the stream
+                     else the newest older change: the row by the chunk, which current already has if it is right
 
-`visibility` has the same rule as a Spark plan; a change of one is a change of both. tests/target/test_whole_chunks.py
-compares the two, row by row and count by count.
+`visibility` has the same rule as a Spark plan; change both together. tests/target/test_whole_chunks.py compares the
+two, row by row and count by count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidemark.formats.manifest import Claim
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.names import ROW_HOLES
-from tidemark.target.chunks.chunk_rows import TouchedRows, moment_of
+from tidemark.target.chunks.chunk_rows import TouchedRows, watermark_time
 from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.driver import arrow_columns, driver_memory
 from tidemark.target.driver.arrow_columns import Key
@@ -46,8 +46,8 @@ from tidemark.target.spark.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCH
 Stored = tuple[Any, ...]
 
 
-def folded(load: FirstLoad, limits: DriverLimits, on_failure: OnFailure) -> DriverMerge:
-    """The changes that come with the chunks, and what the rows of chunks that they touch add. Raises Declined."""
+def fold_with_chunks(load: FirstLoad, limits: DriverLimits, on_failure: OnFailure) -> DriverMerge:
+    """Fold the changes of the first load's batches, and the chunk rows whose keys they have. Raises Declined."""
     if limits.is_alone:
         driver_memory.reserve()
     try:
@@ -61,7 +61,7 @@ def folded(load: FirstLoad, limits: DriverLimits, on_failure: OnFailure) -> Driv
         raise
     return DriverMerge(
         table=load.table,
-        batches=load.coming.batches,
+        batches=load.next_batches.batches,
         target=load.target,
         folded=changes,
         on_failure=on_failure,
@@ -72,17 +72,22 @@ def folded(load: FirstLoad, limits: DriverLimits, on_failure: OnFailure) -> Driv
     )
 
 
-def of_touched(touched: TouchedRows) -> tuple[ChunkResult, ...] | None:
-    """What becomes of rows of chunks that add nothing: a result per chunk; None if one of them would add one. Raises
-    what reading raises, and Declined."""
+def touched_results(touched: TouchedRows) -> tuple[ChunkResult, ...] | None:
+    """One result per chunk if these chunk rows add nothing to the changes; None if a row would add something.
+
+    Raises Declined, and the errors of reading staged files.
+    """
     judged, verdicts = _ChunkFold(touched, MANY.decoded_bytes).verdicts()
     return None if {INSERTED, REPAIRED} & set(verdicts) else _results(judged, verdicts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of a key that a chunk has: its place in R1 order, whether it was applied before, and its number among
-    the rows of `_ChunkFold.rows`."""
+    """A change of a key that a chunk has.
+
+    `commit_lsn` and `ordinal` are its place in R1 order. `is_older`: an earlier plan applied it. `row` is its number in
+    `_ChunkFold.rows`.
+    """
 
     commit_lsn: int
     ordinal: int
@@ -101,8 +106,12 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A chunk's row, by what the snapshot and the changes say of it: `row` is what it has become, a delete too, and
-    `stream` what the plan says of the key just below the watermark, None where that is what current has."""
+    """A chunk's row under the changes that its snapshot did not see.
+
+    `row` is the row's number in `_ChunkFold.rows` after older changes, which may be a delete. `stream` is the plan's
+    newest change of the key below the watermark, None if the plan has none; then current has the row. `is_lost`: a
+    change that the snapshot did not see was in the WAL before the low watermark.
+    """
 
     claim: Claim
     key: Key
@@ -113,44 +122,44 @@ class _Judged:
 
 
 class _ChunkFold:
-    """`rows` are the masked rows of the chunks, and behind them the changes of their keys."""
+    """Decides about the masked rows of some chunks. `rows` has these rows first, then the changes of their keys."""
 
     def __init__(self, touched: TouchedRows, most_bytes: int) -> None:
         schema = touched.table.schema
         self.most_bytes = most_bytes  # of the changes, decoded
-        self.of = touched
+        self.touched = touched
         self.schema = schema
         self.names = [c.name for c in schema.columns]
         self.shape = change_shape(schema)
         self.reads = self._reads()
         self.claims = [claim for claim, rows in touched.rows for _ in range(rows.num_rows)]
-        self.staged = self._changes_of(touched.coming.batches)
+        self.staged = self._changes_of(touched.next_batches.batches)
         keys = KeySet([self.shape.field(k).type for k in schema.key], [[self.reads[k] for k in schema.key]])
-        older = self._changes_of(touched.coming.evidence, keys)
+        older = self._changes_of(touched.next_batches.evidence, keys)
         own = self.staged.filter(keys.holds([self.staged[k] for k in schema.key]))
         self.rows = pa.concat_tables([self.reads, older, own]).combine_chunks()
         self.changes_of = self._changes_by_key(older.num_rows)
 
     def added(self) -> tuple[pa.Table, tuple[ChunkResult, ...]]:
-        """The `read` and `sweep` rows that the chunks add to the changes, and what became of the chunks' rows."""
+        """The `read` and `sweep` rows that the chunks add to the changes, and one result per chunk."""
         judged, verdicts = self.verdicts()
         added = [each for each, verdict in zip(judged, verdicts, strict=True) if verdict in (INSERTED, REPAIRED)]
-        return self._added(added), _results(judged, verdicts)
+        return self._rows_to_add(added), _results(judged, verdicts)
 
     def verdicts(self) -> tuple[list[_Judged], list[str]]:
-        judged = [self._judged(claim, key, row) for row, (claim, key) in enumerate(self._keyed_reads())]
+        judged = [self._judge(claim, key, row) for row, (claim, key) in enumerate(self._keyed_reads())]
         return judged, self._verdicts(judged)
 
-    # --- what there is --------------------------------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------------------------------
 
     def _reads(self) -> pa.Table:
-        """In the shape of changes, as far as they say anything."""
-        pieces = [arrow_columns.in_shape(rows, self.shape) for _, rows in self.of.rows]
+        """The chunks' rows in the shape of changes; columns that only changes have are NULL."""
+        pieces = [arrow_columns.in_shape(rows, self.shape) for _, rows in self.touched.rows]
         return pa.concat_tables([self.shape.empty_table(), *pieces])
 
     def _changes_of(self, batches: Sequence[PlannedBatch], only: KeySet | None = None) -> pa.Table:
         files = [f for b in batches for f in b.files]
-        return read_changes(self.of.table, files, self.most_bytes, only=only)
+        return read_changes(self.touched.table, files, self.most_bytes, only=only)
 
     def _keyed_reads(self) -> Iterator[tuple[Claim, Key]]:
         return zip(self.claims, arrow_columns.keys_of([self.reads[k] for k in self.schema.key]), strict=True)
@@ -166,31 +175,31 @@ class _ChunkFold:
             by_key.setdefault(key, []).append(_Change(lsn, ordinal, xid, n < older, op == "delete", behind + n))
         return by_key
 
-    # --- what the rows come to ------------------------------------------------------------------------------------
+    # --- verdicts -------------------------------------------------------------------------------------------------
 
-    def _judged(self, claim: Claim, key: Key, read: int) -> _Judged:
+    def _judge(self, claim: Claim, key: Key, read: int) -> _Judged:
         changes = self.changes_of.get(key, [])
         unseen = [c for c in changes if not c.is_seen_by(claim)]
-        before = [c for c in unseen if c.is_older]
+        older_unseen = [c for c in unseen if c.is_older]
         below = [c for c in changes if not c.is_older and c.commit_lsn < int(claim.watermark_lsn)]
         stream = max(below, key=lambda c: c.place, default=None)
         is_lost = any(c.commit_lsn < int(claim.low_lsn) for c in unseen)
-        if stream is not None or not before:
+        if stream is not None or not older_unseen:
             return _Judged(claim, key, read, False, stream, is_lost)
-        newest = max(before, key=lambda c: c.place)
+        newest = max(older_unseen, key=lambda c: c.place)
         return _Judged(claim, key, newest.row, newest.is_delete, None, is_lost)
 
     def _verdicts(self, judged: Sequence[_Judged]) -> list[str]:
-        forms = self._stored([j.row for j in judged], [j.stream.row for j in judged if j.stream is not None])
-        there = self._there()
+        forms = self._forms_of([j.row for j in judged], [j.stream.row for j in judged if j.stream is not None])
+        current_forms = self._current_forms()
         verdicts = []
         for number, each in enumerate(judged):
             stream = each.stream
             if stream is not None and not stream.is_seen_by(each.claim):
                 verdicts.append(OVERTAKEN)
                 continue
-            is_present = number in there if stream is None else not stream.is_delete
-            opponent = there.get(number) if stream is None else forms[stream.row]
+            is_present = number in current_forms if stream is None else not stream.is_delete
+            opponent = current_forms.get(number) if stream is None else forms[stream.row]
             if each.is_delete:
                 verdicts.append(REPAIRED if is_present else OVERTAKEN)
             elif not is_present:
@@ -199,14 +208,16 @@ class _ChunkFold:
                 verdicts.append(UNCHANGED if forms[each.row] == opponent else REPAIRED)
         return verdicts
 
-    def _stored(self, *rows: Sequence[int]) -> dict[int, Stored]:
+    def _forms_of(self, *rows: Sequence[int]) -> dict[int, Stored]:
         numbers = sorted({row for some in rows for row in some})
-        return dict(zip(numbers, stored(self.rows.take(pa.array(numbers, pa.int64())), self.names), strict=True))
+        return dict(zip(numbers, stored_forms(self.rows.take(pa.array(numbers, pa.int64())), self.names), strict=True))
 
-    def _there(self) -> dict[int, Stored | None]:
-        """What current has of the keys of the chunks' rows, by these rows' numbers; None is a row that lacks a value,
-        and so is no other's like."""
-        target = self.of.target
+    def _current_forms(self) -> dict[int, Stored | None]:
+        """The stored forms of current's rows with the chunks' keys, by the numbers of the chunks' rows.
+
+        None stands for a row that lacks a value. It equals no other row.
+        """
+        target = self.touched.target
         found = target.find([self.reads[k] for k in self.schema.key])
         forms: dict[int, Stored | None] = {}
         for number in np.unique(found.files).tolist():
@@ -215,22 +226,22 @@ class _ChunkFold:
             picked = target.rows(target.files[number], found.rows[chosen].tolist(), self.names)
             holes = picked[ROW_HOLES].to_pylist()
             reads = found.keys[chosen].tolist()
-            for read, form, lacks in zip(reads, stored(picked, self.names), holes, strict=True):
+            for read, form, lacks in zip(reads, stored_forms(picked, self.names), holes, strict=True):
                 forms[read] = None if lacks else form
         return forms
 
-    # --- what is written of it ------------------------------------------------------------------------------------
+    # --- rows to write --------------------------------------------------------------------------------------------
 
-    def _added(self, added: Sequence[_Judged]) -> pa.Table:
-        """Each at its chunk's watermark; of a row that goes the key alone."""
+    def _rows_to_add(self, added: Sequence[_Judged]) -> pa.Table:
+        """The rows to add, each at its chunk's watermark. A `sweep` row has only the key."""
         rows = self.rows.take(pa.array([each.row for each in added], pa.int64()))
         stays = pa.array([not each.is_delete for each in added], pa.bool_())
         facts: dict[str, Sequence[Any]] = {
-            "_generation": [self.of.coming.generation] * len(added),
+            "_generation": [self.touched.next_batches.generation] * len(added),
             "_commit_lsn": [int(each.claim.watermark_lsn) for each in added],
             "_ordinal": [0] * len(added),
             "_xid": [None] * len(added),
-            "_committed_at": [moment_of(each.claim) for each in added],
+            "_committed_at": [watermark_time(each.claim) for each in added],
             "_op": ["sweep" if each.is_delete else "read" for each in added],
             "_unchanged": [None] * len(added),
         }
@@ -241,7 +252,7 @@ class _ChunkFold:
             elif f.name in self.schema.key:
                 columns.append(rows[f.name].combine_chunks())
             else:
-                columns.append(_where(stays, rows[f.name].combine_chunks()))
+                columns.append(_null_unless(stays, rows[f.name].combine_chunks()))
         return pa.table(columns, schema=self.shape)
 
 
@@ -268,14 +279,14 @@ def _results(judged: Sequence[_Judged], verdicts: Sequence[str]) -> tuple[ChunkR
     )
 
 
-def _where(stays: pa.Array, values: pa.Array) -> pa.Array:
-    """NULL where the row does not stay."""
+def _null_unless(stays: pa.Array, values: pa.Array) -> pa.Array:
+    """The values, with NULL for each row that does not stay."""
     numbers = pc.if_else(stays, pa.array(np.arange(len(values))), pa.scalar(None, pa.int64()))
     return values.take(numbers)
 
 
-def stored(table: pa.Table, names: Sequence[str]) -> list[Stored]:
-    """Per row a value that is equal to another exactly if the two are stored alike (`fold.stored_form`)."""
+def stored_forms(table: pa.Table, names: Sequence[str]) -> list[Stored]:
+    """One tuple per row. Two tuples are equal exactly if their rows are stored alike (`fold.stored_form`)."""
     columns = []
     for name in names:
         column = arrow_columns.comparable(table[name])
@@ -287,7 +298,7 @@ def stored(table: pa.Table, names: Sequence[str]) -> list[Stored]:
 
 
 def _form(value: Any, *, is_map: bool = False) -> Any:
-    """Of floating point -0.0 is not 0.0, and NaN is NaN; a map has no order."""
+    """A comparable form of a value: -0.0 differs from 0.0, NaN equals NaN, and the order of a map does not matter."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Reads the keys of a batch's changes from its staged files; chunk rows with these keys are judged one by one."""
+"""Reads the keys of a batch's changes from its staged files. Chunk rows with these keys are merged one by one."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tidemark.target.driver.arrow_columns import field_of
 Keys = list[pa.ChunkedArray]
 
 
-def changed(session: SparkSession, lake: str, key: Sequence[str], batch: PlannedBatch) -> Iterator[Keys]:
-    """The keys of a batch's changes, those before a change of the key too, in pieces."""
+def changed_keys(session: SparkSession, lake: str, key: Sequence[str], batch: PlannedBatch) -> Iterator[Keys]:
+    """Yield the keys of a batch's changes, in pieces. A change of the key yields both the old and the new key."""
     for rows in _read(session, lake, key, batch):
         yield from _keys_of(rows, key)
 
 
-def not_seen(
+def keys_not_seen(
     session: SparkSession, lake: str, key: Sequence[str], batches: Sequence[PlannedBatch], sweep: Sweep
 ) -> Iterator[Keys]:
-    """Those of the changes that the sweep's snapshot did not see."""
+    """Yield the keys of those changes of the batches that the sweep's snapshot did not see."""
     snapshot = Snapshot.parse(sweep.snapshot)
     for batch in batches:
         for rows in _read(session, lake, [*key, "_xid"], batch):
-            seen = pc.less(rows["_xid"], snapshot.xmax)
+            is_seen = pc.less(rows["_xid"], snapshot.xmax)
             if snapshot.in_progress:
                 running = pa.array(snapshot.in_progress, pa.int64())
-                seen = pc.and_(seen, pc.invert(pc.is_in(rows["_xid"], running)))
-            yield from _keys_of(rows.filter(pc.invert(seen)), key)
+                is_seen = pc.and_(is_seen, pc.invert(pc.is_in(rows["_xid"], running)))
+            yield from _keys_of(rows.filter(pc.invert(is_seen)), key)
 
 
 def _read(session: SparkSession, lake: str, names: Sequence[str], batch: PlannedBatch) -> Iterator[pa.Table]:
@@ -48,6 +48,6 @@ def _read(session: SparkSession, lake: str, names: Sequence[str], batch: Planned
 def _keys_of(rows: pa.Table, key: Sequence[str]) -> Iterator[Keys]:
     yield [rows[name] for name in key]
     if "_old_key" in rows.column_names:
-        before = rows["_old_key"].combine_chunks()
-        before = before.filter(before.is_valid())
-        yield [pa.chunked_array([field_of(before, name)]) for name in key]
+        old_keys = rows["_old_key"].combine_chunks()
+        old_keys = old_keys.filter(old_keys.is_valid())
+        yield [pa.chunked_array([field_of(old_keys, name)]) for name in key]

@@ -1,4 +1,4 @@
-"""Holds what the driver reads to apply chunks: the next batches, and the chunk rows whose keys changes have too."""
+"""Defines the driver's input for applying chunks: the next batches, and the chunk rows whose keys changes have too."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from tidemark.target.merge_choice import Declined
 
 @dataclass(frozen=True, slots=True)
 class NextBatches:
-    """What is applied next, and as `evidence` older batches. `scratch` is a folder of the plan, relative to the lake,
-    for what is left of the chunks."""
+    """The next batches to apply, and older batches as `evidence`.
+
+    `scratch` is a folder of the plan, relative to the lake. Chunk rows that cannot be added with their files are
+    written there for Spark.
+    """
 
     batches: Sequence[PlannedBatch]
     evidence: Sequence[PlannedBatch]
@@ -28,17 +31,19 @@ class NextBatches:
 
 @dataclass(frozen=True, slots=True)
 class TouchedRows:
-    """Rows of chunks whose keys changes have too, or that are to be compared with current for another reason, by their
-    chunks; `target` finds the rows of current that have these keys."""
+    """Chunk rows whose keys changes have too, or that must be compared with current for another reason.
+
+    `rows` has them by chunk. `target` finds the rows of current that have these keys.
+    """
 
     table: StagedTable
-    coming: NextBatches
+    next_batches: NextBatches
     target: TargetRows
     rows: Sequence[tuple[Claim, pa.Table]]
 
 
-def moment_of(claim: Claim) -> datetime:
-    """When its high watermark was committed. Raises Declined where that is not said in full."""
+def watermark_time(claim: Claim) -> datetime:
+    """The commit time of the chunk's high watermark. Raises Declined if the time has no time zone."""
     moment = datetime.fromisoformat(claim.watermark_at)
     if moment.tzinfo is None:
         raise Declined("a watermark's moment has no zone")

@@ -31,14 +31,14 @@ from tidemark.target.delta.internals import Transaction
 from tidemark.target.delta.jvm import java_class, sequence
 from tidemark.target.driver.arrow_columns import bounds
 
-# What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
-# vectors lists all that it asks.
+# Writer features with which the driver can add files and mask rows without Spark's writer. A table with deletion
+# vectors lists all of its features.
 PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz", "typeWidening"})
 
-# On files that have rows as the driver wrote them, and nothing else.
+# The tag of files that the driver wrote from rows.
 ROWS_TAG: Final = "tidemark.rows"
 
-# What stands before and behind a vector in its file ("Deletion Vectors", "Deletion Vector File Storage Format").
+# The length before a vector in its file, and the checksum after it ("Deletion Vector File Storage Format").
 _LENGTH: Final = struct.Struct(">i")
 _SUM: Final = struct.Struct(">I")
 
@@ -47,9 +47,11 @@ _RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a pinned version: its path in the table's folder, its size, its rows with those that a vector
-    masks, between which values its columns of whole numbers are as far as that is known, what whoever added it wrote
-    beside it, and Delta's own action for it."""
+    """A data file of a pinned version.
+
+    `path` is relative to the table's folder. `rows` includes the `masked` rows, which a deletion vector masks. `low`
+    and `high` have the bounds of its integer columns, as far as they are known. `added` is Delta's own AddFile action.
+    """
 
     path: str
     bytes: int
@@ -62,8 +64,10 @@ class DataFile:
 
 
 def is_plain(table: PinnedTable) -> bool:
-    """Whether files can be added to the table and rows of it masked by what `data_files` and `exchange` know of Delta:
-    names as they are, vectors in use, no feature that asks more of a writer."""
+    """Whether `data_files` and `exchange` can add files to the table and mask its rows.
+
+    They need unmapped column names, deletion vectors, no partitions, and no feature beyond `PLAIN_FEATURES`.
+    """
     if not table.exists or table.logged is not None or table.is_mapped:
         return False
     metadata = table.state.metadata
@@ -74,53 +78,55 @@ def is_plain(table: PinnedTable) -> bool:
 
 
 def data_files(table: PinnedTable) -> list[DataFile] | None:
-    """The files of the pinned version: from its checksum file, where a table of up to fifty files has them all, else
-    from the log, by a Spark job. None if one of them says less of itself than it must."""
+    """The files of the pinned version, None if a file lacks its number of rows or has an absolute path.
+
+    The checksum file of a table with up to fifty files lists them all. Otherwise a Spark job reads them from the log.
+    """
     if not table.exists:
         return []
-    return _described(*table.snapshot.listed_files())
+    return _parse_files(*table.snapshot.listed_files())
 
 
 def files_in_checksum(table: PinnedTable) -> list[DataFile] | None:
-    """The same without a Spark job: None where its checksum file does not have them all."""
+    """The files of the pinned version without a Spark job; None also if its checksum file does not list them."""
     added = None if table.logged is not None else table.snapshot.files_in_checksum()
-    return None if added is None else _described(added, internals.json_of(table.snapshot.spark, added))
+    return None if added is None else _parse_files(added, internals.json_of(table.snapshot.spark, added))
 
 
-def _described(added: Any, texts: Sequence[Mapping[str, Any]]) -> list[DataFile] | None:
-    described = []
-    for n, text in enumerate(texts):
-        statistics = json.loads(text.get("stats") or "{}")
-        if "numRecords" not in statistics or not _RELATIVE_PATH.fullmatch(text["path"]):
+def _parse_files(added: Any, actions: Sequence[Mapping[str, Any]]) -> list[DataFile] | None:
+    files = []
+    for n, action in enumerate(actions):
+        statistics = json.loads(action.get("stats") or "{}")
+        if "numRecords" not in statistics or not _RELATIVE_PATH.fullmatch(action["path"]):
             return None
-        described.append(
+        files.append(
             DataFile(
-                unquote(text["path"]),
-                text["size"],
+                unquote(action["path"]),
+                action["size"],
                 statistics["numRecords"],
-                _whole_numbers(statistics.get("minValues", {})),
-                _whole_numbers(statistics.get("maxValues", {})),
-                (text.get("deletionVector") or {}).get("cardinality", 0),
-                text.get("tags") or {},
+                _integers(statistics.get("minValues", {})),
+                _integers(statistics.get("maxValues", {})),
+                (action.get("deletionVector") or {}).get("cardinality", 0),
+                action.get("tags") or {},
                 added.apply(n),
             )
         )
-    return described
+    return files
 
 
-def _whole_numbers(values: Mapping[str, Any]) -> dict[str, int]:
-    """The log has texts cut short, and other values rounded."""
+def _integers(values: Mapping[str, Any]) -> dict[str, int]:
+    """The integers among the bounds: the log truncates texts and rounds other values."""
     return {name: value for name, value in values.items() if isinstance(value, int)}
 
 
 def rows_in_checksum(table: PinnedTable) -> int | None:
-    """How many rows the pinned version has, None if its checksum file does not say so of every file."""
+    """The number of rows of the pinned version, None if its checksum file does not have it for every file."""
     files = files_in_checksum(table)
     return None if files is None else sum(file.rows - file.masked for file in files)
 
 
 def names_of(table: PinnedTable, files: Collection[DataFile]) -> set[str]:
-    """The names of these files of the pinned version and of their vectors' files, without folders."""
+    """The names of these files and of their deletion vectors' files, without folders."""
     names = {file.path.rpartition("/")[2] for file in files}
     for vector in (file.added.deletionVector() for file in files if file.masked):
         if vector.isOnDisk():
@@ -139,22 +145,25 @@ def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[
 
 
 def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
-    """The file's vector, a bitmap of its own, empty if it has none."""
+    """The file's deletion vector as a new bitmap, empty if it has none."""
     if not file.masked:
         return internals.new_bitmap(spark)
     descriptor, folder = file.added.deletionVector(), table.snapshot.log.dataPath()
-    content = _object_of(spark, table, descriptor) if hadoop_files.is_object(spark, folder) else None
+    content = _read_vector(spark, table, descriptor) if hadoop_files.is_object(spark, folder) else None
     if content is not None:
         return internals.bitmap_of(spark, content)
     return internals.vector_store(spark).read(descriptor, folder)
 
 
-def _object_of(spark: SparkSession, table: PinnedTable, descriptor: Any) -> bytes | None:
-    """The vector's bytes by one request, once a version; None where Delta's own reader is to say what is wrong."""
+def _read_vector(spark: SparkSession, table: PinnedTable, descriptor: Any) -> bytes | None:
+    """The vector's bytes, read by one request and kept in the pinned table.
+
+    Returns None if the vector is not in a file of its own or is damaged; Delta's own reader then raises the error.
+    """
     if not descriptor.isOnDisk():
         return None
-    place = str(descriptor.uniqueId())
-    if place not in table.vectors:
+    vector_id = str(descriptor.uniqueId())
+    if vector_id not in table.vectors:
         size, offset = int(descriptor.sizeInBytes()), descriptor.offset()
         begins = int(offset.get()) if offset.isDefined() else 0
         path = descriptor.absolutePath(table.snapshot.log.dataPath())
@@ -162,34 +171,33 @@ def _object_of(spark: SparkSession, table: PinnedTable, descriptor: Any) -> byte
         content, end = piece[_LENGTH.size : -_SUM.size], piece[-_SUM.size :]
         if piece[: _LENGTH.size] != _LENGTH.pack(size) or end != _SUM.pack(zlib.crc32(content)):
             return None
-        table.vectors[place] = content
-    return table.vectors[place]
+        table.vectors[vector_id] = content
+    return table.vectors[vector_id]
 
 
-def _masking(
+def _mask_actions(
     spark: SparkSession, table: PinnedTable, vectors: _VectorFile, file: DataFile, rows: Sequence[int] | None
 ) -> list[Any]:
-    """The actions by which these rows of the file, which none masks yet, are gone; None are all of them."""
+    """The actions that remove these rows of the file, which are not masked yet; `rows` None removes the whole file."""
     if rows is None or file.masked + len(rows) == file.rows:
         return [file.added.removeWithTimestamp(java_class(spark, "java.lang.System").currentTimeMillis(), True)]
-    both = file.added.removeRows(vectors.stored(_vector(spark, table, file), rows), True, True)
-    return [both._1(), both._2()]
+    actions = file.added.removeRows(vectors.store(_vector(spark, table, file), rows), True, True)
+    return [actions._1(), actions._2()]
 
 
 def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> dict[str, Any]:
-    """A vector that masks these rows of a file that is still to be added: its descriptor, as JSON has it."""
+    """Write a vector that masks these rows of a file that is not committed yet. Returns its descriptor as JSON."""
     with closing(_VectorFile(spark, table)) as vectors:
-        stored = vectors.stored(internals.new_bitmap(spark), rows)
-    described: dict[str, Any] = internals.json_of(spark, stored)
+        descriptor = vectors.store(internals.new_bitmap(spark), rows)
+    described: dict[str, Any] = internals.json_of(spark, descriptor)
     return described
 
 
 class _VectorFile:
-    """The file of the table's folder in which the vectors of one commit stand, one behind the other (Delta protocol,
-    "Deletion Vectors"); it is made for the first of them, and is whole once it is closed.
+    """Writes the deletion vectors of one commit to one file in the table's folder (Delta protocol, "Deletion Vectors").
 
-    The protocol lets a small vector stand in the log itself, but Delta's VACUUM ends with an error where one does, in a
-    file that is there or in one that was removed of late.
+    The file is created for the first vector, and is complete once it is closed. The protocol also allows a small vector
+    in the log itself. But Delta's VACUUM fails if a present or recently removed file has such a vector.
     """
 
     def __init__(self, spark: SparkSession, table: PinnedTable) -> None:
@@ -198,8 +206,8 @@ class _VectorFile:
         self._writer: Any = None
         self._number: Any = None
 
-    def stored(self, bitmap: Any, rows: Sequence[int]) -> Any:
-        """The descriptor of the bitmap with these rows besides."""
+    def store(self, bitmap: Any, rows: Sequence[int]) -> Any:
+        """Add these rows to the bitmap and write it. Returns Delta's descriptor of the vector."""
         spark = self._spark
         gateway: Any = spark.sparkContext._gateway
         longs = gateway.new_array(java_class(spark, "long"), len(rows))
@@ -208,27 +216,28 @@ class _VectorFile:
         bitmap.addAll(sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
         bitmap.runOptimize()
         content = internals.bytes_of(spark, bitmap)
-        at = self._opened().write(content).offset()
+        at = self._open().write(content).offset()
         return internals.descriptor(spark, self._number, len(content), int(bitmap.cardinality()), at)
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         if self._writer is None:
-            store = internals.vector_store(self._spark)
+            vector_store = internals.vector_store(self._spark)
             self._number = java_class(self._spark, "java.util.UUID").randomUUID()
-            folder = store.pathWithFileSystem(self._table.snapshot.log.dataPath())
-            self._writer = store.createWriter(store.generateFileNameInTable(folder, self._number, ""))
+            folder = vector_store.pathWithFileSystem(self._table.snapshot.log.dataPath())
+            self._writer = vector_store.createWriter(vector_store.generateFileNameInTable(folder, self._number, ""))
         return self._writer
 
 
 def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Sequence[str]) -> list[WrittenFile]:
-    """One Parquet file in the table's folder, by the way that the drain writes its own; none of no rows."""
+    """Write the rows to one Parquet file in the table's folder, as the drain writes its files. No rows, no file."""
     if not rows.num_rows:
         return []
-    # Arrow's bounds of floating point leave NaN out, which to Spark is above all numbers: it would pass the rows over.
+    # No statistics of floating-point columns: Arrow's bounds omit NaN, which Spark orders above all numbers. Spark
+    # would skip the rows that have it.
     bounded = [f.name for f in rows.schema if not pa.types.is_floating(f.type) and not pa.types.is_nested(f.type)]
     sink = io.BytesIO()
     pq.write_table(
@@ -242,8 +251,8 @@ def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Seq
     )
     content = sink.getvalue()
     name = hadoop_files.write_new(spark, table.path, content)
-    between = dict(bounds(rows, ["_commit_lsn", *key]))
-    return [WrittenFile(name, len(content), rows.num_rows, between, tags={ROWS_TAG: "1"})]
+    column_bounds = dict(bounds(rows, ["_commit_lsn", *key]))
+    return [WrittenFile(name, len(content), rows.num_rows, column_bounds, tags={ROWS_TAG: "1"})]
 
 
 def exchange(
@@ -254,21 +263,22 @@ def exchange(
     application: str,
     end: Lsn,
 ) -> None:
-    """One commit that masks rows of the pinned version's files, adds files that lie in the folder and frames, which
-    Spark writes, and sets the position, on that version. A file of which no row is left goes.
+    """Make one commit on the pinned version: mask rows of its files, add files and frames, and set the position.
 
-    Raises what `is_contested` recognises if another commit came in between.
+    `masked` has the rows to mask by file, None for the whole file. A file with no row left is removed. Each added file
+    lies in the table's folder already; Spark writes the frames. Raises an error that `delta_tables.is_contested`
+    recognises if another commit came in between.
     """
     transaction = Transaction(table.snapshot)
     transaction.move(application, end)
     transaction.read_all()
     with closing(_VectorFile(spark, table)) as vectors:
         for file, rows in masked:
-            for action in _masking(spark, table, vectors, file, rows):
+            for action in _mask_actions(spark, table, vectors, file, rows):
                 transaction.add(action)
-    for one in added:
-        if isinstance(one, DataFrame):
-            transaction.write(one)
+    for item in added:
+        if isinstance(item, DataFrame):
+            transaction.write(item)
         else:
-            transaction.add_json(one.to_json(transaction.now_ms))
+            transaction.add_json(item.to_json(transaction.now_ms))
     transaction.commit()

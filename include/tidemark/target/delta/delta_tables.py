@@ -1,15 +1,15 @@
 """Reads and commits Delta tables: a path, pinned at one version -> its position, its rows, the next commit (R5).
 
 Positions are Delta's own application transactions (Delta protocol, "Transaction Identifiers"): `txnAppId` names
-pipeline, generation, table and step, `txnVersion` is the end LSN of the last batch applied. They are read from the
-log and tested before anything is written. Two fences stand behind that test, for a driver that outlives its task:
+pipeline, generation, table and step, `txnVersion` is the end LSN of the last batch applied. A merge reads them from the
+log and tests them before it writes. Two fences protect against a driver that outlives its task after that test:
 
-- `append` commits on the very version whose position was tested: it opens Delta's transaction on the pinned snapshot,
-  so any commit of the same application id in between is a conflict. Appending twice would double rows, so here
-  nothing less will do. `create` does so too: of two first commits one is a conflict. So does `data_files.exchange`.
-- `merge` and `replace` start from the newest version, and are right from there whatever it is: what they write is the
-  newest value per key, computed from one pinned version, so doing it again, or over a part of it, changes nothing.
-  One that is behind is skipped by Delta itself (`txnVersion`), one that runs into another's commit fails.
+- `append` commits on the very version whose position was tested. It opens Delta's transaction on the pinned snapshot,
+  so a commit of the same application id in between is a conflict. Appending twice would double rows, so nothing weaker
+  is enough. `create` does the same: the second of two first commits is a conflict. So does `data_files.exchange`.
+- `merge` and `replace` start from the newest version and are correct on any version. They write the newest value per
+  key, computed from one pinned version. Writing it again, or over a part of it, changes nothing. Delta skips a command
+  whose `txnVersion` is not above the table's. A command that conflicts with another commit fails.
 
 Never used: autoMerge, WHEN NOT MATCHED BY SOURCE (it disables file pruning), change data feed, CHECK constraints.
 """
@@ -62,20 +62,20 @@ from tidemark.target.delta.internals import DeltaSnapshot, Transaction
 from tidemark.target.delta.jvm import array_list, java_class
 from tidemark.target.delta.log_files import LoggedVersion
 
-# What every row of a table says of the source's commit that it is of, where appends are of whole commits.
+# The columns that name a row's commit at the source. Appends to a table that has both are of whole commits.
 _COMMITS: Final = frozenset({"_generation", "_commit_lsn"})
 
-# What Delta cannot put into a plain Parquet column name; such a table is created with column mapping.
+# Characters that Delta allows in a column's name only with column mapping.
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
 
 COPY_BUFFER: Final = 2**20
 
-# Commits between two checkpoints of a table, at least.
+# The least number of commits between two checkpoints of a table.
 CHECKPOINTS: Final = 40
 
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
-# Delta's Python classes have no parent in common.
+# Delta's Python exceptions for conflicts, which have no common base class.
 _CONFLICTS: Final = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -87,7 +87,7 @@ _CONFLICTS: Final = (
     ProtocolChangedException,
 )
 
-# Conditions by which Delta says that the table changed under a command that had been planned on an older version.
+# Delta's error conditions for a table that changed after a command was planned.
 _CONTESTED_CONDITIONS: Final = frozenset(
     {
         "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS",
@@ -102,7 +102,7 @@ _CONTESTED_CONDITIONS: Final = frozenset(
 
 
 def is_contested(error: BaseException) -> bool:
-    """Whether another writer's commit came in between, so that the positions have to be read again."""
+    """Whether the error means that another writer committed in between, so the positions must be read again."""
     if isinstance(error, _CONFLICTS):
         return True
     if isinstance(error, PySparkException):
@@ -119,10 +119,10 @@ class PinnedTable:
     version: int
     state: DeltaSnapshot | LoggedVersion
     vectors: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
-    """The vectors of its files that were read, by their unique ids: a version's never change."""
+    """The deletion vectors read so far, by their unique ids; those of a version never change."""
     shapes: list[StructType] = field(default_factory=list, compare=False, repr=False)
-    """Its schema, once it was asked for: that of a hundred columns takes milliseconds on its way from the JVM, and a
-    merge asks in a dozen places."""
+    """The schema, once it was read. Reading a hundred columns from the JVM takes milliseconds, and a merge needs the
+    schema in a dozen places."""
 
     @property
     def exists(self) -> bool:
@@ -130,24 +130,24 @@ class PinnedTable:
 
     @property
     def logged(self) -> LoggedVersion | None:
-        """What its log says of it, where it is written by `public_path`: commits start from the newest version then."""
+        """The state read from the log files if the table is written by `public_path`, else None."""
         return self.state if isinstance(self.state, LoggedVersion) else None
 
     @property
     def snapshot(self) -> DeltaSnapshot:
-        """What Delta's own classes say of it. Raises NeedsDeltaInternals."""
+        """Delta's own snapshot of the version. Raises NeedsDeltaInternals on `public_path`."""
         if isinstance(self.state, LoggedVersion):
             raise NeedsDeltaInternals(path=self.path, lacks=internals.misfit(self.state.spark) or "them")
         return self.state
 
     @property
     def files(self) -> int:
-        """How many data files this version has."""
+        """The number of this version's data files."""
         return self.state.files if self.exists else 0
 
     @property
     def bytes(self) -> int | None:
-        """The size of this version's data files, None if nobody has added it up."""
+        """The size of this version's data files, None if its checksum file is missing."""
         return self.state.bytes if self.exists else 0
 
     def position(self, application: str) -> Lsn | None:
@@ -156,17 +156,17 @@ class PinnedTable:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether its files' columns are called otherwise than the table's ("Column Mapping")."""
+        """Whether columns may have other names in the data files than in the table ("Column Mapping")."""
         return self.exists and self.state.is_mapped
 
     @property
     def properties(self) -> dict[str, str]:
-        """The table's own, of a table that exists."""
+        """The properties of the table, which must exist."""
         properties: dict[str, str] = self.state.metadata.get("configuration", {})
         return properties
 
     def schema(self) -> StructType:
-        """Not to be changed by whoever gets it."""
+        """The table's schema, without fields if the table does not exist. Callers share it and must not change it."""
         if not self.exists:
             return StructType()
         if not self.shapes:
@@ -176,21 +176,23 @@ class PinnedTable:
 
 @dataclass(frozen=True, slots=True)
 class PinnedPair:
-    """Both Delta tables of a table of the source; one without identity has history only."""
+    """Both Delta tables of a source table. `current` is None for a source table without replica identity."""
 
     history: PinnedTable
     current: PinnedTable | None
 
 
 def pin(spark: SparkSession, path: str) -> PinnedTable:
-    """The newest version of the table, read from its log now."""
+    """Pin the table's newest version, which is read from its log now."""
     state = internals.newest(spark, path) if internals.misfit(spark) is None else log_files.newest(spark, path)
     return PinnedTable(path, state.version, state)
 
 
 def as_committed(spark: SparkSession, path: str) -> PinnedTable:
-    """The newest version that this driver knows: what it committed itself, or a later one. The log is not read, if this
-    Spark's Delta is a known one."""
+    """Pin the newest version in this driver's memory: its own last commit, or a later version.
+
+    The log is not read, except on `public_path`.
+    """
     if internals.misfit(spark) is not None:
         return pin(spark, path)
     state = internals.committed(spark, path)
@@ -198,15 +200,15 @@ def as_committed(spark: SparkSession, path: str) -> PinnedTable:
 
 
 def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
-    """The rows of the pinned version, whatever is committed meanwhile."""
+    """The rows of the pinned version, whatever is committed later."""
     return table.state.rows()
 
 
 def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, key: Sequence[str]) -> DataFrame:
     """The rows of the pinned version that lie in the files where these keys occur; `keys` has the columns of `key`.
 
-    For reading wide columns of few rows: one pass over the keys alone finds the files, as MERGE itself does it. What
-    comes to the driver is the names of those files, never a row.
+    For reading wide columns of few rows. One pass over the keys alone finds the files, as MERGE does. The driver gets
+    the names of these files and never a row.
     """
     pinned = rows(spark, table)
     quoted = [spark_identifier(k) for k in key]
@@ -219,12 +221,12 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
         names.add(row["__tidemark_file"])
     added = table.snapshot.added
     functions = java_class(spark, "org.apache.spark.sql.functions")
-    of_these = functions.element_at(functions.split(added.col("path"), "/"), -1).isInCollection(names)
-    return table.snapshot.rows_of(added.filter(of_these).collectAsList())
+    in_these_files = functions.element_at(functions.split(added.col("path"), "/"), -1).isInCollection(names)
+    return table.snapshot.rows_of(added.filter(in_these_files).collectAsList())
 
 
 def rows_of_files(spark: SparkSession, table: PinnedTable, added: Sequence[Any]) -> DataFrame:
-    """The rows of some files of the pinned version, given as Delta's own actions."""
+    """The rows of some files of the pinned version, given as AddFile actions."""
     listed = array_list(spark)
     for action in added:
         listed.add(action)
@@ -232,27 +234,27 @@ def rows_of_files(spark: SparkSession, table: PinnedTable, added: Sequence[Any])
 
 
 def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -> Holes:
-    """The rows of the newest version that have `_holes`: how many per column, and the keys of `most` of them.
+    """The rows of the newest version that have `_holes`: their number per column, and the keys of at most `most` rows.
 
-    There are no keys where PostgreSQL would not read them from Spark's texts: then the whole table is read again.
+    No keys are returned if PostgreSQL could not read them from Spark's texts. Then the whole table is backfilled.
     """
-    lacking = rows(spark, pin(spark, path)).where(F.col(ROW_HOLES).isNotNull())
-    columns = lacking.select(F.explode(ROW_HOLES).alias("name")).groupBy("name").count().collect()
+    rows_with_holes = rows(spark, pin(spark, path)).where(F.col(ROW_HOLES).isNotNull())
+    columns = rows_with_holes.select(F.explode(ROW_HOLES).alias("name")).groupBy("name").count().collect()
     if not columns:
         return Holes({}, ())
-    texts = [text for k in key if (text := _as_postgres_reads_it(lacking.schema[k])) is not None]
-    keys = lacking.select(*texts).limit(most).collect() if len(texts) == len(key) else []
+    texts = [text for k in key if (text := _postgres_text(rows_with_holes.schema[k])) is not None]
+    keys = rows_with_holes.select(*texts).limit(most).collect() if len(texts) == len(key) else []
     return Holes({row["name"]: row["count"] for row in columns}, tuple(tuple(row) for row in keys))
 
 
 def text_of(field: StructField) -> Column:
-    """A column's values as texts for people; those of a key mostly as PostgreSQL reads them."""
-    text = _as_postgres_reads_it(field)
+    """A column's values as texts, in PostgreSQL's input format if the type has one, else as JSON."""
+    text = _postgres_text(field)
     return F.to_json(F.col(spark_identifier(field.name))) if text is None else text
 
 
-def _as_postgres_reads_it(field: StructField) -> Column | None:
-    """A column's values as texts that are input of its source's type, None if they cannot be."""
+def _postgres_text(field: StructField) -> Column | None:
+    """A column's values as texts that PostgreSQL accepts for the source's type; None for arrays and maps."""
     value = F.col(spark_identifier(field.name))
     if isinstance(field.dataType, ArrayType | MapType):
         return None
@@ -264,18 +266,18 @@ def _as_postgres_reads_it(field: StructField) -> Column | None:
 
 
 def create(spark: SparkSession, table: PinnedTable, schema: StructType, properties: Mapping[str, str]) -> None:
-    """An empty table, in a commit of its own that carries no position, on the pinned version, which is none.
+    """Create an empty table, in a commit without a position. `table` is pinned, and has no version yet.
 
     `DeltaTable.createIfNotExists` refuses a location that holds an empty log. A driver that was killed before this
-    commit leaves one, and the table could never be created; a rival in the middle of its own commit has one too, and
-    the slower of the two would fail. So an empty log is accepted.
+    commit leaves an empty log, and the table could never be created. Another driver that is creating the same table has
+    an empty log too, and the slower of the two would fail. So an empty log is accepted here.
 
-    Unless `properties` say how often, it has a checkpoint every `CHECKPOINTS` commits or some more, by its path: tables
-    that are merged together have theirs one after the other.
+    Unless `properties` set the interval, the table gets a checkpoint every `CHECKPOINTS` commits or up to half as many
+    more. The table's path decides the number, so tables that are merged together do not write checkpoints together.
 
-    Raises LocationTaken, and what `is_contested` recognises if another driver was faster.
+    Raises LocationTaken, and an error that `is_contested` recognises if another driver was faster.
     """
-    _refuse_what_is_not_ours(spark, table)
+    _refuse_foreign_files(spark, table)
     interval = CHECKPOINTS + zlib.crc32(table.path.encode()) % (CHECKPOINTS // 2)
     properties = {"delta.checkpointInterval": str(interval), **properties, **_column_mapping(schema.names)}
     if table.logged is not None:
@@ -284,42 +286,45 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
         Transaction(table.snapshot).commit_new_table(schema, properties)
 
 
-def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
-    """Raises LocationTaken if files lie beside a log without a version: they are somebody's own, and the next VACUUM
-    would remove them. Delta leaves names alone that begin with "_" or ".".
+def _refuse_foreign_files(spark: SparkSession, table: PinnedTable) -> None:
+    """Raise LocationTaken if the folder of a table without a version has files.
+
+    They are not Tidemark's, and the next VACUUM would remove them. Delta keeps names that begin with "_" or ".".
     """
     folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     names = sorted(str(file.getPath().getName()) for file in files.listStatus(folder)) if files.exists(folder) else []
-    others = [name for name in names if not name.startswith(("_", "."))]
-    if others and not pin(spark, table.path).exists:  # it has a version by now: of a rival, whom the commit meets
-        raise LocationTaken(path=table.path, file=others[0])
+    foreign = [name for name in names if not name.startswith(("_", "."))]
+    # If there is a version by now, another driver made it, and the commit that follows will conflict with it.
+    if foreign and not pin(spark, table.path).exists:
+        raise LocationTaken(path=table.path, file=foreign[0])
 
 
 def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str]:
-    """The property by which files carry statistics of these columns only, as far as Delta has any for their types."""
-    able = [name for name in columns if isinstance(schema[name].dataType, STATISTICS_TYPES)]
-    if not able:
+    """The table property by which Delta collects statistics of these columns only, if it supports their types."""
+    supported = [name for name in columns if isinstance(schema[name].dataType, STATISTICS_TYPES)]
+    if not supported:
         return {"delta.dataSkippingNumIndexedCols": "0"}
-    return {"delta.dataSkippingStatsColumns": ",".join(spark_identifier(name) for name in able)}
+    return {"delta.dataSkippingStatsColumns": ",".join(spark_identifier(name) for name in supported)}
 
 
-def make_room(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
-    """Have the table support what columns like these ask of it: names that its files cannot have, times without a
-    zone."""
-    asked = _column_mapping([f.name for f in fields])
+def enable_features(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
+    """Enable the table features that these columns need: column mapping for their names, timestamps without a zone."""
+    properties = _column_mapping([f.name for f in fields])
     if any("timestamp_ntz" in f.dataType.simpleString() for f in fields):
-        asked["delta.feature.timestampNtz"] = "supported"
-    if asked:
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in asked.items())
-        spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({listed})")
+        properties["delta.feature.timestampNtz"] = "supported"
+    if properties:
+        assignments = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({assignments})")
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file that lies in a table's folder and belongs to none of its versions yet: `name` in the folder, size,
-    rows, and between which values (inclusive) the columns of `bounds` are. `masked` of the rows are gone from the
-    beginning, by the `vector` (its descriptor as JSON has it). `tags` stay with the file as long as it is one."""
+    """A Parquet file in a table's folder that no version of the table has yet.
+
+    `bounds` has the least and the greatest value of some columns, both inclusive. The deletion vector `vector`, a
+    descriptor as JSON, masks `masked` of the rows from the beginning. `tags` stay with the file in Delta's log.
+    """
 
     name: str
     bytes: int
@@ -330,14 +335,14 @@ class WrittenFile:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self, modified_ms: int) -> str:
-        """Its action `add` (Delta protocol, "Add File and Remove File", "Per-file Statistics")."""
+        """The file's `add` action as JSON (Delta protocol, "Add File and Remove File", "Per-file Statistics")."""
         statistics = {
             "numRecords": self.rows,
-            "tightBounds": False,  # the values lie between the bounds, and need not reach them
+            "tightBounds": False,  # the bounds enclose the values, but no value need equal a bound
             "minValues": {name: low for name, (low, _) in self.bounds.items()},
             "maxValues": {name: high for name, (_, high) in self.bounds.items()},
         }
-        added = {
+        action = {
             "path": self.name,
             "partitionValues": {},
             "size": self.bytes,
@@ -347,12 +352,14 @@ class WrittenFile:
             **({"deletionVector": dict(self.vector)} if self.vector is not None else {}),
             **({"tags": dict(self.tags)} if self.tags else {}),
         }
-        return json.dumps({"add": added})
+        return json.dumps({"add": action})
 
 
-def copy_in(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[str, int, str]:
-    """Copy a file into the table's folder, byte for byte, under a name of its own. Returns that name, the size and the
-    SHA-256 of what was copied. Until a commit adds it, it is garbage that a VACUUM removes.
+def copy_into_table(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[str, int, str]:
+    """Copy a file into the table's folder, byte for byte, under a new name.
+
+    Returns the name, the size in bytes and the SHA-256 of the copied bytes. Until a commit adds the file, no version
+    has it, and VACUUM removes it.
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")
     source = path(uri)
@@ -364,7 +371,7 @@ def copy_in(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[str, int
         source.getFileSystem(configuration).open(source), digest
     )
     try:
-        # Closed whatever happens; an object store publishes the file by that.
+        # Always closed; an object store shows the file only then.
         written = target.getFileSystem(configuration).create(target, False)
         try:
             size = java_class(spark, "org.apache.commons.io.IOUtils").copy(read, written, COPY_BUFFER)
@@ -384,13 +391,13 @@ def append(
     end: Lsn,
     written: Sequence[WrittenFile] = (),
 ) -> int:
-    """One commit that adds the frame's rows and the files that lie in the folder, and sets the position, on the pinned
-    version. Returns the number of rows.
+    """Make one commit on the pinned version that adds the frame's rows and the written files, and sets the position.
 
-    Raises what `is_contested` recognises if another commit touched the position or the schema since it was pinned.
+    Returns the number of rows. Raises an error that `is_contested` recognises if another commit has set the position or
+    changed the schema since the table was pinned.
     """
     if table.logged is not None:
-        return _append_to(table, table.logged, frame, application, end)
+        return _append_by_public_path(table, table.logged, frame, application, end)
     transaction = Transaction(table.snapshot)
     transaction.move(application, end)
     if frame is not None:
@@ -400,8 +407,10 @@ def append(
     return transaction.commit() + sum(file.rows - file.masked for file in written)
 
 
-def _append_to(table: PinnedTable, logged: LoggedVersion, frame: DataFrame | None, application: str, end: Lsn) -> int:
-    """The same on the newest version. What lies at the pinned position and above it is a rival's."""
+def _append_by_public_path(
+    table: PinnedTable, logged: LoggedVersion, frame: DataFrame | None, application: str, end: Lsn
+) -> int:
+    """Append on the newest version. Rows at the pinned position or above it were written by another driver."""
     if frame is None or set(table.schema().names) >= _COMMITS:
         return public_path.append(logged, frame, application, table.position(application) or Lsn(0), end)
     public_path.append_once(logged, frame, application, end)
@@ -409,8 +418,10 @@ def _append_to(table: PinnedTable, logged: LoggedVersion, frame: DataFrame | Non
 
 
 def add_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: Sequence[str]) -> None:
-    """One commit that adds the rows as a file with statistics of the columns `bounded`, whole numbers, and reads
-    nothing: beside others of its kind it is a conflict with none of them."""
+    """Make one commit that adds the rows as a file, with statistics of the integer columns `bounded`.
+
+    The commit declares no read, so several such commits at the same time do not conflict.
+    """
     if table.logged is not None:
         public_path.append_rows(table.logged, spark.createDataFrame(rows))
         return
@@ -425,11 +436,13 @@ def add_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: S
     transaction.commit()
 
 
-def exchange_all(table: PinnedTable, frame: DataFrame, positions: Mapping[str, Lsn], shape: StructType | None) -> int:
-    """One commit on the pinned version after which the table holds these rows alone, in this shape if one is given, and
-    is at these positions, by application. Returns the number of rows.
+def replace_all_rows(
+    table: PinnedTable, frame: DataFrame, positions: Mapping[str, Lsn], shape: StructType | None
+) -> int:
+    """Make one commit on the pinned version that replaces all rows, sets the positions and, if given, the shape.
 
-    Raises what `is_contested` recognises if anything was committed since it was pinned.
+    `positions` are by application id. Returns the number of rows. Raises an error that `is_contested` recognises if
+    another commit came in between.
     """
     transaction = Transaction(table.snapshot)
     transaction.read_all()
@@ -443,12 +456,12 @@ def exchange_all(table: PinnedTable, frame: DataFrame, positions: Mapping[str, L
 
 
 def properties_for(names: Sequence[str]) -> dict[str, str]:
-    """What a new table needs for columns of these names."""
+    """The table properties that a new table needs for columns with these names."""
     return _column_mapping(names)
 
 
 def replace(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> None:
-    """One commit after which the table holds these rows only; its properties stay."""
+    """Make one commit that replaces all rows and sets the position; the table's properties stay."""
     with public_path.transaction(spark, application, int(end)):
         frame.write.format("delta").mode("overwrite").save(table.path)
 
@@ -466,10 +479,10 @@ def merge(
     application: str,
     end: Lsn,
 ) -> dict[str, int]:
-    """One MERGE of `source` (alias s) into the table (alias t). Returns the rows inserted, updated, deleted.
+    """Run one MERGE of `source` (alias s) into the table (alias t). Returns the rows inserted, updated, deleted.
 
-    Nothing is counted if Delta skipped it since the position is there already. The handle is built anew for each
-    merge: it would otherwise keep the schema of its first use.
+    Returns no counts if Delta skipped the MERGE because the table already has the position. Each merge creates a new
+    DeltaTable, since the object keeps the schema of its first use.
     """
     if table.logged is not None:
         target = public_path.target(table.logged)
@@ -481,10 +494,10 @@ def merge(
         if update is not None:
             builder = builder.whenMatchedUpdate(set=_quoted(update))
         result: Any = builder.whenNotMatchedInsert(insert, values=_quoted(insert_values)).execute()
-        counted = result.collect()
-    if not counted:
+        metrics = result.collect()
+    if not metrics:
         return {}
-    row = counted[0]
+    row = metrics[0]
     return {
         "inserted": row["num_inserted_rows"],
         "updated": row["num_updated_rows"],

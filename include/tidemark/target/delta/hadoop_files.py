@@ -1,8 +1,8 @@
 """Reads, writes and concatenates files of the lake in the driver, through Hadoop's file systems (R10).
 
-A Spark application does everything with the lake through them, so it needs no other client of an object store. A local
-file is read without the JVM. It is written through the JVM, since Hadoop may keep a checksum beside it. A small object
-of S3 is read by one request; S3A would first ask for its length.
+A Spark application uses the lake only through Hadoop, so it needs no other client of an object store. A local file is
+read without the JVM. It is written through the JVM, since Hadoop may write a checksum file for it. A small object of S3
+is read by one request; S3A would first request its length.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tidemark.target.delta.jvm import java_class
 
 PIECE_BYTES: Final = 4 * 2**20
 
-# Up to which size an object of S3 is read whole, whatever part of it is asked for: another request takes as long.
+# S3 objects up to this size are read whole, whichever part is needed: a second request takes as long.
 WHOLE_BYTES: Final = 2**20
 _OBJECT: Final = "tidemark.delta.WholeObject"  # in the log store's jar
 
 
 def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> BinaryIO:
-    """A file of the lake, to be read at any position. Raises FileNotFoundError, or what the file system has to say.
+    """Open a file of the lake for reading at any position. Raises FileNotFoundError, or an error of the file system.
 
-    What is said to be small comes from S3 whole, by one request. For any other file an object store is asked for its
-    size, once: by us where it is not said, or else by opening it.
+    With a `size` up to `WHOLE_BYTES`, an S3 object is read whole by one request. With a greater size, opening costs no
+    request for the size. Without a size, one request reads it.
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     if is_local(spark, path):
@@ -48,7 +48,7 @@ def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> Bina
 
 
 def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
-    """A file that fits into memory. Raises what `open_to_read` does."""
+    """Read a whole file, which must fit into memory. Raises the errors of `open_to_read`."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     if is_object(spark, path):
         files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
@@ -58,58 +58,64 @@ def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
 
 
 def exists(spark: SparkSession, uri: str) -> bool:
-    """Whether there is such a file; one request of an object store. Raises what the file system has to say."""
+    """Whether the file exists; costs one request to an object store. Raises errors of the file system."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
 
 
 def visible_files(spark: SparkSession, folder: str) -> Iterator[tuple[str, int]]:
-    """The name of each file in the folder and below it, and when it was last written, in milliseconds. Left out is what
-    Spark takes for hidden: a name that begins with _ or a dot."""
+    """Yield the name and the modification time, in milliseconds, of each file in the folder and its subfolders.
+
+    Files and folders that Spark treats as hidden are omitted: their names begin with "_" or ".".
+    """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    waiting = [path]
-    while waiting:
-        listing = files.listStatusIterator(waiting.pop())
+    folders = [path]
+    while folders:
+        listing = files.listStatusIterator(folders.pop())
         while listing.hasNext():
             status = listing.next()
             name = str(status.getPath().getName())
             if name.startswith(("_", ".")):
                 continue
             if status.isDirectory():
-                waiting.append(status.getPath())
+                folders.append(status.getPath())
             else:
                 yield name, int(status.getModificationTime())
 
 
 def read_piece(spark: SparkSession, path: Any, begins: int, size: int) -> bytes:
-    """So many bytes of an object (`is_object`) from a position on; `path` is one of Hadoop's."""
+    """Read `size` bytes from position `begins` of an object (`is_object`); `path` is a Hadoop Path."""
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     return bytes(java_class(spark, _OBJECT).read(files, path, begins, size))
 
 
 def is_object(spark: SparkSession, path: Any) -> bool:
-    """Whether one of Hadoop's paths leads to objects that the log store's jar reads: it is there where its log store is
-    in use."""
+    """Whether a Hadoop Path leads to an S3 object that the log store's jar can read.
+
+    The driver has that jar if its log store is configured for S3.
+    """
     return str(path.toUri().getScheme()) == "s3a" and spark.conf.get(commit_safety.OF_S3, None) == commit_safety.OWN
 
 
 def is_local(spark: SparkSession, path: Any) -> bool:
-    """Whether one of Hadoop's paths leads to a file of this machine, which is read without the JVM."""
+    """Whether a Hadoop Path leads to a file of this machine, which is read without the JVM."""
     scheme = path.toUri().getScheme()
     return scheme == "file" or (scheme is None and str(path).startswith("/") and _is_local_by_default(spark))
 
 
 def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
-    """A new Parquet file in the folder, whose name nobody else has; its name. An object store
-    shows it when it is closed, and a table's folder may hold it before: until a commit adds it, it is garbage that a
-    VACUUM removes."""
+    """Write a new Parquet file with a unique name into the folder, and return the name.
+
+    An object store shows the file when it is closed. The folder may be a table's: until a commit adds the file, no
+    version has it, and VACUUM removes it.
+    """
     name = f"part-{uuid.uuid4()}.parquet"
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     stream = files.create(path, False)
     try:
-        for at in range(0, len(content), PIECE_BYTES):  # each piece is a text on its way to the JVM
+        for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
             stream.write(bytearray(content[at : at + PIECE_BYTES]))
     finally:
         stream.close()
@@ -118,16 +124,19 @@ def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The beginning of a file, so many bytes of it, and what is written behind them."""
+    """The first `size` bytes of a file, and the bytes to write after them."""
 
     uri: str
     size: int
-    behind: bytes
+    suffix: bytes
 
 
 def write_joined(spark: SparkSession, folder: str, bodies: Sequence[Body], end: bytes) -> tuple[str, list[str]]:
-    """A new Parquet file in the folder, as `write_new` makes one, of the bodies in their order and the end. What is
-    copied stays in the JVM. Returns its name, and the SHA-256 of each whole file that was read for it."""
+    """Write the bodies in their order, and then `end`, to a new Parquet file as `write_new` does.
+
+    The JVM copies the bodies; they do not pass through Python. Returns the new file's name, and the SHA-256 of each
+    whole source file.
+    """
     name = f"part-{uuid.uuid4()}.parquet"
     path_class = java_class(spark, "org.apache.hadoop.fs.Path")
     path = path_class(folder, name)
@@ -148,7 +157,7 @@ def write_joined(spark: SparkSession, folder: str, bodies: Sequence[Body], end: 
             finally:
                 opened.close()
             digests.append(str(java_class(spark, "java.util.HexFormat").of().formatHex(digest.digest())))
-            stream.write(bytearray(body.behind))
+            stream.write(bytearray(body.suffix))
         stream.write(bytearray(end))
     finally:
         stream.close()
@@ -161,7 +170,7 @@ def _is_local_by_default(spark: SparkSession) -> bool:
 
 
 class _Stream(io.RawIOBase):
-    """An FSDataInputStream as Python's kind of file."""
+    """Wraps Hadoop's FSDataInputStream as a raw file of Python."""
 
     def __init__(self, stream: Any, size: int) -> None:
         self._stream = stream

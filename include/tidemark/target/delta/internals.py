@@ -1,12 +1,13 @@
-"""Holds every call into Delta's and Spark's internal classes, and checks at the session's start that they are there.
+"""Holds every call into Delta's and Spark's internal classes, and checks at the session's start that they exist.
 
-Internal is all that is neither Delta's public API (DataFrames, `DeltaTable`, SQL, settings) nor Spark's. Such classes
-change without notice: `DeltaOperations.Write` has three options in Delta 4.0, six in 4.2, and eight in 4.4. SHAPES
-lists what is called here, as Java's reflection spells it. Where one of them is missing, `misfit` names it, and tables
-are read and written by `public_path` instead: by a vendor's own Delta, an older one, a newer one.
+A class is internal if it belongs neither to Delta's public API (DataFrames, `DeltaTable`, SQL, settings) nor to
+Spark's. Such classes change without notice: `DeltaOperations.Write` has three options in Delta 4.0, six in 4.2, and
+eight in 4.4. SHAPES lists the classes and methods called here, as Java's reflection spells them. A vendor's own Delta,
+an older or a newer one may lack some of them. Then `misfit` names the first that is missing, and `public_path` reads
+and writes the tables instead.
 
-Most of it is a transaction on the very version whose position was tested (R5), and rows that are committed without a
-Spark job.
+Internal classes are needed for two things: a transaction on the very version whose position was tested (R5), and
+commits of rows without a Spark job.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from tidemark.errors import NeedsDeltaInternals
 from tidemark.lsn import Lsn
 from tidemark.target.delta.jvm import array, array_list, java_class, option, sequence
 
-# Its `toString` takes an array of any class, as py4j does not give one to java.util.Arrays.
+# Its `toString` accepts an array of any class; py4j cannot pass such an array to java.util.Arrays.
 ARRAYS: Final = "org.apache.commons.lang3.ArrayUtils"
 
-# "false": as if a shape were missing. It is for an operator who is told so, and for tests.
+# "false" forces `public_path`, as if a shape were missing: for tests, and for an operator whom an error text tells so.
 OPTION: Final = "spark.tidemark.deltaInternals"
 
 _DELTA: Final = "org.apache.spark.sql.delta"
@@ -50,7 +51,7 @@ _VERSIONED: Final = f"{_DELTA}.catalog.DeltaTableV2"
 _WRITE: Final = f"{_DELTA}.DeltaOperations$Write"
 _CREATE: Final = f"{_DELTA}.DeltaOperations$CreateTable"
 
-# Class -> its methods with their parameters, and "" for a constructor.
+# Class -> its methods with their parameters; a constructor has no name.
 SHAPES: Final[Mapping[str, Sequence[str]]] = {
     f"{_DELTA}.DeltaLog": (
         f"forTable({_SESSION},java.lang.String)",
@@ -108,7 +109,7 @@ SHAPES: Final[Mapping[str, Sequence[str]]] = {
     "io.delta.tables.DeltaTable": (f"(org.apache.spark.sql.Dataset,{_VERSIONED})",),
 }
 
-# The same of Spark, whose files are read without a look at each of them.
+# The same for Spark's classes by which files are read without a request for each file's status.
 SHAPES_OF_FILES: Final[Mapping[str, Sequence[str]]] = {
     f"{_SOURCES}.FileStatusCache": (
         f"getOrCreate({_SESSION})",
@@ -123,25 +124,25 @@ SHAPES_OF_FILES: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- the check of the classes -----------------------------------------------------------------------------------------
 
 
 def misfit(spark: SparkSession) -> str | None:
-    """What this Spark's Delta lacks of SHAPES, None if it has all of it."""
+    """The first of SHAPES that this Spark's Delta lacks, None if it has all of them."""
     if str(spark.conf.get(OPTION, "true")).lower() == "false":
         return f"{OPTION} is false"
     return _first_missing(spark.sparkContext)
 
 
 def require(spark: SparkSession, path: str) -> None:
-    """Raises NeedsDeltaInternals, for the table at `path`, if SHAPES are not there."""
+    """Raise NeedsDeltaInternals, for the table at `path`, if one of SHAPES is missing."""
     lacks = misfit(spark)
     if lacks is not None:
         raise NeedsDeltaInternals(path=path, lacks=lacks)
 
 
 def reads_files(spark: SparkSession) -> bool:
-    """Whether Spark has SHAPES_OF_FILES."""
+    """Whether Spark has all of SHAPES_OF_FILES."""
     return _files_fit(spark.sparkContext)
 
 
@@ -156,21 +157,21 @@ def _files_fit(context: SparkContext) -> bool:
 
 
 def _missing(context: SparkContext, shapes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """All of a class's methods come as one text: a call for each would be a thousand calls."""
+    """Yield the missing shapes. The JVM returns all methods of a class as one text, which saves a thousand calls."""
     jvm: Any = context._jvm
-    loaded, texts = getattr(jvm, "py4j.reflection.ReflectionUtil"), getattr(jvm, ARRAYS)
+    reflection, arrays = getattr(jvm, "py4j.reflection.ReflectionUtil"), getattr(jvm, ARRAYS)
     for name, wanted in shapes.items():
         short = name.rpartition(".")[2]
         try:
-            found = loaded.classForName(name)
-            listed = f"{texts.toString(found.getMethods())}{texts.toString(found.getConstructors())}"
+            java_type = reflection.classForName(name)
+            listed = f"{arrays.toString(java_type.getMethods())}{arrays.toString(java_type.getConstructors())}"
         except Py4JError:
             yield f"class {short}"
             continue
-        for one in wanted:
-            # A method stands behind the class that declares it, which may be a parent.
-            if (f"{name}{one}" if one.startswith("(") else f".{one}") not in listed:
-                method, _, parameters = one.partition("(")
+        for shape in wanted:
+            # A method's text begins with the class that declares it, which may be a parent class.
+            if (f"{name}{shape}" if shape.startswith("(") else f".{shape}") not in listed:
+                method, _, parameters = shape.partition("(")
                 count = len([p for p in parameters.rstrip(")").split(",") if p])
                 yield f"{short}{'.' if method else ''}{method} of {count} parameters"
 
@@ -180,7 +181,7 @@ def _missing(context: SparkContext, shapes: Mapping[str, Sequence[str]]) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class DeltaSnapshot:
-    """Delta's snapshot of one version, and the log that it is of."""
+    """Delta's snapshot of one version, and its DeltaLog."""
 
     spark: SparkSession
     log: Any
@@ -188,7 +189,7 @@ class DeltaSnapshot:
 
     @property
     def version(self) -> int:
-        """-1 if there is no version yet."""
+        """The version's number, -1 if the table has no version yet."""
         return int(self.snapshot.version())
 
     @property
@@ -198,13 +199,16 @@ class DeltaSnapshot:
 
     @property
     def bytes(self) -> int | None:
-        """None if the version's checksum file is missing."""
+        """The size of the version's data files, None if its checksum file is missing."""
         checksum = self.snapshot.checksumOpt()
         return int(checksum.get().tableSizeBytes()) if checksum.isDefined() else None
 
     def position(self, application: str) -> Lsn | None:
-        """Taken from the version's checksum file, which every commit writes with all transactions in it; where that is
-        missing, from the whole log, which costs a Spark job or two."""
+        """The position of an application, None if it has none.
+
+        Every commit writes a checksum file with all positions in it. If that file is missing, the whole log is read,
+        which costs one or two Spark jobs.
+        """
         checksum = self.snapshot.checksumOpt()
         listed = checksum.get().setTransactions() if checksum.isDefined() else None
         if listed is not None and listed.isDefined():
@@ -223,27 +227,27 @@ class DeltaSnapshot:
 
     @property
     def schema(self) -> str:
-        """As JSON."""
+        """The schema as JSON."""
         return str(self.snapshot.schema().json())
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Delta's action `metaData`."""
-        described: dict[str, Any] = json.loads(self.snapshot.metadata().json())["metaData"]
-        return described
+        action: dict[str, Any] = json.loads(self.snapshot.metadata().json())["metaData"]
+        return action
 
     @property
     def protocol(self) -> dict[str, Any]:
         """Delta's action `protocol`."""
-        described: dict[str, Any] = json.loads(self.snapshot.protocol().json())["protocol"]
-        return described
+        action: dict[str, Any] = json.loads(self.snapshot.protocol().json())["protocol"]
+        return action
 
     def rows(self) -> DataFrame:
-        """Those of the version, for ever."""
+        """The rows of this version, whatever is committed later."""
         return DataFrame(self._frame(stays=True), self.spark)
 
     def _frame(self, *, stays: bool) -> Any:
-        """The JVM's: the version as it is for ever, or, for a command, as the table is by now."""
+        """The JVM's DataFrame of this version, or, unless it `stays`, of the newest version when a command runs."""
         spark = self.spark
         relation = self.log.createRelation(
             sequence(spark, array_list(spark)), option(spark, self.snapshot), option(spark), stays
@@ -251,65 +255,70 @@ class DeltaSnapshot:
         return spark._jsparkSession.baseRelationToDataFrame(relation)
 
     def rows_of(self, added: Any) -> DataFrame:
-        """The rows of some of its files, given as a Java list of Delta's actions."""
+        """The rows of some of the version's files, given as a Java list of AddFile actions."""
         frame = self.log.createDataFrame(self.snapshot, sequence(self.spark, added), False, option(self.spark))
         return DataFrame(frame, self.spark)
 
     @property
     def added(self) -> Any:
-        """Delta's actions for its files, as the JVM's data set."""
+        """The version's AddFile actions as a Dataset of the JVM."""
         return self.snapshot.allFiles()
 
     def files_in_checksum(self) -> Any:
-        """Delta's actions for its files, where its checksum file has them all, as that of a table of up to fifty files
-        has; else None."""
+        """The version's AddFile actions from its checksum file, None if it does not list them.
+
+        The checksum file of a table with up to fifty files lists them all.
+        """
         checksum = self.snapshot.checksumOpt()
         listed = checksum.get().allFiles() if checksum.isDefined() else None
         return listed.get() if listed is not None and listed.isDefined() else None
 
     def listed_files(self) -> tuple[Any, list[dict[str, Any]]]:
-        """The same of any table, in the JVM and as JSON has them: by a Spark job where its checksum file lacks them."""
+        """The version's AddFile actions, as objects of the JVM and as JSON.
+
+        If the checksum file does not list them, a Spark job reads them from the log.
+        """
         actions = self.files_in_checksum()
         if actions is None:
             actions = sequence(self.spark, self.added.collectAsList())
         return actions, json_of(self.spark, actions)
 
     def as_target(self, path: str) -> Any:
-        """The table for a command, whose transaction reads the newest version by itself: a `DeltaTable` of the JVM's.
+        """A `DeltaTable` of the JVM for a command, whose transaction reads the newest version by itself.
 
-        `DeltaTable.forPath` looks first whether there is a log, then for the folder that has one, and lists it: on an
-        object store five requests for what is known. A command that was analysed on a version with other columns than
-        the newest one has is refused by Delta, and that is contested.
+        `DeltaTable.forPath` checks that there is a log, searches the folder that has one, and lists it. On an object
+        store that costs five requests for facts that are known here. If the newest version has other columns than the
+        version that the command was analysed on, Delta raises an error that `is_contested` recognises.
         """
         spark, nothing = self.spark, option(self.spark)
-        known = java_class(spark, _VERSIONED).apply(
+        delta_table = java_class(spark, _VERSIONED).apply(
             spark._jsparkSession, java_class(spark, _PATH)(path), nothing, nothing, _scala_map(spark, {}), nothing
         )
-        return java_class(spark, "io.delta.tables.DeltaTable")(self._frame(stays=False), known)
+        return java_class(spark, "io.delta.tables.DeltaTable")(self._frame(stays=False), delta_table)
 
 
 def newest(spark: SparkSession, path: str) -> DeltaSnapshot:
     """The newest version of the table, read from its log now."""
     clock = java_class(spark, "java.lang.System")
-    asked_at = now = int(clock.currentTimeMillis())
+    called_at = now = int(clock.currentTimeMillis())
     logs = java_class(spark, f"{_DELTA}.DeltaLog")
-    # Delta keeps of a listing the millisecond in which it began. In the one that is going on, a log may have been
-    # listed before we asked; from the next one on, whatever is listed is listed behind that.
-    while now == asked_at:
+    # Delta records the millisecond in which a listing of the log began. A listing of the present millisecond may have
+    # begun before this call. So wait for the next millisecond, and demand a listing that began then or later.
+    while now == called_at:
         now = int(clock.currentTimeMillis())
     log = logs.forTable(spark._jsparkSession, path)
-    # A log that this driver had not seen was listed by that; one that it knows is listed now.
+    # `forTable` lists a log that is new to this driver; `update` lists a log that the driver already had.
     return DeltaSnapshot(spark, log, log.update(False, option(spark, now), option(spark)))
 
 
 def committed(spark: SparkSession, path: str) -> DeltaSnapshot:
-    """The newest version that this driver knows: what it committed itself, or a later one. The log is not read."""
+    """The newest version in this driver's memory: its own last commit, or a later version. The log is not read."""
     log = java_class(spark, f"{_DELTA}.DeltaLog").forTable(spark._jsparkSession, path)
     return DeltaSnapshot(spark, log, log.unsafeVolatileSnapshot())
 
 
 def json_of(spark: SparkSession, of_java: Any) -> Any:
-    """What Delta's own JSON says of it."""
+    """A Java object of Delta's as Delta's own JSON, parsed."""
     return json.loads(java_class(spark, f"{_DELTA}.util.JsonUtils").mapper().writeValueAsString(of_java))
 
 
@@ -324,7 +333,7 @@ def _scala_map(spark: SparkSession, entries: Mapping[str, str]) -> Any:
 
 
 class Transaction:
-    """One commit on a pinned version. What it reads decides which commits of others in between are a conflict."""
+    """One commit on a pinned version. The reads declared here decide which commits of other writers are conflicts."""
 
     def __init__(self, pinned: DeltaSnapshot) -> None:
         self._spark = pinned.spark
@@ -339,24 +348,27 @@ class Transaction:
         return int(self._now)
 
     def read_all(self) -> None:
-        """Any file that comes or goes in between is a conflict."""
+        """Declare a read of the whole table: any commit in between that adds or removes a file is a conflict."""
         self._delta.readWholeTable()
 
     def move(self, application: str, end: Lsn) -> None:
-        """Set a position. `txnVersion(id)` makes a rival's move a conflict too, but reads the whole log for it."""
+        """Set a position, and make another driver's commit of the same position a conflict.
+
+        Delta's `txnVersion(id)` declares the same conflict, but reads the whole log for it.
+        """
         self._delta.readTxn().addOne(application)
         position = java_class(self._spark, f"{_DELTA}.actions.SetTransaction")
         self._actions.add(position(application, int(end), option(self._spark, self._now)))
 
     def add(self, action: Any) -> None:
-        """One of Delta's own actions."""
+        """Add one of Delta's own actions to the commit."""
         self._actions.add(action)
 
     def add_json(self, action: str) -> None:
         self._actions.add(_action(self._spark, action))
 
     def write(self, frame: DataFrame) -> None:
-        """Files of the frame's rows, which Spark writes now."""
+        """Have Spark write the frame's rows to files now, and add these to the commit."""
         self._written.append(self._delta.writeFiles(frame._jdf))
 
     def remove(self, file: Any) -> None:
@@ -367,14 +379,14 @@ class Transaction:
             self.remove(file)
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
-        """Give the table this action `metaData`."""
+        """Replace the table's `metaData` action."""
         self._delta.updateMetadata(_action(self._spark, json.dumps({"metaData": metadata})), False)
 
     def commit(self) -> int:
-        """The number of rows in the files that Spark wrote.
+        """Commit. Returns the number of rows in the files that Spark wrote.
 
-        DESCRIBE HISTORY calls it a write. Delta's own MERGE would have to name how long it searched and wrote, and of a
-        "manual update" Delta derives no checksum, so that each would cost two jobs to read the log anew.
+        DESCRIBE HISTORY shows the operation WRITE. Delta's MERGE operation would need the times of search and write.
+        For a "manual update" Delta writes no checksum file, so every later read would cost two jobs over the log.
         """
         spark = self._spark
         append = java_class(spark, "org.apache.spark.sql.SaveMode").Append
@@ -387,7 +399,7 @@ class Transaction:
         return rows
 
     def commit_new_table(self, schema: StructType, properties: Mapping[str, str]) -> None:
-        """An empty table, on a version that is none."""
+        """Commit the first version of a table, without rows."""
         spark, actions = self._spark, f"{_DELTA}.actions"
         metadata = java_class(spark, f"{actions}.Metadata")(
             str(java_class(spark, "java.util.UUID").randomUUID()),
@@ -412,7 +424,7 @@ def _action(spark: SparkSession, text: str) -> Any:
 
 
 def vector_store(spark: SparkSession) -> Any:
-    """Delta's reader and writer of vectors."""
+    """Delta's reader and writer of deletion vectors."""
     return java_class(spark, VECTOR_STORE)(spark._jsparkSession.sessionState().newHadoopConf())
 
 
@@ -422,44 +434,49 @@ def new_bitmap(spark: SparkSession) -> Any:
 
 
 def bitmap_of(spark: SparkSession, content: bytes) -> Any:
-    """A vector as its file has it."""
+    """The vector with this content, in the format of vector files."""
     return java_class(spark, BITMAP).readFrom(bytearray(content))
 
 
 def bytes_of(spark: SparkSession, bitmap: Any) -> bytearray:
-    """The same, the other way."""
+    """The vector's content, in the format of vector files."""
     return bytearray(bitmap.serializeAsByteArray(java_class(spark, _BITMAP_FORMAT).Portable()))
 
 
 def descriptor(spark: SparkSession, number: Any, size: int, masked: int, offset: Any) -> Any:
-    """Delta's description of a vector of `size` bytes that masks so many rows, at `offset` of the file of that number
-    (a Java UUID) in the table's folder."""
-    described = java_class(spark, _VECTOR).onDiskWithRelativePath
-    return described(number, "", size, masked, option(spark, offset), option(spark))
+    """Delta's descriptor of a vector of `size` bytes that masks `masked` rows.
+
+    The vector lies at `offset` of the vector file in the table's folder whose name has `number`, a Java UUID.
+    """
+    create = java_class(spark, _VECTOR).onDiskWithRelativePath
+    return create(number, "", size, masked, option(spark, offset), option(spark))
 
 
 # --- Spark's files ----------------------------------------------------------------------------------------------------
 
 
 def parquet_rows(spark: SparkSession, of: StructType, files: Sequence[tuple[str, int]]) -> DataFrame:
-    """The rows of Parquet files, given as URI and size, as `read.parquet` would have them, which asks of each whether
-    it is there, whether it is a folder, and how long it is: on S3 a listing and two requests more. Here Spark finds
-    what it would be told where it keeps such answers (`FileStatusCache`); where it is set to keep none, it asks."""
+    """The rows of Parquet files, given as URI and size, like `read.parquet` but with fewer requests.
+
+    `read.parquet` requests for each file whether it exists, whether it is a folder, and its length. On S3 that is a
+    listing and two requests. Here these facts are put into Spark's `FileStatusCache` first. If Spark's settings disable
+    that cache, Spark makes the requests.
+    """
     jvm_session = spark._jsparkSession
     status_class, path_class = java_class(spark, "org.apache.hadoop.fs.FileStatus"), java_class(spark, _PATH)
-    answers = java_class(spark, f"{_SOURCES}.FileStatusCache").getOrCreate(jvm_session)
+    status_cache = java_class(spark, f"{_SOURCES}.FileStatusCache").getOrCreate(jvm_session)
     configuration = jvm_session.sessionState().newHadoopConf()
     paths = array_list(spark)
     for uri, size in files:
         path = path_class(uri)
         path = path.getFileSystem(configuration).makeQualified(path)
-        answer = status_class(size, False, 1, size, 0, path)
-        answers.putLeafFiles(path, array(spark, status_class, answer))
+        status = status_class(size, False, 1, size, 0, path)
+        status_cache.putLeafFiles(path, array(spark, status_class, status))
         paths.add(path)
     nothing, no_options = option(spark), _scala_map(spark, {})
     columns = jvm_session.parseDataType(of.json())
     index = java_class(spark, f"{_SOURCES}.InMemoryFileIndex")(
-        jvm_session, sequence(spark, paths), no_options, option(spark, columns), answers, nothing, nothing
+        jvm_session, sequence(spark, paths), no_options, option(spark, columns), status_cache, nothing, nothing
     )
     file_format = java_class(spark, f"{_SOURCES}.parquet.ParquetFileFormat")()
     relation = java_class(spark, f"{_SOURCES}.HadoopFsRelation")(

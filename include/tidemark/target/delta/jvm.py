@@ -10,32 +10,32 @@ from pyspark.sql import SparkSession
 def java_class(session: SparkSession, name: str) -> Any:
     """A class of the JVM by its full name, in one call.
 
-    `jvm.org.apache.spark…` is one call per part, and the JVM looks into every jar, a dozen times over, to find that
-    `org` is no class.
+    `jvm.org.apache.spark…` makes one call per part of the name. For each part the JVM searches all jars for a class of
+    that name, for example `org`.
     """
     return getattr(session.sparkContext._jvm, name)
 
 
 def option(spark: SparkSession, value: Any = None) -> Any:
-    """Scala's Option of the value; of None its None."""
+    """Scala's Option with the value; Scala's None if the value is None."""
     return java_class(spark, "scala.Option").apply(value)
 
 
 def sequence(spark: SparkSession, java_list: Any) -> Any:
-    """A Scala sequence of what a Java list has."""
+    """A Scala sequence with the elements of a Java list."""
     return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(java_list)
 
 
 def array_list(spark: SparkSession) -> Any:
-    """An empty Java list, to be filled."""
+    """An empty Java list."""
     return java_class(spark, "java.util.ArrayList")()
 
 
-def array(spark: SparkSession, of: Any, *items: Any) -> Any:
-    """A Java array of a class."""
+def array(spark: SparkSession, element_class: Any, *items: Any) -> Any:
+    """A Java array of the items, whose class is `element_class`."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
-    made = gateway.new_array(of, len(items))
+    java_array = gateway.new_array(element_class, len(items))
     for n, item in enumerate(items):
-        made[n] = item
-    return made
+        java_array[n] = item
+    return java_array

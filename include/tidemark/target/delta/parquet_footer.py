@@ -1,17 +1,17 @@
-"""Makes the footer of a Parquet file of the pages of several, with columns of one value added and others left out.
+"""Builds the footer of a Parquet file that joins the pages of several files, adds constant columns and omits others.
 
-Nothing is decoded: the caller copies the pages, and a new footer says where they lie.
+No page is decoded: the caller copies the pages, and the new footer locates them.
 
-    a file      PAR1 | pages | footer | length | PAR1          the body is what stands before the footer
+    a file      PAR1 | pages | footer | length | PAR1          the body is everything before the footer
     the result  body 1 | pages of constants 1 | body 2 | pages of constants 2 | … | footer | length | PAR1
 
-A footer has the byte at which every column chunk begins, and the column chunks of each row group, in the schema's
-order, wherever in the file they lie (parquet-format: "File format", `parquet.thrift`). So a row group can take a column
-from pages that were written elsewhere, if both have one row count. The first column stays the first: readers that
-divide a file among them decide by its start whose a row group is.
+A footer lists the column chunks of each row group in the schema's order, with the byte at which each begins. They may
+lie anywhere in the file (parquet-format: "File format", `parquet.thrift`). So a row group can take a column from pages
+that were written elsewhere, if both have the same number of rows. The first column stays the first: several readers of
+one file assign a row group to a reader by the position of its first column.
 
-The footer is in Thrift's compact protocol, which has the type of every field ("Thrift Compact protocol encoding"). It
-is read without knowledge of the fields. Fields that do not change are written back as they were.
+The footer is in Thrift's compact protocol, which has the type of every field ("Thrift Compact protocol encoding"). So
+it can be read without a definition of the fields. Fields that do not change are written back unchanged.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _SORTING, _GROUP_OFFSET, _GROUP_COMPRESSED,
 _FILE_PATH, _CHUNK_OFFSET, _METADATA, _OFFSET_INDEX, _COLUMN_INDEX = 1, 2, 3, 4, 6  # of ColumnChunk
 _PATH, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _BLOOM = 3, 6, 7, 9, 10, 11, 14
 
-# A struct is its fields by number, each with its type; a list is the type of its elements and these.
+# A struct: field number -> (type, value). The value of a list is (type of the elements, elements).
 Struct = dict[int, tuple[int, Any]]
 
 
 class NotPlain(Exception):
-    """A footer that says more than is understood here."""
+    """The footer has a feature that this module does not support."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A file's footer, and how many bytes stand before it."""
+    """A file's footer, and the number of bytes before it (`body`)."""
 
     fields: Struct
     body: int
 
     @property
     def rows(self) -> list[int]:
-        """The rows of each row group."""
+        """The number of rows of each row group."""
         return [int(_value(group, _GROUP_ROWS)) for group in self._groups]
 
     @property
@@ -65,12 +65,12 @@ class Footer:
 
     @property
     def shape(self) -> str:
-        """What two files must have in common to become one."""
+        """A text that two files must have in common to be joined."""
         return repr((self.fields[_SCHEMA], self.fields.get(_COLUMN_ORDERS)))
 
 
 def read_footer(file: BinaryIO, size: int) -> Footer:
-    """Raises NotPlain if the file's end is not a footer that can be written anew."""
+    """Read the footer of a file of `size` bytes. Raises NotPlain if the footer is missing or cannot be rewritten."""
     file.seek(max(0, size - 8))
     end = file.read(8)
     if len(end) != 8 or end[4:] != MAGIC:
@@ -88,14 +88,14 @@ def read_footer(file: BinaryIO, size: int) -> Footer:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The body of a file that has, for every row group of another one, columns of one value each."""
+    """A file of constant columns, as body and footer. It has the same row groups as the file that it extends."""
 
     body: bytes
     footer: Footer
 
 
 def constants(rows: Sequence[int], values: Mapping[str, pa.Scalar]) -> Constants:
-    """The columns in row groups of so many rows."""
+    """Write constant columns, in row groups of these numbers of rows."""
     fields = pa.schema([pa.field(name, value.type) for name, value in values.items()])
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, fields, compression="zstd", version="2.6", write_statistics=False) as writer:
@@ -107,25 +107,28 @@ def constants(rows: Sequence[int], values: Mapping[str, pa.Scalar]) -> Constants
     return Constants(content[: footer.body], footer)
 
 
-def joined(parts: Sequence[tuple[Footer, Constants]], left_out: Set[str]) -> bytes:
-    """What stands behind the bodies, each with its constants behind it, in the order of `parts`, whose shape is one.
-    `left_out` are columns, by their names, that the result shall not have."""
+def joined(parts: Sequence[tuple[Footer, Constants]], excluded: Set[str]) -> bytes:
+    """The bytes that follow all bodies in the joined file: footer, length and magic.
+
+    Each body is followed by its constants, in the order of `parts`, which all have the same `shape`. The joined file
+    does not have the columns named in `excluded`.
+    """
     fields = dict(parts[0][0].fields)
-    added = parts[0][1].footer.fields
+    constant_fields = parts[0][1].footer.fields
     groups: list[Struct] = []
-    begins = 0
-    for footer, besides in parts:
-        behind = begins + footer.body
-        for group, constant in zip(footer._groups, besides.footer._groups, strict=True):
-            groups.append(_group(group, begins, constant, behind, left_out, len(groups)))
-        begins = behind + len(besides.body)
-    fields[_SCHEMA] = (_LIST, (_STRUCT, _elements(fields, added, left_out)))
+    body_begins = 0
+    for footer, constant_file in parts:
+        constants_begin = body_begins + footer.body
+        for group, constant in zip(footer._groups, constant_file.footer._groups, strict=True):
+            groups.append(_group(group, body_begins, constant, constants_begin, excluded, len(groups)))
+        body_begins = constants_begin + len(constant_file.body)
+    fields[_SCHEMA] = (_LIST, (_STRUCT, _elements(fields, constant_fields, excluded)))
     fields[_ROWS] = (_I64, sum(_value(group, _GROUP_ROWS) for group in groups))
     fields[_ROW_GROUPS] = (_LIST, (_STRUCT, groups))
-    fields.pop(_KEY_VALUES, None)  # Arrow's own telling of the schema is none of the new one
+    fields.pop(_KEY_VALUES, None)  # Arrow's copy of the old schema, which does not fit the new one
     if _COLUMN_ORDERS in fields:
-        fields[_COLUMN_ORDERS] = (_LIST, (_STRUCT, _orders(parts[0][0], added, left_out)))
-    written = _written(fields)
+        fields[_COLUMN_ORDERS] = (_LIST, (_STRUCT, _orders(parts[0][0], constant_fields, excluded)))
+    written = _encoded(fields)
     return written + struct.pack("<I", len(written)) + MAGIC
 
 
@@ -139,7 +142,7 @@ def _value(fields: Struct, number: int) -> Any:
 
 
 def _subtrees(fields: Struct) -> list[list[Struct]]:
-    """The elements of each column: a schema is its tree, parents before their children, the root first."""
+    """The schema's elements, one list per column. A footer has them as a tree, root first, parents before children."""
     elements: list[Struct] = _value(fields, _SCHEMA)[1]
     columns: list[list[Struct]] = []
     at = 1
@@ -158,8 +161,8 @@ def _name(element: Struct) -> str:
     return str(bytes(_value(element, _NAME)).decode())
 
 
-def _elements(fields: Struct, added: Struct, left_out: Set[str]) -> list[Struct]:
-    kept = [tree for tree in _subtrees(fields) if _name(tree[0]) not in left_out]
+def _elements(fields: Struct, added: Struct, excluded: Set[str]) -> list[Struct]:
+    kept = [tree for tree in _subtrees(fields) if _name(tree[0]) not in excluded]
     trees = [*kept, *_subtrees(added)]
     if len({_name(tree[0]) for tree in trees}) != len(trees):
         raise NotPlain
@@ -168,11 +171,11 @@ def _elements(fields: Struct, added: Struct, left_out: Set[str]) -> list[Struct]
     return [root, *[element for tree in trees for element in tree]]
 
 
-def _orders(footer: Footer, added: Struct, left_out: Set[str]) -> list[Struct]:
-    """How each leaf's bounds are compared."""
+def _orders(footer: Footer, added: Struct, excluded: Set[str]) -> list[Struct]:
+    """The column order of each leaf, by which readers compare its bounds."""
     leaves = [tree[0] for tree in _subtrees(footer.fields) for element in tree if not _is_group(element)]
     own = _value(footer.fields, _COLUMN_ORDERS)[1]
-    kept = [order for leaf, order in zip(leaves, own, strict=True) if _name(leaf) not in left_out]
+    kept = [order for leaf, order in zip(leaves, own, strict=True) if _name(leaf) not in excluded]
     return [*kept, *_value(added, _COLUMN_ORDERS)[1]]
 
 
@@ -181,12 +184,12 @@ def _is_group(element: Struct) -> bool:
 
 
 def _group(
-    group: Struct, begins: int, constant: Struct, constant_begins: int, left_out: Set[str], number: int
+    group: Struct, begins: int, constant: Struct, constant_begins: int, excluded: Set[str], number: int
 ) -> Struct:
     if _value(group, _GROUP_ROWS) != _value(constant, _GROUP_ROWS):
         raise NotPlain
     columns = [
-        *[_moved(c, begins) for c in _value(group, _COLUMNS)[1] if _column_of(c) not in left_out],
+        *[_moved(c, begins) for c in _value(group, _COLUMNS)[1] if _column_of(c) not in excluded],
         *[_moved(c, constant_begins) for c in _value(constant, _COLUMNS)[1]],
     ]
     facts = [_value(c, _METADATA) for c in columns]
@@ -203,12 +206,12 @@ def _group(
 
 
 def _column_of(chunk: Struct) -> str:
-    """The column of the table that a leaf's pages belong to."""
+    """The name of the top-level column that a column chunk belongs to."""
     return str(bytes(_value(_value(chunk, _METADATA), _PATH)[1][0]).decode())
 
 
 def _moved(chunk: Struct, by: int) -> Struct:
-    """A column chunk whose pages lie so many bytes further on."""
+    """The column chunk, with all offsets moved by so many bytes."""
     if _FILE_PATH in chunk:
         raise NotPlain
     facts = dict(_value(chunk, _METADATA))
@@ -222,7 +225,7 @@ def _moved(chunk: Struct, by: int) -> Struct:
 
 def _move(fields: Struct, number: int, by: int) -> None:
     kind, offset = fields.get(number, (0, 0))
-    if offset > 0:  # some writers say 0 for none
+    if offset > 0:  # some writers set 0 for a missing page
         fields[number] = (kind, offset + by)
 
 
@@ -242,10 +245,10 @@ class _ThriftReader:
                 number += kind >> 4
             else:
                 number = self._integer()
-            fields[number] = (kind & 15, self._of(kind & 15))
+            fields[number] = (kind & 15, self._read_value(kind & 15))
         return fields
 
-    def _of(self, kind: int) -> Any:
+    def _read_value(self, kind: int) -> Any:
         if kind in (_TRUE, _FALSE):
             return None
         if kind in _INTEGERS:
@@ -269,7 +272,7 @@ class _ThriftReader:
             size = self._unsigned()
         if kind in (_TRUE, _FALSE):
             return kind, [self._take(1) for _ in range(size)]
-        return kind, [self._of(kind) for _ in range(size)]
+        return kind, [self._read_value(kind) for _ in range(size)]
 
     def _byte(self) -> int:
         return self._take(1)[0]
@@ -295,21 +298,21 @@ class _ThriftReader:
         return (zigzag >> 1) ^ -(zigzag & 1)
 
 
-def _written(fields: Struct) -> bytes:
-    return b"".join(_struct(fields))
+def _encoded(fields: Struct) -> bytes:
+    return b"".join(_struct_bytes(fields))
 
 
-def _struct(fields: Struct) -> Iterator[bytes]:
+def _struct_bytes(fields: Struct) -> Iterator[bytes]:
     before = 0
     for number, (kind, value) in sorted(fields.items()):
         step = number - before
         yield bytes([step << 4 | kind]) if 0 < step < 16 else bytes([kind]) + _integer(number)
-        yield from _one(kind, value)
+        yield from _value_bytes(kind, value)
         before = number
     yield b"\0"
 
 
-def _one(kind: int, value: Any) -> Iterator[bytes]:
+def _value_bytes(kind: int, value: Any) -> Iterator[bytes]:
     if kind in _INTEGERS:
         yield _integer(value)
     elif kind == _BINARY:
@@ -322,9 +325,9 @@ def _one(kind: int, value: Any) -> Iterator[bytes]:
             if of in (_TRUE, _FALSE):
                 yield element
             else:
-                yield from _one(of, element)
+                yield from _value_bytes(of, element)
     elif kind == _STRUCT:
-        yield from _struct(value)
+        yield from _struct_bytes(value)
     elif kind in (_BYTE, _DOUBLE):
         yield value
 

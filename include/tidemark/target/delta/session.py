@@ -1,9 +1,9 @@
 """Builds the SparkSession of an application from its settings, and one session below it per table.
 
-Delta takes `txnAppId` and `txnVersion` from the session's configuration (R5), and tables are merged at the same time.
-So each table has its own session. `newSession()` forgets settings made at run time, so every session is configured
-here. The settings' reasons stand beside them. Sources: Spark, "Configuration"; Delta, "Delta table properties",
-"Idempotent writes".
+Delta reads `txnAppId` and `txnVersion` from the session's configuration (R5), and tables are merged at the same time.
+So each table has its own session. `newSession()` does not copy settings made at run time, so every session is
+configured here. A comment next to each setting gives its reason. Sources: Spark, "Configuration"; Delta, "Delta table
+properties", "Idempotent writes".
 """
 
 from __future__ import annotations
@@ -29,58 +29,61 @@ from tidemark.storage.lake_access import AZURE_SECRET
 from tidemark.target.delta import hadoop_files, internals
 from tidemark.target.delta.jvm import java_class
 from tidemark.target.delta.socket_acknowledgements import acknowledge_at_once
-from tidemark.target.driver_log import let_speak
+from tidemark.target.driver_log import silence_loggers
 
 log = logging.getLogger(__name__)
 
-# Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
+# Set when the application starts. A value from spark-submit or the pipeline file has precedence.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Tables are merged at the same time; without it a large one's tasks stand in line before all others.
+    # Tables are merged at the same time. Without it the tasks of a large table would all run before those of the
+    # others.
     "spark.scheduler.mode": "FAIR",
-    # Of two drivers that commit one version on S3 exactly one wins (spark_apps/log_store); Delta's own log store there
-    # knows of one driver only.
+    # If two drivers commit the same version on S3, exactly one succeeds (spark_apps/log_store). Delta's own log store
+    # for S3 is only safe with a single driver.
     commit_safety.OF_S3: commit_safety.OWN,
-    # And in a folder; there Delta's own starts ten processes for a commit besides, and as many for its checksum.
+    # The same for a local folder. Delta's own log store also starts ten processes for each commit, and ten for its
+    # checksum file.
     commit_safety.OF_FILES: commit_safety.OWN_OF_FILES,
-    # A staged file is read from its beginning to its end, and nobody looks for folders before a file is written.
+    # S3A does not check for folders before it writes a file.
     "spark.hadoop.fs.s3a.create.performance": "true",
-    # Hadoop's client for Azure collects figures by a thread that keeps the JVM of an application that has ended.
+    # The metrics thread of Hadoop's client for Azure would keep the JVM alive after the application has ended.
     "spark.hadoop.fs.azure.metrics.collection.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    # For an error's message PySpark notes where in Python each Column was made: a dozen calls to the JVM and a failed
-    # import for each, a third of the CPU that Python takes in a small merge. No message of ours quotes it.
+    # PySpark records for error messages where in Python each Column was created: a dozen calls to the JVM and a failed
+    # import per Column, a third of Python's CPU time in a small merge. Tidemark's messages do not use it.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
-# Set on every table's session, unless the application was started with a value of its own.
+# Set on every table's session, unless the application was started with another value.
 TABLE_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    # Dates and times are PostgreSQL's: proleptic Gregorian calendar, microseconds, files that any reader takes.
+    # Dates and times are like PostgreSQL's: proleptic Gregorian calendar, microseconds, in files that any reader
+    # accepts.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # A cast that loses something is an error, never a NULL.
+    # A cast that loses information is an error, never a NULL.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    # Spark takes a side of a join for small by the bytes of its files, and how much of them the columns in use may be:
-    # the keys of five million rows were guessed at some megabytes, and no driver of a gigabyte could hold them. What is
-    # known to be small says so itself, with `broadcast`.
+    # Spark estimates the size of a side of a join by its files' bytes and by the columns in use. It estimated the keys
+    # of five million rows at some megabytes, and no driver with a gigabyte could hold them. Frames that are known to be
+    # small are marked with `broadcast`.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
-    # What Spark infers from a condition grows by powers with its length, and is of no use here: no filter of ours can
-    # be told from another. Our conditions are short, but those that Delta makes of them are not ours.
+    # The constraints that Spark infers from a condition grow exponentially with its length, and no filter here can be
+    # inferred from another. Tidemark's conditions are short, but Delta builds longer ones from them.
     "spark.sql.constraintPropagation.enabled": "false",
-    # A table's log is small: 50 tasks to read it would be most of a small merge.
+    # A table's log is small. The default of 50 tasks to read it would take most of a small merge's time.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
-    # The version is used up by the commit it was set for; a later one without its own must not inherit it.
+    # `txnVersion` is removed by the commit that it was set for. A later commit without its own must not inherit it.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
 }
 
-# Set besides where the lake has a log store of ours: a version's checksum file is put under its own name, where Spark's
-# manager would write it aside and rename it, and so, on S3, copy it; it comes with the log store.
+# Set additionally if the lake uses Tidemark's log store, whose jar has the class. It writes a version's checksum file
+# under its final name. Spark's own manager would write a temporary file and rename it, which copies it on S3.
 LOG_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.checkpointFileManagerClass": "tidemark.delta.WholeFileManager",
 }
@@ -89,8 +92,8 @@ _CHECKPOINT_MANAGER: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
-# Set besides where a table and its changes are small: compiling and re-planning would be most of the work
-# (a quarter of the CPU of merging five small tables).
+# Set additionally for a small table with few changes. Compiling and re-planning would take most of the time: a quarter
+# of the CPU time of merging five small tables.
 FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -98,7 +101,7 @@ FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "1",
 }
 
-# Set besides where tables are written by `public_path`: a Delta before 4.4 could commit a vector that it never wrote.
+# Set additionally on `public_path`: a Delta before 4.4 could commit a deletion vector without having written it.
 PUBLIC_PATH_SETTINGS: Final[Mapping[str, str]] = {
     f"spark.databricks.delta.{command}.deletionVectors.persistent": "false" for command in ("merge", "update", "delete")
 }
@@ -107,53 +110,59 @@ DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The application's session. What spark-submit was given wins over the defaults here, `settings` over both.
+    """Start the application's session. `settings` override options of spark-submit, and these override the defaults.
 
-    Raises DeltaMissing if Spark has no Delta Lake, SparkUnsupported if the two cannot work.
+    Raises DeltaMissing if Spark has no Delta Lake, SparkUnsupported if the two versions cannot work together.
     """
-    # Executors and driver run the same interpreter; without this Spark takes whatever `python3` is on the path.
+    # Executors and driver run the same interpreter. Without this Spark uses the first `python3` on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    submitted = _submitted()
+    submitted = _submitted_keys()
     builder = SparkSession.builder
-    if "spark.app.name" not in submitted:  # a cluster's page says which pipeline's it is
+    if "spark.app.name" not in submitted:  # spark-submit names the pipeline, so that the cluster's page shows it
         builder = builder.appName(name)
     for key, value in {**APPLICATION_SETTINGS, **(settings or {})}.items():
         if key not in submitted or key in (settings or {}):
             builder = builder.config(key, value)
     acknowledge_at_once()
     session = builder.getOrCreate()
-    let_speak(session)
+    silence_loggers(session)
     _require_delta(session)
     lacks = internals.misfit(session)
     if lacks is not None:
         log.warning(
             "Delta is another one than Tidemark is made for (%s): its public path is taken, which is slower", lacks
         )
-    _hand_on_lake_secret(session)
+    _pass_on_lake_secret(session)
     return session
 
 
-def _hand_on_lake_secret(session: SparkSession) -> None:
-    """A setting may name the variable that has the lake's secret, since it stands in a command line. Executors have no
-    such variable, and get the value, as Spark itself hands AWS's variables on. Where it is not set, as by hand from a
-    run's log, Hadoop's client says which key it lacks."""
+def _pass_on_lake_secret(session: SparkSession) -> None:
+    """Replace the name of the variable with the lake's secret by the secret, in Hadoop's configuration of this session.
+
+    The setting only names the variable, since settings appear in a command line. Executors do not have the variable, so
+    they get the value, as Spark itself passes AWS's variables on. Without the variable (somebody repeats the command of
+    a run's log by hand), Hadoop's client raises an error that names the missing key.
+    """
     if AZURE_SECRET not in os.environ:
         return
-    named = f"${{env.{AZURE_SECRET}}}"
+    reference = f"${{env.{AZURE_SECRET}}}"
     for name, value in session.sparkContext.getConf().getAll():
-        if value == named and name.startswith("spark.hadoop."):
-            of_hadoop = session.sparkContext._jsc.hadoopConfiguration()
-            of_hadoop.set(name.removeprefix("spark.hadoop."), os.environ[AZURE_SECRET])
+        if value == reference and name.startswith("spark.hadoop."):
+            hadoop_settings = session.sparkContext._jsc.hadoopConfiguration()
+            hadoop_settings.set(name.removeprefix("spark.hadoop."), os.environ[AZURE_SECRET])
 
 
 def _require_delta(session: SparkSession) -> None:
-    """Without its jars Spark only warns of the extension, and every table would fail with an error of Python's; with
-    those of another Spark, with one of Java's. Raises DeltaMissing, SparkUnsupported."""
+    """Check that Delta's jars are present and fit this Spark. Raises DeltaMissing, SparkUnsupported.
+
+    Without the jars Spark only logs a warning, and every table would fail with an error of Python. With the jars for
+    another Spark, every table would fail with an error of Java.
+    """
     table = java_class(session, "io.delta.tables.DeltaTable")
     if isinstance(table, JavaPackage):
         raise DeltaMissing(version=session.version)
-    loaded = java_class(session, "py4j.reflection.ReflectionUtil").classForName("io.delta.tables.DeltaTable")
-    source = loaded.getProtectionDomain().getCodeSource()
+    delta_class = java_class(session, "py4j.reflection.ReflectionUtil").classForName("io.delta.tables.DeltaTable")
+    source = delta_class.getProtectionDomain().getCodeSource()
     jar = "" if source is None or source.getLocation() is None else str(source.getLocation())
     reason = refusal(session.version, delta_version([jar]))
     if reason is not None:
@@ -161,10 +170,13 @@ def _require_delta(session: SparkSession) -> None:
 
 
 def require_fence(session: SparkSession, lake: str) -> None:
-    """The last look at the driver's own settings: what spark-submit was given wins over Tidemark's, and a machine's
-    spark-defaults.conf may say what Delta's documentation says of one driver. Raises LogStoreUnfenced, and where the
-    log store is ours and its jar, or that of this release, was not given, LogStoreMissing."""
-    settings = _given(session.sparkContext)
+    """Check that the driver's settings keep commits safe when two drivers commit at the same time.
+
+    Options of spark-submit have precedence over Tidemark's, and a machine's spark-defaults.conf may configure a log
+    store that is only safe with one driver. Raises LogStoreUnfenced for such a setting. Raises LogStoreMissing if
+    Tidemark's log store is configured, but the jar of this release is missing.
+    """
+    settings = _start_settings(session.sparkContext)
     setting = commit_safety.unfenced_setting(settings, urlsplit(lake).scheme)
     if setting is not None:
         raise LogStoreUnfenced(setting=setting, value=settings[setting])
@@ -174,16 +186,17 @@ def require_fence(session: SparkSession, lake: str) -> None:
 
 
 def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
-    """A session for one table of the lake, to be called on the thread that works on it: it becomes that thread's active
-    session.
+    """Create a session for one table of the lake. Call it on the thread that uses it, whose active session it becomes.
 
     `pool` names the FAIR pool of the thread's jobs.
     """
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    is_ours = commit_safety.own_log_store(_given(spark.sparkContext), lake) and _has_checkpoint_manager(spark)
-    _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **(LOG_SETTINGS if is_ours else {})})
+    has_own_log_store = commit_safety.own_log_store(
+        _start_settings(spark.sparkContext), lake
+    ) and _has_checkpoint_manager(spark)
+    _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **(LOG_SETTINGS if has_own_log_store else {})})
     if internals.misfit(session) is not None:
         _set_unless_given(session, PUBLIC_PATH_SETTINGS)
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
@@ -192,12 +205,12 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
 
 
 def _has_checkpoint_manager(spark: SparkSession) -> bool:
-    """Whether Spark has the class, in the package, that the log store's jar extends: from 4.1 on."""
+    """Whether Spark has the class that the log store's jar extends, in the package that it has from Spark 4.1 on."""
     return not isinstance(java_class(spark, _CHECKPOINT_MANAGER), JavaPackage)
 
 
 def expect_any_rows(session: SparkSession) -> None:
-    """Plan what follows in this session as for a table of which nothing is known yet."""
+    """Configure the session for a table of unknown size."""
     for key in FEW_ROWS_SETTINGS:
         session.conf.unset(key)
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
@@ -206,30 +219,32 @@ def expect_any_rows(session: SparkSession) -> None:
 
 
 def expect_few_rows(session: SparkSession) -> None:
-    """Plan what follows in this session for a small table with few changes."""
+    """Configure the session for a small table with few changes."""
     _set_unless_given(session, FEW_ROWS_SETTINGS)
 
 
 def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> None:
-    given = _given(session.sparkContext)
+    given = _start_settings(session.sparkContext)
     for key, value in settings.items():
         session.conf.set(key, given.get(key, value))
 
 
 @lru_cache(maxsize=1)
-def _given(context: SparkContext) -> Mapping[str, str]:
-    """What the application was started with, which stays as it is. Spark copies all of it for whoever asks, a call to
-    the JVM for every setting: 16 ms, three times for each table."""
+def _start_settings(context: SparkContext) -> Mapping[str, str]:
+    """The settings that the application was started with, which never change.
+
+    They are cached: reading them takes one call to the JVM per setting, 16 ms in all, three times for each table.
+    """
     return dict(context.getConf().getAll())
 
 
 def activate(session: SparkSession) -> None:
-    """Delta's transactions look up the thread's active session on the JVM side."""
+    """Make the session the thread's active one in the JVM, where Delta's transactions read it."""
     java_class(session, "org.apache.spark.sql.SparkSession").setActiveSession(session._jsparkSession)
 
 
-def _submitted() -> set[str]:
-    """Keys that spark-submit put into the JVM's properties before Python started."""
+def _submitted_keys() -> set[str]:
+    """The keys of settings that spark-submit put into the JVM's properties before Python started."""
     from pyspark import SparkConf
 
     if SparkContext._jvm is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -239,23 +254,27 @@ def _submitted() -> set[str]:
 
 
 def read_text(spark: SparkSession, uri: str) -> str:
-    """A small file, through Hadoop's file systems: the driver needs no other client of the object store (R10)."""
+    """Read a small file through Hadoop's file systems. The driver needs no other client of an object store (R10)."""
     return hadoop_files.read_whole(spark, uri).decode()
 
 
 def write_text(spark: SparkSession, uri: str, text: str) -> None:
-    """A small file, seen whole or not at all: written aside and renamed. In an object store, most of which rename by
-    copying, as the log store does it: unless there is one already, and what another driver said of the same plan is as
-    true."""
+    """Write a small file, so that a reader gets all of it or none.
+
+    In a folder a temporary file is renamed. Most object stores rename by copying, so there the log store writes the
+    file if it is absent. An existing file is kept: another driver's result for the same plan is as valid.
+    """
     scheme = urlsplit(uri).scheme
     if scheme in commit_safety.FENCING:
-        _put(spark, uri, text, commit_safety.log_store(dict(spark.sparkContext.getConf().getAll()), scheme))
+        _write_by_log_store(
+            spark, uri, text, commit_safety.log_store(dict(spark.sparkContext.getConf().getAll()), scheme)
+        )
         return
     path = java_class(spark, "org.apache.hadoop.fs.Path")
     final = path(uri)
-    aside = path(final.getParent(), f".{final.getName()}.{os.getpid()}")
+    temporary = path(final.getParent(), f".{final.getName()}.{os.getpid()}")
     files = final.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    stream = files.create(aside, True)
+    stream = files.create(temporary, True)
     try:
         stream.write(bytearray(text.encode()))
         if stream.hasCapability("hsync"):
@@ -263,12 +282,12 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
     finally:
         stream.close()
     files.delete(final, False)
-    if not files.rename(aside, final):
-        raise OSError(f"could not rename {aside} to {final}")
+    if not files.rename(temporary, final):
+        raise OSError(f"could not rename {temporary} to {final}")
 
 
-def _put(spark: SparkSession, uri: str, text: str, log_store: str) -> None:
-    """By the log store, which puts a file only if it is absent."""
+def _write_by_log_store(spark: SparkSession, uri: str, text: str, log_store: str) -> None:
+    """Write a file through the log store, which only writes a file that is absent. An existing file is no error."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     lines = java_class(spark, "java.util.ArrayList")()
@@ -277,12 +296,12 @@ def _put(spark: SparkSession, uri: str, text: str, log_store: str) -> None:
     try:
         store.write(path, lines.iterator(), False, configuration)
     except Py4JJavaError:
-        if not _is_there(path, configuration):
+        if not _exists(path, configuration):
             raise
 
 
-def _is_there(path: Any, configuration: Any) -> bool:
-    """False, too, if it cannot be asked: what a write said before says more."""
+def _exists(path: Any, configuration: Any) -> bool:
+    """Whether the file exists; False also if the store fails. The caller then raises the error of its write."""
     with suppress(Py4JJavaError):
         return bool(path.getFileSystem(configuration).exists(path))
     return False

@@ -1,12 +1,12 @@
 """Removes a wait of 40 ms from each long answer of the JVM, by acknowledging its packets at once.
 
 Python and the JVM of its Spark driver communicate through a socket. The JVM writes an answer of more than 8 KB in two
-pieces. The kernel keeps the second one back until the first is acknowledged (Nagle's algorithm). The other end delays
-that for 40 ms, in case it has something to send itself (delayed acknowledgement). The schema of a table of fifty
-columns is such an answer. A merge of a hundred columns got twenty of them: 0.9 s of waits alone. Here the reading end
-acknowledges at once: tcp(7), TCP_QUICKACK. The kernel resets the option, so it is set before each read.
+pieces. The kernel holds the second piece back until the first is acknowledged (Nagle's algorithm). Python's kernel
+delays the acknowledgement for 40 ms, in case Python sends data itself (delayed acknowledgement). The schema of a table
+of fifty columns is such an answer. A merge of a hundred columns got twenty of them: 0.9 s of waits alone. So Python's
+end sets TCP_QUICKACK, which acknowledges at once (tcp(7)). The kernel resets the option, so it is set before each read.
 
-Py4J has no setting for it. Where the operating system has none either, nothing is changed.
+Py4J has no setting for this. On an operating system without TCP_QUICKACK nothing is changed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Final
 from py4j.clientserver import ClientServerConnection
 from py4j.java_gateway import GatewayConnection
 
-# Set where a connection's reading end is one of these already.
-_DONE: Final = "_tidemark_acknowledges"
+# The attribute that marks a connection method as wrapped already.
+_WRAPPED: Final = "_tidemark_acknowledges"
 
 _READ_BYTES: Final = 2**16
 
 
 class PromptReader(io.RawIOBase):
-    """The reading end of a connected socket, which stays its owner's."""
+    """Reads from a connected socket and acknowledges at once. It does not close the socket, which has another owner."""
 
     def __init__(self, connected: socket.socket) -> None:
         super().__init__()
@@ -42,24 +42,24 @@ class PromptReader(io.RawIOBase):
 
 
 def acknowledge_at_once() -> None:
-    """Have every connection to a JVM that this process opens from now on read so. Twice is once."""
+    """Make each new connection of this process to a JVM read through PromptReader. A second call changes nothing."""
     if not hasattr(socket, "TCP_QUICKACK"):
         return
-    # With a thread of the JVM's own for each of Python's, PySpark's default, and without.
+    # Py4J's connection classes with one JVM thread per Python thread, which is PySpark's default, and without.
     for kind, name in ((ClientServerConnection, "connect_to_java_server"), (GatewayConnection, "start")):
         connect = getattr(kind, name)
-        if not hasattr(connect, _DONE):
+        if not hasattr(connect, _WRAPPED):
             setattr(kind, name, _promptly(connect))
 
 
 def _promptly(connect: Callable[[Any], None]) -> Callable[[Any], None]:
     @wraps(connect)
-    def connected(connection: Any) -> None:
+    def connect_promptly(connection: Any) -> None:
         connect(connection)
         if connection.socket.family not in (socket.AF_INET, socket.AF_INET6):
             return
-        # Nothing is left in the reader that is replaced: an answer is read to its end before another command is sent.
+        # The replaced reader holds no unread bytes: an answer is read to its end before the next command is sent.
         connection.stream = io.BufferedReader(PromptReader(connection.socket), _READ_BYTES)
 
-    setattr(connected, _DONE, True)
-    return connected
+    setattr(connect_promptly, _WRAPPED, True)
+    return connect_promptly

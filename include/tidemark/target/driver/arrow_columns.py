@@ -1,4 +1,4 @@
-"""Compares, shapes and bounds Arrow columns, with the equality that Spark has of a key's values."""
+"""Compares Arrow columns as Spark compares them, converts them to a shape, and computes their bounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ Key = tuple[Any, ...]
 
 
 def is_comparable(of: pa.DataType) -> bool:
-    """Whether Arrow and Spark mean the same by two values of the type being equal. Of floating point they do not: to
-    Spark's joins NaN equals NaN and -0.0 is 0.0."""
+    """Whether Arrow and Spark agree on the equality of two values of the type.
+
+    They disagree for floating-point types: in Spark's joins NaN equals NaN, and -0.0 equals 0.0.
+    """
     return bool(
         pa.types.is_integer(of)
         or pa.types.is_string(of)
@@ -31,7 +33,7 @@ def keys_of(columns: Sequence[pa.ChunkedArray | pa.Array]) -> list[Key]:
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Python knows no date beyond the year 9999 and none BC; Arrow's own number for it is as good."""
+    """Replace dates and times by Arrow's integers: Python has no date after the year 9999 and none BC."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.int64())
     if pa.types.is_date32(column.type):
@@ -40,7 +42,7 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
-    """The rows with these columns in these types; a column that they lack is NULL."""
+    """The rows with exactly the columns and types of the shape; a column that they lack is NULL."""
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in shape
@@ -49,7 +51,7 @@ def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
 
 
 def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The least and the greatest value of each column of integers that has no NULL."""
+    """Yield the least and the greatest value of each of these columns that is of integers and has no NULL."""
     for name in names:
         column = table[name]
         if pa.types.is_integer(column.type) and len(column) and not column.null_count:
@@ -58,5 +60,5 @@ def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[i
 
 
 def field_of(structs: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
-    """The values of one field. By its place: Arrow takes a name that begins with a dot for a path."""
+    """The values of one field of structs, by its index: Arrow reads a name that begins with a dot as a path."""
     return pc.struct_field(structs, [structs.type.get_field_index(name)])

@@ -1,8 +1,8 @@
-"""Reads the staged changes of batches into one Arrow table: the newest version's columns and names, in R1 order.
+"""Reads the staged changes of batches into one Arrow table, with the columns of the newest version, in R1 order.
 
-A file of an older schema version lacks columns that were added later. They are NULL, or have the default that older
-rows have (`Column.missing`). It may have older names of columns, in its marks too. Size and SHA-256 of the file are
-compared with the manifest before it is decoded.
+A file of an older schema version lacks columns that were added later. They become NULL, or get the default of older
+rows (`Column.missing`). Such a file may also have older names of columns, in its marks too. Before a file is decoded,
+its size and SHA-256 are compared with the manifest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OLD_KEY: Final = "_old_key"
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """Where a table's staged files lie, and the versions that they follow, the last of which is the target's."""
+    """Locates a table's staged files. `schemas` are the schema versions of the files; the last one is the target's."""
 
     session: SparkSession
     lake: str
@@ -41,7 +41,7 @@ class StagedTable:
 
     @property
     def schema(self) -> TableSchema:
-        """The target's."""
+        """The schema version of the target."""
         return self.schemas[-1]
 
 
@@ -53,14 +53,16 @@ def read_changes(
     moved: bool = False,
     only: KeySet | None = None,
 ) -> pa.Table:
-    """The changes of these files, or those of some keys, with `_old_key` where keys were `moved`. Raises
-    StagedFileDiffers, and Declined where they have more bytes in memory."""
+    """Read the changes of these files, of all keys or of the keys `only`, with `_old_key` if keys `moved`.
+
+    Raises StagedFileDiffers, and Declined if the decoded files exceed `most_bytes`.
+    """
     newest = table.schema
     shape = change_shape(newest, moved=moved)
     versions = {schema.version: schema for schema in table.schemas}
     missing = {c.name: missing_scalar(c) for c in newest.columns if c.missing is not None}
     tables = [shape.empty_table()]
-    left = most_bytes
+    bytes_left = most_bytes
     for file in files:
         version = versions[file.schema_version]
         wanted = change_shape(version, moved=moved).names
@@ -68,8 +70,8 @@ def read_changes(
         if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
             raise StagedFileDiffers(path=file.path, table=str(newest.table))
         parquet = pq.ParquetFile(pa.BufferReader(content))
-        left -= sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups))
-        if left < 0:
+        bytes_left -= sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups))
+        if bytes_left < 0:
             raise Declined("the changes are too large for the driver's memory")
         read = parquet.read(columns=[name for name in wanted if name in parquet.schema_arrow.names])
         rows = _aligned(with_newest_names(version, read, newest), shape, missing)
@@ -78,14 +80,14 @@ def read_changes(
 
 
 def change_shape(schema: TableSchema, *, moved: bool = False) -> pa.Schema:
-    """What history has of a change, and the key before it where changes move keys."""
+    """The columns that history has of a change; with `moved`, also `_old_key`."""
     staged = staged_schema(schema)
     names = [*CHANGE_COLUMNS, *(c.name for c in schema.columns), *MARK_COLUMNS]
     return pa.schema([staged.field(name) for name in ([*names, _OLD_KEY] if moved else names)])
 
 
 def in_order(changes: pa.Table) -> pa.Table:
-    """By R1, in which the files of a drain are already; two rows of one change stay as they are."""
+    """Sort changes in R1 order. A drain's files are sorted already. Two rows of one change keep their order."""
     lsn, ordinal = (changes[name].to_numpy() for name in ORDER_COLUMNS)
     is_behind = (lsn[1:] > lsn[:-1]) | ((lsn[1:] == lsn[:-1]) & (ordinal[1:] >= ordinal[:-1]))
     if is_behind.all():
@@ -95,8 +97,10 @@ def in_order(changes: pa.Table) -> pa.Table:
 
 
 def with_newest_names(version: TableSchema, rows: pa.Table, newest: TableSchema) -> pa.Table:
-    """Staged rows of a version with the columns' newest names, in the marks too; without those that the newest version
-    has not."""
+    """Rename the columns of a version's staged rows to their newest names, in the marks too.
+
+    Columns that the newest version does not have are removed.
+    """
     names: dict[str, str] = {}
     for column in newest.columns:
         own = newest.column_in(version, column)
@@ -112,11 +116,11 @@ def with_newest_names(version: TableSchema, rows: pa.Table, newest: TableSchema)
         fields = [names.get(field.name, field.name) for field in keys.type]
         renamed = pa.StructArray.from_arrays(keys.flatten(), fields, mask=keys.is_null())
         rows = rows.set_column(rows.column_names.index(_OLD_KEY), _OLD_KEY, renamed)
-    return _with_marks(rows, {before + own: before + name for own, name in names.items() for before in PREFIXES})
+    return _rename_in_marks(rows, {before + own: before + name for own, name in names.items() for before in PREFIXES})
 
 
-def _with_marks(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
-    """The rows with other names in their marks."""
+def _rename_in_marks(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
+    """Replace column names in the marks of the rows (`_unchanged` and `_text`)."""
     unchanged, texts = rows["_unchanged"], rows["_text"]
     if unchanged.null_count < rows.num_rows:
         lists = [m if m is None else [names.get(name, name) for name in m] for m in unchanged.to_pylist()]
@@ -129,7 +133,7 @@ def _with_marks(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
 
 
 def _aligned(rows: pa.Table, shape: pa.Schema, missing: Mapping[str, pa.Scalar]) -> pa.Table:
-    """A column that an older version lacks is NULL, as it was at the source, or what its rows have there by now."""
+    """Give the rows the target's columns. A column that an older version lacks is NULL or its default in `missing`."""
     added = [name for name in missing if name not in rows.column_names]
     is_row = pc.is_in(rows["_op"], pa.array(["insert", "update"])) if added else None
     for name in added:

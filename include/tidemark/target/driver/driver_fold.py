@@ -1,12 +1,12 @@
-"""Folds changes in the driver, as Arrow's columns, into the rows that history and current get.
+"""Folds changes in the driver, in Arrow's columns, into the rows that history and current get.
 
     changes ─┬─ keys that moved, or lack a value ──► walked in Python, one by one (`change_walk`) ─┬─► history's rows
              └─ all others: the newest change of a key is its row ─────────────────────────────────┼─► current's rows
-    current's files that may have one of the keys ──► which rows these replace ────────────────────┘
+    current's files that may have one of the keys ──► the numbers of the rows to replace ──────────┘
 
-A key's changes are walked if one of them lacks a value, moved the key, or moved another key to it. These keys share no
-values with others. All other changes stay in Arrow's columns. New keys above all keys of current, as most inserts have,
-are compared with no row.
+A key's changes are walked if one of them lacks a value, moved the key, or moved another key to it. These keys exchange
+values only with each other. All other changes stay in Arrow's columns. New keys above all keys of current, as most
+inserts have, are compared with no row.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tidemark.target.driver.small_files import SmallFiles
 from tidemark.target.driver.target_rows import FoundRows, TargetRows
 from tidemark.target.merge_choice import MAX_WALKED, Declined
 
-MAX_FILLED_BYTES: Final = 64 * 2**20  # of values that were not sent, filled into every change that lacks them
-MAX_REPLACED: Final = 1_000_000  # rows of current
+MAX_FILLED_BYTES: Final = 64 * 2**20  # of the values filled into the changes that did not send them
+MAX_REPLACED: Final = 1_000_000  # rows of current that one merge replaces
 
-# Rows of a file of current, by their numbers.
+# A file of current and the numbers of some of its rows.
 Replaced = tuple[DataFile, Sequence[int]]
 Mask = NDArray[np.bool_]
 
@@ -45,8 +45,11 @@ _REMOVES: Final = pa.array(["delete", "sweep"])
 
 @dataclass(frozen=True, slots=True)
 class NewestChanges:
-    """All changes, and the last of every key above the last truncate: `keys` has their keys' columns, `stays` whether a
-    row is left; the first of them are those of the rows `plain` of `changes`, behind them come those of `walk`."""
+    """All changes, and the last change of every key above the last truncate.
+
+    `keys` has the key's columns of these last changes. `stays` is False for a last change that removes its row. First
+    come the changes with the numbers `plain` in `changes`, then those of `walk`.
+    """
 
     changes: pa.Table
     is_walked: Mask | None
@@ -58,8 +61,11 @@ class NewestChanges:
 
     @property
     def sought(self) -> Sequence[pa.ChunkedArray]:
-        """The keys of the rows of current that the changes replace, or, where a truncate removes them all, of those
-        whose values changes before it left as they were."""
+        """The keys to look up in current.
+
+        These are the keys of the rows that the changes replace. A truncate removes all rows of current. Then only the
+        keys are needed whose unchanged values go to changes before the truncate.
+        """
         if not self.truncated:
             return self.keys
         return [key.slice(0, 0) for key in self.keys] if self.walk is None else self.walk.keys(self.walk.base_rows)
@@ -67,9 +73,12 @@ class NewestChanges:
 
 @dataclass(frozen=True, slots=True)
 class FoldedChanges:
-    """`newest` has all changes, which are history's rows as they are but for those that are walked; these are `walked`.
-    `staying` is the row of each key that is left with one, in the shape of current, `replaced` are the rows of current
-    that have one of the keys, and `small` are small files of current that are written anew."""
+    """The rows that history and current get.
+
+    `newest` has all changes. They are history's rows, except for the changes that were walked: `walked` has their rows.
+    `staying` has the row of each key that still has one, in the shape of current. `replaced` are the rows of current
+    with one of the keys. `small` are small files of current that are rewritten in the same commit.
+    """
 
     newest: NewestChanges
     walked: pa.Table | None
@@ -80,32 +89,34 @@ class FoldedChanges:
 
     @property
     def truncated(self) -> bool:
-        """Whether nothing stays of current as it was."""
+        """Whether a truncate removes all present rows of current."""
         return self.newest.truncated
 
     @property
     def has_holes(self) -> bool:
-        """Whether a row has a value that is known nowhere."""
+        """Whether a row of current gets a hole: an unchanged value that no row has."""
         return bool(self.staying[ROW_HOLES].null_count < self.staying.num_rows)
 
     def history(self, schema: TableSchema) -> pa.Table:
-        """Every change, a row each, that of the key two, in R1 order."""
+        """History's rows in R1 order: one row per change, two for a change of the key."""
         names, changes = change_shape(schema).names, self.newest.changes
         if self.walked is None or self.newest.is_walked is None:
             return changes.select(names)
-        others = changes.filter(pa.array(~self.newest.is_walked)).select(names)
-        return in_order(pa.concat_tables([others, self.walked.select(names)]))
+        not_walked = changes.filter(pa.array(~self.newest.is_walked)).select(names)
+        return in_order(pa.concat_tables([not_walked, self.walked.select(names)]))
 
 
 def newest_changes(changes: pa.Table, schema: TableSchema) -> NewestChanges:
-    """`changes` are in R1 order, in the shape of `change_reader`; rows that chunks add may be among them. Raises
-    Declined."""
+    """Select the last change of each key above the last truncate. Raises Declined.
+
+    `changes` are in R1 order and have the columns of `change_reader`. Rows that chunks add may be among them.
+    """
     key = schema.key
     ops = changes["_op"]
     is_truncate: Mask = np.asarray(pc.equal(ops, "truncate").to_numpy(), np.bool_)
     last = int(np.flatnonzero(is_truncate)[-1]) if is_truncate.any() else -1
-    is_walked = _walked(changes, key, is_truncate)
-    plain = _newest(changes, key, ~is_truncate if is_walked is None else ~(is_walked | is_truncate), last)
+    is_walked = _changes_to_walk(changes, key, is_truncate)
+    plain = _newest_rows(changes, key, ~is_truncate if is_walked is None else ~(is_walked | is_truncate), last)
     keys = [changes[k].take(plain) for k in key]
     stays = pc.invert(pc.is_in(ops.take(plain), _REMOVES)).to_numpy()
     if is_walked is None:
@@ -114,50 +125,53 @@ def newest_changes(changes: pa.Table, schema: TableSchema) -> NewestChanges:
         raise Declined("many changes are of keys that moved or lack values")
     walk = walk_changes(changes.filter(pa.array(is_walked)), key, [c.name for c in schema.columns])
     newest = list(walk.newest.values())
-    both = [pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(keys, walk.keys(newest), strict=True)]
+    all_keys = [pa.chunked_array([*a.chunks, *b.chunks], a.type) for a, b in zip(keys, walk.keys(newest), strict=True)]
     stays = np.concatenate([stays, np.array([walk.ops[row] != "delete" for row in newest], np.bool_)])
-    return NewestChanges(changes, is_walked, walk, plain, both, stays, last >= 0)
+    return NewestChanges(changes, is_walked, walk, plain, all_keys, stays, last >= 0)
 
 
 def fold_changes(newest: NewestChanges, schema: TableSchema, target: TargetRows) -> FoldedChanges:
-    """Raises Declined."""
+    """Look up the keys in current, fill in unchanged values, and build the rows of both tables. Raises Declined."""
     found = target.find(newest.sought)
     counts = _counts(found, newest)
     if counts.get("updated") and _has_other_columns(target, schema):
         raise Declined("current has a column that the source has not, which rows that are written anew would lose")
-    left = newest.plain.filter(pa.array(newest.stays[: len(newest.plain)]))
-    staying = [_in_current(newest.changes.take(left), schema)]
+    remaining = newest.plain.filter(pa.array(newest.stays[: len(newest.plain)]))
+    staying = [_as_current_rows(newest.changes.take(remaining), schema)]
     walk, walked = newest.walk, None
     if walk is not None:
-        walked = _filled(newest, walk, target, found)
+        walked = _fill_walked(newest, walk, target, found)
         of_walk = pa.array([row for row in walk.newest.values() if walk.ops[row] != "delete"], pa.int64())
-        staying.append(_in_current(walked.take(of_walk), schema))
+        staying.append(_as_current_rows(walked.take(of_walk), schema))
     rows = pa.concat_tables(staying)
     if newest.truncated:
         return FoldedChanges(newest, walked, rows, (), counts, SmallFiles((), rows.slice(0, 0)))
     replaced = target.by_file(found)
-    small = small_files.gathered(target, row_schema(schema), replaced)
+    small = small_files.join_small_files(target, row_schema(schema), replaced)
     return FoldedChanges(newest, walked, rows, replaced, counts, small)
 
 
-def _walked(changes: pa.Table, key: Sequence[str], is_truncate: Mask) -> Mask | None:
-    """Which changes are of keys that moved or lack a value, and then all truncates too; None if no change is."""
+def _changes_to_walk(changes: pa.Table, key: Sequence[str], is_truncate: Mask) -> Mask | None:
+    """A mask of the changes to walk: those of keys that moved or lack a value, and all truncates.
+
+    None if no key moved or lacks a value.
+    """
     lacks = pc.is_valid(changes["_unchanged"])
     pieces = [[changes[k].filter(lacks) for k in key]]
     if "_old_key" in changes.column_names:
-        before = changes["_old_key"]
-        moves = before.is_valid()
+        old_keys = changes["_old_key"]
+        moves = old_keys.is_valid()
         pieces.append([changes[k].filter(moves) for k in key])
-        before = before.filter(moves).combine_chunks()
-        pieces.append([pa.chunked_array([field_of(before, k)]) for k in key])
+        old_keys = old_keys.filter(moves).combine_chunks()
+        pieces.append([pa.chunked_array([field_of(old_keys, k)]) for k in key])
     keys = KeySet([changes[k].type for k in key], pieces)
     if not len(keys):
         return None
     return np.asarray(keys.holds([changes[k] for k in key]).to_numpy(), np.bool_) | is_truncate
 
 
-def _newest(changes: pa.Table, key: Sequence[str], chosen: Mask, last_truncate: int) -> pa.Array:
-    """The numbers of each key's last change, of those chosen, above the last truncate."""
+def _newest_rows(changes: pa.Table, key: Sequence[str], chosen: Mask, last_truncate: int) -> pa.Array:
+    """The number of each key's last change, among the chosen changes above the last truncate."""
     chosen[: last_truncate + 1] = False
     numbers = np.flatnonzero(chosen)
     places = [str(place) for place in range(len(key))]  # a name that begins with a dot would be a path to Arrow
@@ -175,14 +189,14 @@ def _counts(found: FoundRows, newest: NewestChanges) -> dict[str, int]:
     if len(found.rows) > MAX_REPLACED:
         raise Declined("many rows of current are replaced")
     updated = int((found.is_there & newest.stays).sum())
-    gone = int((found.is_there & ~newest.stays).sum())
-    return {"inserted": int(newest.stays.sum()) - updated, "updated": updated, "deleted": gone}
+    deleted = int((found.is_there & ~newest.stays).sum())
+    return {"inserted": int(newest.stays.sum()) - updated, "updated": updated, "deleted": deleted}
 
 
-def _filled(newest: NewestChanges, walk: WalkedChanges, target: TargetRows, found: FoundRows) -> pa.Table:
-    """The walked changes, with the values that were not sent."""
+def _fill_walked(newest: NewestChanges, walk: WalkedChanges, target: TargetRows, found: FoundRows) -> pa.Table:
+    """The rows of the walked changes, with the values that were not sent filled in. Raises Declined."""
     numbers = list(range(len(walk.base)))
-    if not newest.truncated:  # a key whose values come from current is among those that are left, and stands there
+    if not newest.truncated:  # every key of `base` is among the looked-up keys, at this place
         places = {key: len(newest.plain) + n for n, key in enumerate(walk.newest)}
         numbers = [places[key] for key in walk.base]
     values, lacking = target.values(walk.unchanged(), found.first(numbers))
@@ -191,7 +205,7 @@ def _filled(newest: NewestChanges, walk: WalkedChanges, target: TargetRows, foun
     return walk.rows(values, lacking)
 
 
-def _in_current(rows: pa.Table, schema: TableSchema) -> pa.Table:
+def _as_current_rows(rows: pa.Table, schema: TableSchema) -> pa.Table:
     shape = row_schema(schema)
     if ROW_HOLES not in rows.column_names:
         rows = rows.append_column(ROW_HOLES, pa.nulls(rows.num_rows, shape.field(ROW_HOLES).type))
@@ -199,6 +213,6 @@ def _in_current(rows: pa.Table, schema: TableSchema) -> pa.Table:
 
 
 def _has_other_columns(target: TargetRows, schema: TableSchema) -> bool:
-    """Whether somebody added columns to current: an update leaves them as they are."""
+    """Whether somebody added columns to current. An update must keep their values, which rewritten rows would lose."""
     own = {*(c.name for c in schema.columns), *ROW_COLUMNS, ROW_HOLES}
     return not {field.name for field in target.current.schema().fields} <= own

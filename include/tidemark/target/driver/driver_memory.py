@@ -1,8 +1,8 @@
 """Reserves the driver's memory for one table at a time.
 
-A backlog concerns all tables, and the application merges several at the same time. Together they would need more memory
-than a driver has beside its JVM. A table that does not get the memory is merged by Spark, which needs no more memory
-for more tables.
+After a backlog all tables have many changes, and the application merges several tables at the same time. Together they
+would need more memory than a driver has in addition to its JVM. Spark merges a table that does not get the memory;
+Spark's memory does not grow with the number of tables.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 from tidemark.target.merge_choice import Declined
 
-_ONE: Final = threading.BoundedSemaphore(1)
+_RESERVATION: Final = threading.BoundedSemaphore(1)
 
 
 def reserve(wait_s: float = 0.0) -> None:
-    """For this table alone, until `free`. Raises Declined where another one has it so long."""
-    if not _ONE.acquire(timeout=wait_s):
+    """Reserve the memory for one table until `free`. Raises Declined if another table still holds it after `wait_s`."""
+    if not _RESERVATION.acquire(timeout=wait_s):
         raise Declined("another table has the driver's memory")
 
 
 def free() -> None:
-    _ONE.release()
+    _RESERVATION.release()

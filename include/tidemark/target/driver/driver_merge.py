@@ -1,11 +1,11 @@
 """Merges a table's changes in the driver: reads and folds them, and commits them to history and current without Spark.
 
-    staged files ──┬─ as they are, or ─► one Parquet file ─────────────────────────► history's commit
+    staged files ──┬─ copied unchanged, or one Parquet file ───────────────────────► history's commit
                    └─ `driver_fold` ─┬─► one Parquet file ─────────────────────────┐
     current's files ─────────────────┴─► the numbers of the rows that it replaces ─┴─► current's commit
 
-For a few rows, Spark's planning, compiling and scheduling are nearly all of a merge's time, per table. For millions of
-rows, Spark's MERGE joins them with the whole table. Deletion vectors mask the replaced rows, as MERGE does it.
+For a few rows, Spark spends nearly all of a table's merge on planning, compiling and scheduling. For millions of rows,
+Spark's MERGE joins them with the whole table. Deletion vectors mask the replaced rows here, as they do in MERGE.
 """
 
 from __future__ import annotations
@@ -33,18 +33,21 @@ from tidemark.target.driver.prefetch import ReadAhead
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import DriverLimits
 
-# Of current's key columns, decoded. Spark's MERGE reads them too, and joins them; but on a cluster it does so on many
-# machines. These are some 400 million uuids as text, or two billion bigints: a minute of CPU, and of an object store,
-# whose bytes come through the JVM, an eighth of them.
+# The most bytes of current's key columns to read, decoded. Spark's MERGE reads and joins them too, but on a cluster it
+# uses many machines. MAX_KEY_BYTES is about 400 million uuids as text, or two billion bigints: a minute of CPU time.
+# From an object store the bytes pass through the JVM, so the limit is an eighth (MAX_FAR_KEY_BYTES).
 MAX_KEY_BYTES: Final = 16 * 2**30
 MAX_FAR_KEY_BYTES: Final = 2 * 2**30
 
 
 @dataclass(slots=True)
 class DriverMerge:
-    """`load` are chunks whose files are added besides, and `chunk_results` says what became of their other rows, which
-    are among the changes then. `has_memory`: the driver's memory is this table's until `release`. `keeps_files`: staged
-    files that are history's rows already are copied, not written anew."""
+    """A merge that the driver has folded and can commit.
+
+    `load` is a first load whose chunk files are added in the same commits. Its masked rows are then among the changes,
+    and `chunk_results` are their results. `has_memory`: the driver's memory is reserved for this table until `release`.
+    `keeps_files`: staged files whose rows are history's rows are copied, not rewritten.
+    """
 
     table: StagedTable
     batches: Sequence[PlannedBatch]
@@ -65,17 +68,19 @@ class DriverMerge:
         return self.folded.has_holes
 
     def release(self) -> None:
-        """Let another table have the memory; once."""
+        """Free the reservation of the driver's memory. Call it once."""
         if self.has_memory:
             driver_memory.free()
 
     def move_history(self, history: PinnedTable, application: str) -> int:
-        """Append every change, truncates as rows without a key, and what chunks add. Returns the rows appended."""
+        """Append every change, a truncate as a row without a key, and the rows of chunks. Returns the rows appended."""
         failpoints.reach("merge.before_history")
         session, lake, schema = self.table.session, self.table.lake, self.table.schema
         kept = self._as_staged()
-        written = [history_files.copied(session, history, lake, schema, batch, file) for batch, file in kept.files]
-        rows = kept.rows_of_others(self.folded.history(schema))
+        written = [
+            history_files.copy_to_history(session, history, lake, schema, batch, file) for batch, file in kept.files
+        ]
+        rows = kept.computed_rows(self.folded.history(schema))
         written += data_files.write_rows(session, history, rows, schema.key)
         written += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(session, history, None, application, self.end, written)
@@ -98,7 +103,7 @@ class DriverMerge:
             rows, exchanged = folded.staying, [(file, None) for file in self.target.files]
         else:
             rows = pa.concat_tables([folded.staying, folded.small.rows])
-            exchanged = folded.small.exchanged(folded.replaced)
+            exchanged = folded.small.masked_files(folded.replaced)
         written = data_files.write_rows(session, current, rows, self.table.schema.key)
         written += [] if self.load is None else self.load.files_of_current()
         data_files.exchange(session, current, exchanged, written, application, self.end)
@@ -114,14 +119,16 @@ def driver_merge(
     current: PinnedTable,
     limits: DriverLimits,
     on_failure: OnFailure,
-    known: FirstLoad | ReadAhead | None = None,
+    prepared: FirstLoad | ReadAhead | None = None,
 ) -> DriverMerge:
-    """Fold the changes: everything that must be computed before anything is written. `known` are the chunks that come
-    with them, or, without chunks, the changes as they are being read. Raises Declined."""
-    load = known if isinstance(known, FirstLoad) else None
+    """Fold the changes, before anything is written. Raises Declined.
+
+    `prepared` is the first load that comes with the changes, or the changes that a thread is already reading.
+    """
+    load = prepared if isinstance(prepared, FirstLoad) else None
     has_memory = False
     try:
-        newest = known.take(table.schema, batches) if isinstance(known, ReadAhead) else None
+        newest = prepared.take(table.schema, batches) if isinstance(prepared, ReadAhead) else None
         has_memory = newest is not None
         if newest is None:
             if limits.is_alone:
@@ -138,16 +145,16 @@ def driver_merge(
 
 
 def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) -> TargetRows:
-    """Raises Declined."""
+    """Prepare the lookup of keys in current, with limits for a local folder or an object store. Raises Declined."""
     is_local = hadoop_files.is_local(
         table.session, java_class(table.session, "org.apache.hadoop.fs.Path")(current.path)
     )
-    left = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
-    return TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=left)
+    max_key_bytes = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
+    return TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=max_key_bytes)
 
 
 def read_newest(table: StagedTable, batches: Sequence[PlannedBatch], most_bytes: int) -> NewestChanges:
-    """Raises Declined."""
+    """Read the batches' changes and select the newest change of each key. Raises Declined."""
     files = [file for batch in batches for file in batch.files]
     changes = read_changes(table, files, most_bytes, moved=any(batch.moved for batch in batches))
     return newest_changes(changes, table.schema)

@@ -1,8 +1,8 @@
-"""Derives from the key ranges of some files a condition on the target, by which Delta skips files.
+"""Derives a condition on the target from the key ranges of staged files, so that Delta can skip data files.
 
-Only the first whole-number column of a key is used. The bounds of such a column are exact in Delta's log, and all
-engines order whole numbers alike. Every range is compared with every row that is read, so there are few: the smallest
-gaps between ranges are closed.
+Only the key's first column is used, and only if it is an integer column. Delta's log has exact bounds of integers, and
+all engines order integers alike. Spark compares every range with every row that it reads. So there are at most
+`MAX_RANGES`: ranges with the smallest gaps between them are joined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KeyRange = tuple[int, int]
 
 
 def ranges_in(session: SparkSession, uris: Iterable[str], column: str) -> list[KeyRange] | None:
-    """Both ends of each file's values; None if they are no whole numbers, or one of them is NULL."""
+    """The least and the greatest value of the column in each file; None if it is no integer column or has a NULL."""
     ranges = []
     for uri in uris:
         with hadoop_files.open_to_read(session, uri) as opened:
@@ -38,18 +38,18 @@ def ranges_in(session: SparkSession, uris: Iterable[str], column: str) -> list[K
     return ranges
 
 
-def joined(ranges: Iterable[KeyRange], most: int = MAX_RANGES) -> list[KeyRange]:
-    """At most so many ranges that hold all of these, and as little else as that allows."""
-    apart: list[KeyRange] = []
+def join_ranges(ranges: Iterable[KeyRange], most: int = MAX_RANGES) -> list[KeyRange]:
+    """At most `most` ranges that contain all of the given ranges, with the smallest possible gaps included."""
+    disjoint: list[KeyRange] = []
     for low, high in sorted(ranges):
-        if apart and low <= apart[-1][1]:
-            apart[-1] = apart[-1][0], max(apart[-1][1], high)
+        if disjoint and low <= disjoint[-1][1]:
+            disjoint[-1] = disjoint[-1][0], max(disjoint[-1][1], high)
         else:
-            apart.append((low, high))
-    gaps = sorted(range(1, len(apart)), key=lambda n: apart[n][0] - apart[n - 1][1])
-    closed = set(gaps[: max(0, len(apart) - most)])
+            disjoint.append((low, high))
+    gaps = sorted(range(1, len(disjoint)), key=lambda n: disjoint[n][0] - disjoint[n - 1][1])
+    closed = set(gaps[: max(0, len(disjoint) - most)])
     result: list[KeyRange] = []
-    for number, (low, high) in enumerate(apart):
+    for number, (low, high) in enumerate(disjoint):
         if number in closed:
             result[-1] = result[-1][0], high
         else:

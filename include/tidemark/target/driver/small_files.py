@@ -1,12 +1,13 @@
-"""Replaces small files of current that earlier merges wrote by one, in a commit that changes current anyway.
+"""Joins small files of current from earlier merges into one file, in a commit that changes current anyway.
 
-Each merge adds a file, and each later merge opens all files that may have one of its keys. A table that is merged every
-minute would cost more with every hour until maintenance compacts it. From fifty files on, Delta also has Spark list
-them. So when there are MOST small files of the driver's own, a merge writes their remaining rows again, once, beside
-the new ones. The result counts as small until it has grown, so a row is written a few times, however many merges come.
+Each merge adds a file, and each later merge opens all files that may have one of its keys. Merges of a table that is
+merged every minute would slow down hour by hour until maintenance compacts the table. From fifty files on, Delta also
+lists the files by a Spark job. So as soon as the driver has written MIN_SMALL_FILES small files, a merge writes their
+remaining rows together with the new rows. The new file counts as small until it has grown. So a row is rewritten only a
+few times, however many merges follow.
 
-Only files that the driver wrote and tagged in the log (ROWS_TAG) are taken. They have the types of `row_schema`. The
-files of chunks have tags of their own.
+Only files that the driver wrote and tagged in the log (ROWS_TAG) are joined. They have the types of `row_schema`. Files
+of chunks have other tags.
 """
 
 from __future__ import annotations
@@ -22,54 +23,59 @@ from tidemark.target.delta.data_files import ROWS_TAG, DataFile
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import Declined
 
-MOST: Final = 16
+MIN_SMALL_FILES: Final = 16
 SMALL_BYTES: Final = 2**20  # of a file
-MAX_BYTES: Final = 32 * 2**20  # of all that are gathered at once, and
-MAX_DECODED: Final = 128 * 2**20  # of their rows, in memory: of a text that says one thing often a file is a hundredth
+MAX_BYTES: Final = 32 * 2**20  # of all files that one merge joins
+MAX_DECODED: Final = 128 * 2**20  # of their rows in memory: repeated texts may be a hundred times as large as in a file
 
 
 @dataclass(frozen=True, slots=True)
 class SmallFiles:
-    """`rows` are the rows of the files that stay; the files themselves go."""
+    """Small files to remove. `rows` has those of their rows that stay in current."""
 
     files: Sequence[DataFile]
     rows: pa.Table
 
-    def exchanged(
+    def masked_files(
         self, replaced: Sequence[tuple[DataFile, Sequence[int]]]
     ) -> list[tuple[DataFile, Sequence[int] | None]]:
-        """What a commit masks that replaces these rows of current, and has the small files' rows in another file."""
-        own = {file.path for file in self.files}
-        others = [(file, rows) for file, rows in replaced if file.path not in own]
-        return [*others, *((file, None) for file in self.files)]
+        """What the commit masks: the replaced rows of other files, and the small files as a whole (None)."""
+        small_paths = {file.path for file in self.files}
+        replaced_elsewhere = [(file, rows) for file, rows in replaced if file.path not in small_paths]
+        return [*replaced_elsewhere, *((file, None) for file in self.files)]
 
 
-def gathered(target: TargetRows, shape: pa.Schema, replaced: Sequence[tuple[DataFile, Sequence[int]]]) -> SmallFiles:
-    """The small files of current, once there are many, and their rows that are not replaced, in this shape."""
+def join_small_files(
+    target: TargetRows, shape: pa.Schema, replaced: Sequence[tuple[DataFile, Sequence[int]]]
+) -> SmallFiles:
+    """The small files of current, if there are at least MIN_SMALL_FILES, and those of their rows that stay.
+
+    `replaced` are the rows of current that the merge replaces. The returned rows have this shape.
+    """
     nothing = SmallFiles((), shape.empty_table())
     files = _small(target.files)
-    if len(files) < MOST or not {f.name for f in target.current.schema().fields} <= set(shape.names):
+    if len(files) < MIN_SMALL_FILES or not {f.name for f in target.current.schema().fields} <= set(shape.names):
         return nothing
-    gone = {file.path: rows for file, rows in replaced}
-    pieces, taken, left = [shape.empty_table()], [], MAX_DECODED
+    replaced_rows = {file.path: rows for file, rows in replaced}
+    pieces, joined, bytes_left = [shape.empty_table()], [], MAX_DECODED
     for file in files:
         try:
-            rows = target.whole(file, shape, left)
-        except Declined:  # it stays what it is
+            rows = target.whole(file, shape, bytes_left)
+        except Declined:  # the file is too large in memory, or of another kind, and is not joined
             continue
-        left -= rows.nbytes
-        masked = data_files.masked_rows(target.session, target.current, file).union(gone.get(file.path, ()))
+        bytes_left -= rows.nbytes
+        masked = data_files.masked_rows(target.session, target.current, file).union(replaced_rows.get(file.path, ()))
         pieces.append(rows.take(pa.array([n for n in range(rows.num_rows) if n not in masked], pa.int64())))
-        taken.append(file)
-    if len(taken) < 2:  # one file would be one file
+        joined.append(file)
+    if len(joined) < 2:  # joining a single file gains nothing
         return nothing
-    return SmallFiles(taken, pa.concat_tables(pieces))
+    return SmallFiles(joined, pa.concat_tables(pieces))
 
 
 def _small(files: Sequence[DataFile]) -> list[DataFile]:
-    """The driver's own, the smallest first."""
-    small, left = [], MAX_BYTES
+    """The small files that the driver wrote, the smallest first, up to MAX_BYTES in all."""
+    small, bytes_left = [], MAX_BYTES
     for file in sorted(files, key=lambda file: file.bytes):
-        if file.bytes <= SMALL_BYTES and ROWS_TAG in file.tags and (left := left - file.bytes) >= 0:
+        if file.bytes <= SMALL_BYTES and ROWS_TAG in file.tags and (bytes_left := bytes_left - file.bytes) >= 0:
             small.append(file)
     return small

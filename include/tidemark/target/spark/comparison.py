@@ -2,7 +2,7 @@
 
 A row is *missing* if a backfill's chunk would insert it, *differs* if the chunk would repair it, and *extra* if the
 chunk or the sweep would remove it, or if it is a second row of one key. All chunks are compared with the pinned tables
-before anything is written. Chunks of purpose `verify` write nothing; those of purpose `repair` are merged besides, as
+before anything is written. Chunks of purpose `verify` write nothing; those of purpose `repair` are also merged, as
 `ChunkChanges`.
 
 Values that do not fit are all stored alike, so their texts are compared with those of the key's newest row in history,
@@ -32,24 +32,27 @@ from tidemark.target.spark.visibility import BY_TARGET, CLAIM, DIFFERING, INSERT
 
 log = logging.getLogger(__name__)
 
-# Keys that are kept of one table and plan.
+# The most differing keys that are recorded per table and plan.
 MOST_KEYS: Final = 1000
-# A key of a table without key is the whole row; of its values so much is kept.
+# Without a key, the whole row is recorded, and each value is cut at this length.
 MOST_CHARACTERS: Final = 1000
 
 MISSING, EXTRA, DIFFERS = "missing", "extra", "differs"
 
-# Of a row that differs: its kind, and what `shape` says of it.
+# Columns of a row that differs; `shape` explains them.
 _KIND, _COLUMNS, _LSN, _AT = "__tidemark_kind", "__tidemark_columns", "__tidemark_lsn", "__tidemark_at"
 _VERIFY, _REPAIRED = "__tidemark_verify", "__tidemark_is_repaired"
 _FACTS: Final = (_VERIFY, _KIND, _COLUMNS, _REPAIRED, _LSN, _AT)
 _TEXTS = "__tidemark_texts"  # the row's texts in history
-_OPEN = "__tidemark_open"  # the columns whose text history keeps with an earlier row
+_OPEN = "__tidemark_open"  # the columns whose text is in an earlier row of history
 
 
 def shape() -> StructType:
-    """The Delta table of differences. `verify` is the backfill's id, `lsn` and `at` are of the watermark as of which
-    the row differs; `key` maps the key's columns, or all of a table without key, to texts."""
+    """The columns of the Delta table of differences.
+
+    `verify` is the backfill's id. `lsn` and `at` are of the watermark at which the row differs. `key` maps the key's
+    columns, or all columns of a table without key, to texts.
+    """
     return struct_of(
         "verify string, kind string, columns array<string>, repaired boolean, lsn bigint, at timestamp, "
         "key map<string,string>"
@@ -57,8 +60,7 @@ def shape() -> StructType:
 
 
 class Comparison(ChunkChanges):
-    """Compares chunks of the purpose `verify`, or of `repair` among others, which are merged too. It reads all of
-    current."""
+    """Compares chunks of purpose `verify`, or of purpose `repair`, which are also merged. Reads all of current."""
 
     narrows = False
 
@@ -68,41 +70,41 @@ class Comparison(ChunkChanges):
         add_verdicts = visibility.add_verdicts(
             self.schema.key,
             self.source_names,
-            self._there,
+            self._target_rows,
             truncated=self.truncated,
-            says_where=True,
+            names_columns=True,
             not_read=self._not_read,
         )
         return lambda frame: frame.transform(add_verdicts).transform(self._settle_texts).transform(self._settle_copies)
 
     @cached_property
-    def doubled(self) -> DataFrame | None:
-        """The keys that current has in more than one row, which no commit of ours makes; None if there is none."""
-        if self._there is None or self.truncated or not self.keyed:
+    def duplicate_keys(self) -> DataFrame | None:
+        """The keys that current has in more than one row, None without any. No commit of Tidemark makes such rows."""
+        if self._target_rows is None or self.truncated or not self.keyed:
             return None
         key = [column(k) for k in self.schema.key]
-        twice = self._there.groupBy(*key).count().where(F.col("count") > 1).select(*key)
-        twice = self._kept(twice)
+        twice = self._target_rows.groupBy(*key).count().where(F.col("count") > 1).select(*key)
+        twice = self._computed_once(twice)
         return None if twice.isEmpty() else F.broadcast(twice)
 
     def _settle_copies(self, with_verdicts: DataFrame) -> DataFrame:
-        """A row that current has more than once was joined with each of its copies: it is one row, and differs."""
-        if self.doubled is None:
+        """Reduce a chunk row that was joined with several rows of current to one row, which differs."""
+        if self.duplicate_keys is None:
             return with_verdicts
         key = list(self.schema.key)
-        others = with_verdicts.join(self.doubled, on=key, how="left_anti")
-        copies = with_verdicts.join(self.doubled, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
+        single_rows = with_verdicts.join(self.duplicate_keys, on=key, how="left_anti")
+        copies = with_verdicts.join(self.duplicate_keys, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
         differs = F.col(BY_TARGET) & F.col(VERDICT).isin(UNCHANGED, REPAIRED)
         nothing = F.array().cast("array<string>")
-        return others.unionByName(
+        return single_rows.unionByName(
             copies.withColumn(VERDICT, F.when(differs, REPAIRED).otherwise(F.col(VERDICT))).withColumn(
                 DIFFERING, F.when(differs, nothing).otherwise(F.col(DIFFERING))
             )
         )
 
     def _settle_texts(self, with_verdicts: DataFrame) -> DataFrame:
-        """Rows that are stored alike, and whose texts are not, differ."""
-        if not (self.history.exists and self._there is not None and self._may_be_unfit):
+        """Mark rows as differing if they are stored alike, but the texts of values that do not fit differ."""
+        if not (self.history.exists and self._target_rows is not None and self._may_be_unfit):
             return with_verdicts
         key = [column(k) for k in self.schema.key]
         names = [f"__tidemark_key_{n}" for n in range(len(key))]
@@ -117,13 +119,13 @@ class Comparison(ChunkChanges):
             .agg(F.max_by(F.struct("_text", "_unchanged"), order).alias("__tidemark_newest"))
             .select(
                 *[column(k).alias(name) for k, name in zip(self.schema.key, names, strict=True)],
-                _or_none(F.col("__tidemark_newest._text")).alias(_TEXTS),
+                _or_empty(F.col("__tidemark_newest._text")).alias(_TEXTS),
                 F.coalesce(F.col("__tidemark_newest._unchanged"), F.array().cast("array<string>")).alias(_OPEN),
             )
         )
         same = fold.all_of([column(k) == F.col(name) for k, name in zip(self.schema.key, names, strict=True)])
         joined = with_verdicts.join(newest, on=same, how="left").drop(*names)
-        own_texts = _or_none(F.col("_text"))
+        own_texts = _or_empty(F.col("_text"))
         unequal = F.filter(
             F.array(*[F.lit(name) for name in self.source_names]),
             lambda name: (
@@ -131,8 +133,9 @@ class Comparison(ChunkChanges):
                 & ~F.array_contains(F.col(_OPEN), name)
             ),
         )
-        # A row from before a column was renamed calls it as it was called then. So a text that history lacks under the
-        # name of now may be one that it has under a name that the table has no more: one such text is one column's.
+        # A row from before a column was renamed has the text under the column's old name. So if history lacks a text
+        # under the present name, an equal text under a name that the table no longer has may be the column's. Each such
+        # text can only be one column's.
         own_names = F.array(*[F.lit(name) for name in self.names])
         of_older_names = F.map_values(F.map_filter(_TEXTS, lambda name, _: ~F.array_contains(own_names, name)))
         open_of_older_names = F.size(F.array_except(F.col(_OPEN), own_names))
@@ -151,9 +154,9 @@ class Comparison(ChunkChanges):
             )
 
         differing = F.filter(unequal, lambda name: ~may_have_older_name(name))
-        whole = ~F.col(CLAIM).isin(*self._not_read) if self._not_read else F.lit(True)
+        is_whole_row = ~F.col(CLAIM).isin(*self._not_read) if self._not_read else F.lit(True)
         differs = (
-            whole
+            is_whole_row
             & (F.col(VERDICT) == UNCHANGED)
             & F.col(BY_TARGET)
             & F.col(_OPEN).isNotNull()
@@ -167,25 +170,25 @@ class Comparison(ChunkChanges):
 
     @property
     def _may_be_unfit(self) -> bool:
-        """Whether a column can hold what does not fit; a text that is not UTF-8 is left out, few databases have any."""
+        """Whether a column can hold a value that does not fit. Texts that are not UTF-8 are ignored: they are rare."""
         return any(
             target_of(c.target).unfit and c.target != STRING.ddl
             for c in self.schema.columns
             if c.name in self.source_names
         )
 
-    # --- what differs -------------------------------------------------------------------------------------------------
+    # --- differing rows -----------------------------------------------------------------------------------------------
 
     @cached_property
     def _compared(self) -> dict[int, str]:
-        """The numbers of the claims that are compared, with their backfills."""
+        """The numbers of the compared claims, with the ids of their backfills."""
         return {n: claim.backfill for n, claim in self.alive.items() if claim.purpose != "fill"}
 
     @cached_property
     def _differing(self) -> DataFrame:
-        """The chunks' rows that differ: CLAIM, kind, columns, lsn, at, and the key's columns."""
+        """The chunk rows that differ: CLAIM, kind, columns, lsn, at, and the key's columns."""
         if not self.keyed:
-            return self._kept(self._copies_that_differ())
+            return self._computed_once(self._copies_that_differ())
         return self._with_verdicts.where(
             F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*self._compared)
         ).select(
@@ -201,9 +204,11 @@ class Comparison(ChunkChanges):
         )
 
     def _copies_that_differ(self) -> DataFrame:
-        """Copies of a table without key that current lacks as of the chunk, or has in excess, each a row; the chunk's
-        own and the older changes that it did not see on one side, current and the plan's seen changes on the other.
-        More removals than copies leave none, as in the merge."""
+        """One row per copy that current of a table without key lacks or has in excess, as of the chunk.
+
+        On one side are the chunk's rows and the older changes that it did not see. On the other side are current and
+        the plan's changes that it saw. More removals than copies leave no copy, as in the merge.
+        """
         base = self._base
         columns = [column(name) for name in self.source_names]
         assert base is not None
@@ -216,8 +221,8 @@ class Comparison(ChunkChanges):
             F.when(of_plan, 0).otherwise(fold.copies_of()).alias("__tidemark_source"),
             F.when(of_plan & seen, fold.copies_of()).otherwise(0).alias("__tidemark_lake"),
         )
-        if self._there is not None and not self.truncated:
-            in_lake = self._there.select(
+        if self._target_rows is not None and not self.truncated:
+            in_lake = self._target_rows.select(
                 *columns, F.lit(0).alias("__tidemark_source"), F.lit(1).alias("__tidemark_lake")
             )
             sides = sides.unionByName(in_lake)
@@ -258,13 +263,13 @@ class Comparison(ChunkChanges):
         return swept
 
     def differences(self) -> DataFrame | None:
-        """`MOST_KEYS` of the rows that differ, in the shape of their table; None without any."""
+        """At most `MOST_KEYS` of the rows that differ, with the columns of `shape`; None if no row differs."""
         differing = self._swept_rows()
-        of = self._compared
-        if of and (self.keyed or (self._base is not None and self._base in of)):
+        compared = self._compared
+        if compared and (self.keyed or (self._base is not None and self._base in compared)):
             purposes = {n: claim.purpose for n, claim in self.alive.items()}
-            names = F.create_map(*[F.lit(part) for n, name in of.items() for part in (n, name)])
-            repairs = [n for n in of if purposes[n] == "repair"]
+            names = F.create_map(*[F.lit(part) for n, name in compared.items() for part in (n, name)])
+            repairs = [n for n in compared if purposes[n] == "repair"]
             verify = F.element_at(names, F.col(CLAIM))
             repaired = F.col(CLAIM).isin(*repairs) if repairs else F.lit(False)
             chunks = self._differing.withColumn(_VERIFY, verify).withColumn(_REPAIRED, repaired).drop(CLAIM)
@@ -272,7 +277,7 @@ class Comparison(ChunkChanges):
         if not differing:
             return None
         rows = reduce(DataFrame.unionByName, differing).limit(MOST_KEYS)
-        rows = self._kept(rows)
+        rows = self._computed_once(rows)
         return None if rows.isEmpty() else rows.transform(self._with_texts_of_keys)
 
     @property
@@ -291,8 +296,10 @@ class Comparison(ChunkChanges):
     # --- results ------------------------------------------------------------------------------------------------------
 
     def chunk_results(self) -> tuple[ChunkResult, ...]:
-        """As of a backfill, with what differs by column, and what is extra. Of a table without key a backfill counts
-        what history lacks, a verify what current does."""
+        """The results of a backfill, with the differences per column and the number of extra rows.
+
+        Without a key, a backfill counts the copies that history lacks, a verify those that current lacks.
+        """
         of_verify = self._base is not None and self._base in self._compared
         results = self._results_without_key() if not self.keyed and of_verify else super().chunk_results()
         if not self.keyed or not any(r.inserted or r.repaired for r in results):
@@ -320,5 +327,5 @@ class Comparison(ChunkChanges):
         return tuple(results)
 
 
-def _or_none(texts: Column) -> Column:
+def _or_empty(texts: Column) -> Column:
     return F.coalesce(texts, F.create_map().cast("map<string,string>"))

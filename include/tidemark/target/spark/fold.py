@@ -8,19 +8,19 @@ into two rows: the delete of the old key and the insert of the new one. HALF ord
 every row has one key. A key has one *life* after the other: a life begins with an insert or in the target, and ends
 with a delete.
 
-A chunk's row begins a life, as an insert does. It stands behind the changes that its snapshot saw. The other changes of
-the key follow it; they are always the last ones. Older changes that the snapshot did not see are folded again; the
-target has the values that they do not set.
+A chunk's row begins a life, as an insert does. In the order of its key it comes after the changes that its snapshot
+saw, and before all other changes of the key; those are always the last ones. Older changes that the snapshot did not
+see are folded again; the target has the values that they do not set.
 
 **Unchanged values**: PostgreSQL does not send a TOASTed value that an update did not touch. The mask `_unchanged` names
-such columns. Its value is the newest one since the life's insert. If the life began in the target, it is the target's.
-If the life began with a change of the key, it is the value that the old key's life had at that point, along the whole
-chain of moves, even if keys are swapped or used again. If no value is found, the column is a hole: it is NULL, and
-HOLES names it.
+such columns. The value is the newest value since the life's insert. If the life began in the target, and no later
+change sent a value, it is the target's value. If the life began with a change of the key, it is the value that the old
+key's life had at that point, along the whole chain of moves, even if keys are swapped or used again. If there is no
+value, the column is a hole: it is NULL, and HOLES names it.
 
 Each value is wrapped into a struct, so that "present and NULL" differs from "not present". The struct also holds the
-text of a value that does not fit (R8), but only a text of a chunk's row or of an older change. The plan's own changes
-bring their texts to history themselves, and the target has none.
+text of a value that does not fit (R8), but only the text of a chunk's row or of an older change. The plan's own changes
+have their texts in their own history rows, and the target has no texts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapTyp
 from tidemark.errors import MovesNotResolved
 from tidemark.names import CHANGE_COLUMNS, OLD_PREFIX, ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 
-# Columns that exist within an application only; no source column is called like that.
+# Columns that exist only within an application; no source column has such a name.
 BEFORE = "__tidemark_before"  # the identity's columns as they were before the change
 HALF = "__tidemark_half"  # 0: the delete of a change of identity, 1: everything else
 MOVED = "__tidemark_moved"  # the insert of a change of identity
 ABOVE = "__tidemark_above"  # the change lies above the plan's last truncate
-HOLES = "__tidemark_holes"  # the row's columns whose unchanged value is known nowhere
+HOLES = "__tidemark_holes"  # the row's columns whose unchanged value no row has
 NET = "__tidemark_net"  # multiset: copies to add, negative: to remove
-INHERITS = "__tidemark_inherits"  # on the delete of a change of the key: its unchanged columns, to be handed over
-# Only where chunks are claimed, see `visibility`:
+INHERITS = "__tidemark_inherits"  # on the delete of a change of the key: its unchanged columns, for the new key
+# Only if chunks are claimed, see `visibility`:
 SEEN = "__tidemark_seen"  # 0: seen by the snapshot of the key's chunk, or the key has none; 1: its row; 2: not seen
 ORIGIN = "__tidemark_origin"  # the plan's own change, an older one that was applied before, or a chunk's row
 
@@ -52,7 +52,7 @@ PLAN, OLDER, READ = "plan", "older", "read"
 
 Transform = Callable[[DataFrame], DataFrame]
 
-# Fields of one struct that stands for a row, or for a part of it: the square is above PostgreSQL's 1,600 columns.
+# The most fields of a struct. Two levels of structs hold the square of it, more than PostgreSQL's 1,600 columns.
 MOST_FIELDS = 64
 
 # A chain of moves is halved by every round; no plan holds more than 2^40 changes.
@@ -69,11 +69,11 @@ def _is_unchanged(name: str) -> Column:
 
 
 def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bool, multiset: bool) -> Transform:
-    """A change of the identity -> delete of the old (HALF 0) and insert of the new (HALF 1).
+    """Split a change of the identity into the delete of the old identity (HALF 0) and the insert of the new (HALF 1).
 
     `identity` are the key's columns, or all columns of a multiset. In a multiset every update is split, whatever
-    `moved` is, and a delete takes its values from the old row. With a key, `moved` false splits nothing; the manifest
-    has it if no key changed. Removes BEFORE.
+    `moved` is, and a delete takes its values from the old row. With a key, nothing is split if `moved` is False: the
+    manifest states that no key changed. Removes BEFORE.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -110,7 +110,7 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
 
 
 def _text_of_half(is_old: Column) -> Column:
-    """`_text` of a multiset's change: of an update's delete what stands under OLD_PREFIX, of all else the rest."""
+    """`_text` of a multiset's change: an update's delete gets the names with OLD_PREFIX, every other row the rest."""
     of_old = F.map_filter("_text", lambda name, _: name.startswith(OLD_PREFIX))
     old = F.transform_keys(of_old, lambda name, _: F.substr(name, F.lit(len(OLD_PREFIX) + 1)))
     own = F.map_filter("_text", lambda name, _: ~name.startswith(OLD_PREFIX))
@@ -119,7 +119,7 @@ def _text_of_half(is_old: Column) -> Column:
 
 
 def mark_above(last_truncate: tuple[int, int] | None) -> Transform:
-    """Sets ABOVE: whether a change is above the last truncate, `(commit_lsn, ordinal)`; all are where there is none."""
+    """Set ABOVE: whether a change is above the last truncate, `(commit_lsn, ordinal)`. Without a truncate all are."""
 
     def transform(changes: DataFrame) -> DataFrame:
         if last_truncate is None:
@@ -134,7 +134,7 @@ def mark_above(last_truncate: tuple[int, int] | None) -> Transform:
 
 
 def without_holes(changes: DataFrame) -> DataFrame:
-    """What `fill_unchanged` gives where no change has an unchanged value."""
+    """Set HOLES to NULL, as `fill_unchanged` does if no change has an unchanged value."""
     return changes.withColumn(HOLES, F.lit(None).cast("array<string>"))
 
 
@@ -147,15 +147,15 @@ def fill_unchanged(
     target: DataFrame | None,
     small: bool = False,
 ) -> Transform:
-    """Put a value where `_unchanged` says that none was sent; the mark stays. Sets HOLES.
+    """Fill in the values of the columns that `_unchanged` names; the mark stays. Sets HOLES.
 
-    `unchanged` are the columns that occur in the mask; `target` is the pinned version of current, None if there is
-    none. `moved` says that a change of the key has unchanged values too, `truncated` that the plan holds a truncate:
-    a life above it that no insert began has no base in the target. `small` changes are broadcast to the target.
+    `unchanged` are the columns that occur in the mask. `target` is the pinned version of current, None if there is
+    none. `moved`: a change of the key has unchanged values too. `truncated`: the plan has a truncate. A life above it
+    that began without an insert has no values in the target. `small` changes are broadcast.
 
-    A value from a chunk's row brings its text along, since history has no `read` row of a chunk's row that was
-    overtaken. So does one from an older change, since a `read` row made of it names nothing in `_unchanged` that would
-    send a reader to the rows before.
+    A value from a chunk's row takes its text along, since history has no `read` row for an overtaken chunk row. So does
+    a value from an older change: a `read` row made from it has no name in `_unchanged` that would refer a reader to
+    earlier rows.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -186,9 +186,9 @@ def fill_unchanged(
     return transform
 
 
-# --- where an unchanged value comes from: the life, the old key's life, the target ------------------------------------
+# --- sources of an unchanged value: the life, the old key's life, the target ------------------------------------------
 
-_ROOT = "__tidemark_root"  # key of the target's row that a life goes back to
+_ROOT = "__tidemark_root"  # the key of the target's row in which the life, or the chain of lives, began
 _BORN = "__tidemark_born"  # the insert that began the life: its order key, and whether it was a change of the key
 
 
@@ -214,7 +214,7 @@ def _filled_value(name: str) -> Column:
 
 
 def _with_texts_of(filled: dict[str, Column]) -> Column:
-    """`_text` with the texts of the values that were filled in."""
+    """`_text`, with the texts of the filled values added."""
     names = F.array(*[F.lit(name) for name in filled])
     texts = F.map_from_arrays(names, F.array(*[F.when(_is_unchanged(n), f["text"]) for n, f in filled.items()]))
     filled_texts = F.map_filter(texts, lambda _, text: text.isNotNull())
@@ -227,9 +227,12 @@ def _absent(changes: DataFrame, name: str) -> Column:
 
 
 def _add_own_values(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
-    """Adds, per column, the newest value since the life's insert (`known` false if that insert itself did not have
-    it; NULL if the life began in the target), and the insert that began the life."""
-    # A chunk's row of some columns alone begins no life: the others go on.
+    """Add the newest value since the life's insert for each column, and the insert that began the life.
+
+    `known` is False if the insert did not send the value and no later change did. The struct is NULL if the life began
+    in the target and no change sent the value.
+    """
+    # A chunk row of some columns only begins no life: the other columns keep their values.
     is_insert = (F.col("_op") == "insert") | ((F.col("_op") == "read") & F.col("_unchanged").isNull())
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -243,7 +246,7 @@ def _add_own_values(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
         latest = []
         for name in unchanged:
             present = ~_is_unchanged(name)
-            says = F.when(
+            sent_value = F.when(
                 (F.col("_op") != "delete") & (is_insert | present),
                 F.struct(
                     present.alias("known"),
@@ -251,7 +254,7 @@ def _add_own_values(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
                     F.when(brings_text, F.try_element_at("_text", F.lit(name))).alias("text"),
                 ),
             )
-            latest.append(F.last(says, ignorenulls=True).over(life).alias(_own_value_name(name)))
+            latest.append(F.last(sent_value, ignorenulls=True).over(life).alias(_own_value_name(name)))
         older = (F.col(ORIGIN) == OLDER) if has_chunks else F.lit(False)
         born = F.when(is_insert, F.struct(*ORDER_COLUMNS, F.col(MOVED).alias("moved"), older.alias("older")))
         return changes.select("*", *latest, F.last(born, ignorenulls=True).over(life).alias(_BORN))
@@ -260,21 +263,22 @@ def _add_own_values(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
 
 
 def _own_root(key: Sequence[str], truncated: bool) -> Column:
-    """The key itself where the life began in the target. Nothing above a truncate did. A life that an older change
-    began is in the target too, since that change was applied."""
-    begins_there = column(_BORN).isNull() | column(_BORN)["older"]
+    """The row's own key if its life began in the target, else NULL.
+
+    A life that an older change began is in the target too, since that change was applied. No life above a truncate is.
+    """
+    began_in_target = column(_BORN).isNull() | column(_BORN)["older"]
     if truncated:
-        begins_there &= ~column(ABOVE)
-    return F.when(begins_there, F.struct(*[column(k) for k in key]))
+        began_in_target &= ~column(ABOVE)
+    return F.when(began_in_target, F.struct(*[column(k) for k in key]))
 
 
 def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | None, truncated: bool) -> Transform:
-    """Adds what a life that began with a change of the key was handed over by the old key's life, and where that goes
-    back to.
+    """Add the values that a life inherited if it began with a change of the key, and the root of its chain of lives.
 
-    One hand-over per move: known values, or the move by which the old life itself began, or the target's row. Every
-    round replaces a reference to a move by what that move has, which doubles the distance: the rounds are the
-    logarithm of the longest chain of moves whose value nobody has touched.
+    Each move has known values, a reference to the move by which the old life began, or the key of a row of the target.
+    Each round replaces a reference by the content of the move that it points to. That doubles the distance covered, so
+    the number of rounds is the logarithm of the longest chain of moves without a new value.
     """
 
     def transform(frame: DataFrame) -> DataFrame:
@@ -296,23 +300,23 @@ def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | N
         for _ in range(MAX_ROUNDS):
             if moves.where(F.col("from").isNotNull()).isEmpty():
                 break
-            moves = moves.transform(_one_round(unchanged)).localCheckpoint()
+            moves = moves.transform(_follow_references(unchanged)).localCheckpoint()
         else:
             raise MovesNotResolved(rounds=MAX_ROUNDS)
-        handed = moves.select(
+        inherited = moves.select(
             column("move").alias("__tidemark_move"),
             F.col("root").alias("__tidemark_old_root"),
             *[column(_inherited(name)) for name in unchanged],
         )
         began_by_move = F.when(born["moved"], F.struct(*[born[name] for name in ORDER_COLUMNS]))
-        joined = frame.join(handed, on=began_by_move == F.col("__tidemark_move"), how="left")
+        joined = frame.join(inherited, on=began_by_move == F.col("__tidemark_move"), how="left")
         root = F.coalesce(_own_root(key, truncated), F.col("__tidemark_old_root"))
         return joined.withColumn(_ROOT, root).drop("__tidemark_move", "__tidemark_old_root")
 
     return transform
 
 
-def _one_round(unchanged: Sequence[str]) -> Transform:
+def _follow_references(unchanged: Sequence[str]) -> Transform:
     def transform(moves: DataFrame) -> DataFrame:
         child, parent = moves.alias("child"), moves.alias("parent")
         joined = child.join(parent, on=F.col("child.from") == F.col("parent.move"), how="left")
@@ -333,10 +337,10 @@ def _one_round(unchanged: Sequence[str]) -> Transform:
 
 
 def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: DataFrame, small: bool) -> Transform:
-    """Adds the target's values of the row that a life goes back to.
+    """Add the values of the target's row in which a life began (_ROOT).
 
-    Only the rows of keys that occur with an unchanged value are taken out of the target first, so that its long
-    values are never shuffled for the others.
+    First the rows of keys with an unchanged value are selected from the target, so that the long values of other rows
+    are never shuffled.
     """
 
     def transform(frame: DataFrame) -> DataFrame:
@@ -346,8 +350,8 @@ def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: Data
             .select(*[column(k).alias(n) for k, n in zip(key, names, strict=True)])
             .distinct()
         )
-        same = [column(k) == F.col(n) for k, n in zip(key, names, strict=True)]
-        base = target.join(F.broadcast(needed) if small else needed, on=all_of(same), how="left_semi").select(
+        same_key = [column(k) == F.col(n) for k, n in zip(key, names, strict=True)]
+        base = target.join(F.broadcast(needed) if small else needed, on=all_of(same_key), how="left_semi").select(
             F.struct(*[column(k) for k in key]).alias("__tidemark_target"),
             *[
                 F.when(
@@ -363,7 +367,7 @@ def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: Data
 
 
 def _is_hole(target: DataFrame, name: str) -> Column:
-    """Whether the target's row has no value there either."""
+    """Whether the target's row has a hole in the column."""
     if ROW_HOLES not in target.columns:
         return F.lit(False)
     return F.coalesce(F.array_contains(ROW_HOLES, F.lit(name)), F.lit(False))
@@ -376,11 +380,11 @@ def all_of(conditions: Sequence[Column]) -> Column:
     return result
 
 
-# --- what current gets ------------------------------------------------------------------------------------------------
+# --- rows of current --------------------------------------------------------------------------------------------------
 
 
 def newest_per_key(key: Sequence[str]) -> Transform:
-    """The newest change of every key: exactly one row per key, by construction."""
+    """Keep the newest change of every key: exactly one row per key."""
     newest_first = Window.partitionBy(*[column(k) for k in key]).orderBy(*[F.col(name).desc() for name in ORDER])
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -391,7 +395,7 @@ def newest_per_key(key: Sequence[str]) -> Transform:
 
 
 def copies_of() -> Column:
-    """How many copies of its row a change adds."""
+    """The number of copies of its row that a change adds: 1, or -1 for a removal."""
     return F.when(F.col("_op").isin("delete", "sweep"), -1).otherwise(1)
 
 
@@ -400,13 +404,13 @@ def net_copies(
 ) -> Transform:
     """Multiset: one row per distinct row value, with NET copies to add or remove and the newest change that touched it.
 
-    `weight` is how many copies a row stands for, by default one more or, of a delete, one less. With it, a value whose
-    NET is 0 stays in only if `always` holds for one of its rows. With `texts`, rows that differ in the text of a
-    value that does not fit (`_text`) are two, as they are in history and at the source; current has no such text.
+    `weight` is the number of copies that a row adds; the default is 1, or -1 for a removal. With a `weight`, a value
+    whose NET is 0 is kept only if `always` holds for one of its rows. With `texts`, rows that differ in the text of a
+    value that does not fit (`_text`) are distinct, as they are in history and at the source; current has no such texts.
 
-    A value whose copies come and go within the changes stays in, with NET 0: another driver may have committed a part
-    of them meanwhile, and what is written must be right on top of that too. Values are told apart by their stored form,
-    so -0.0 and 0.0 stay two, as do rows that differ in nothing but a NULL.
+    Without a `weight`, a value whose NET is 0 is kept: another driver may have committed some of its copies meanwhile,
+    and the merge must be correct on top of that commit too. Values are compared by their stored form. So -0.0 and 0.0
+    are distinct, and rows that differ only in a NULL are too.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -441,11 +445,11 @@ def _text_or_null(columns: Sequence[str]) -> Column:
 
 
 def copies_after(columns: Sequence[str], target: DataFrame | None, *, small: bool = False) -> Transform:
-    """Multiset: net changes -> the rows that shall be there afterwards, each copy a row, and one row with COPY 0 per
-    value.
+    """Multiset: net changes -> one row per copy that current shall have afterwards, and one row with COPY 0 per value.
 
-    COPY 0 matches the copies in the target, which go; the others never match and come in. So what is written is
-    absolute: the same again changes nothing. More removals than copies (rows from before capture) leave none.
+    In the MERGE, the row with COPY 0 matches all copies in the target, which are deleted. The other rows never match
+    and are inserted. So writing the same rows again changes nothing. More removals than copies (rows from before the
+    capture) leave no copy.
     """
 
     def transform(net: DataFrame) -> DataFrame:
@@ -482,20 +486,21 @@ def same_row(columns: Sequence[str], types: dict[str, DataType], left: str, righ
 def row_form(columns: Sequence[str], types: dict[str, DataType], of: str | None = None) -> Column:
     """A row as one value, a struct of stored forms: never NULL, and equal exactly if two rows are stored alike.
 
-    One value, since Spark works on a conjunction of comparisons by comparison: what it infers from them grew by powers
-    of the columns (17 were never done with), and 300 overran its stack. So does a struct of 1,600 fields as the key of
-    a join, whose planning goes as deep as an expression has children: beyond some, they are grouped.
+    It is one value because Spark handles each comparison of a conjunction separately. The constraints that it inferred
+    grew exponentially with the columns (17 columns never ended), and 300 columns overflowed its stack. A struct of
+    1,600 fields as the key of a join overflows it too, since planning recurses over an expression's children. So more
+    than `MOST_FIELDS` fields are grouped into inner structs.
     """
-    return _one([stored_form(column(name, of), types[name]) for name in columns])
+    return _nested_struct([stored_form(column(name, of), types[name]) for name in columns])
 
 
 def is_nothing(columns: Sequence[str], types: dict[str, DataType], of: str) -> Column:
-    """Whether a row has nothing but NULL."""
-    nothing = _one([stored_form(F.lit(None).cast(types[name]), types[name]) for name in columns])
+    """Whether all columns of a row are NULL."""
+    nothing = _nested_struct([stored_form(F.lit(None).cast(types[name]), types[name]) for name in columns])
     return row_form(columns, types, of).eqNullSafe(nothing)
 
 
-def _one(values: Sequence[Column]) -> Column:
+def _nested_struct(values: Sequence[Column]) -> Column:
     forms = [value.alias(str(n)) for n, value in enumerate(values)]
     if len(forms) <= MOST_FIELDS:
         return F.struct(*forms)
@@ -504,8 +509,10 @@ def _one(values: Sequence[Column]) -> Column:
 
 
 def stored_form(value: Column, of: DataType) -> Column:
-    """An expression that is equal exactly if two values are stored alike, for types whose own equality is looser
-    (floating point: 0.0 = -0.0) or missing (maps)."""
+    """An expression that is equal for two values exactly if they are stored alike.
+
+    It converts types whose own equality is looser (floating point: 0.0 = -0.0) or missing (maps).
+    """
     if isinstance(of, FloatType | DoubleType):
         return value.cast("string")
     if isinstance(of, ArrayType) and isinstance(of.elementType, FloatType | DoubleType):

@@ -1,13 +1,13 @@
-"""Merges with Spark what a backfill brings: changes, rows of chunks, and removals of what the source lacks (R7).
+"""Merges with Spark the changes, the chunk rows of backfills, and the removals of rows that the source lacks (R7).
 
     staged changes ─┐                     ┌─► rows: the changes, unchanged values filled, from chunks too
     older changes ──┼─ place, fill ───────┤
-    chunk rows ─────┘                     └─► additions: `read` and `sweep` rows ─┬─► history, besides the changes
-    current, history as they were ────────────────────────────────────────────────┘   current, by what is newest per key
+    chunk rows ─────┘                     └─► additions: `read` and `sweep` rows ─┬─► history, with the changes
+    current and history, pinned before ───────────────────────────────────────────┘   current, the newest row per key
 
-The additions are computed against the pinned tables. So history and current get the same additions, whatever happens
-between their two commits. A chunk whose rows are right already adds no row. Most chunk rows have keys that no change
-touches; they pass no window.
+The additions are computed against the pinned tables. So history and current get the same additions, whatever is
+committed between their two commits. A chunk adds no row if current already has its rows. Most chunk rows have keys that
+no change has; no window is computed for them.
 """
 
 from __future__ import annotations
@@ -49,16 +49,18 @@ from tidemark.target.spark.visibility import (
 )
 from tidemark.wording import counted
 
-# Up to so many changes a copy of their keys goes to wherever the chunks' rows are, which then need not be shuffled.
+# Up to this number of changes, their keys are broadcast, so that the chunks' rows need not be shuffled.
 FEW_CHANGES: Final = 200_000
 
-_WEIGHT: Final = "__tidemark_weight"  # how many copies of its value a row stands for
+_WEIGHT: Final = "__tidemark_weight"  # the number of copies that a row adds, or removes if negative
 
 
 class ChunkChanges(Changes):
-    """`evidence` are batches that were applied before, and `history` its pinned version, both from just before these
-    changes or, where history is ahead, from just behind them. `narrows`: only that part of current is looked at in
-    which the chunks' keys can lie."""
+    """The changes and claimed chunks of the next batches, merged by Spark.
+
+    `evidence` are batches that were applied before. `history` is pinned just before these changes, or just after them
+    if history is ahead. `narrows`: of current, only the key ranges of the chunks are read.
+    """
 
     narrows = True
 
@@ -88,14 +90,13 @@ class ChunkChanges(Changes):
 
     @property
     def are_small(self) -> bool:
-        """A sweep, or the excess copies of a table without a key, may be all rows of the target, so they are never
-        small."""
+        """Whether changes and chunks can be broadcast; not with a sweep or without a key, which may remove all rows."""
         if self.sweeps or not self.keyed or not super().are_small:
             return False
         files = [f for b in self.evidence for f in b.files]
         return sum(f.rows for f in files) <= SMALL_ROWS and sum(f.bytes for f in files) <= SMALL_BYTES
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def alive(self) -> dict[int, Claim]:
@@ -131,7 +132,7 @@ class ChunkChanges(Changes):
 
     @property
     def _has_changes(self) -> bool:
-        """Whether there is any change that a chunk's row could have to give way to."""
+        """Whether there are any changes, of the plan or of the evidence, that may have keys of chunks."""
         return any(b.files for b in (*self.batches, *self.evidence))
 
     @property
@@ -140,8 +141,10 @@ class ChunkChanges(Changes):
 
     @property
     def _overlap(self) -> bool:
-        """Whether two chunks may hold one key: those of two backfills, or of two attempts at one range. A ledger that
-        was restored from an older copy has chunks read again whose first attempts are claimed all the same."""
+        """Whether two chunks may have the same key: chunks of two backfills, or of two attempts at one range.
+
+        After a ledger was restored from an older copy, chunks are read again although their first attempts are claimed.
+        """
         claims = list(self.alive.values())
         attempts = {(c.backfill, c.key_range, c.attempt) for c in claims}
         several = len(attempts) > len({(backfill, number) for backfill, number, _ in attempts})
@@ -149,7 +152,7 @@ class ChunkChanges(Changes):
 
     @cached_property
     def _older(self) -> DataFrame:
-        """Changes that were applied before and that some chunk may not have seen: those from the lowest xmin on."""
+        """Applied changes that some chunk's snapshot may not have seen: those from the lowest xmin on."""
         staged = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
         if all(c.consistent_point is None for c in self.alive.values()):
             staged = staged.where(F.col("_xid") >= min(Snapshot.parse(c.snapshot).xmin for c in self.alive.values()))
@@ -166,18 +169,20 @@ class ChunkChanges(Changes):
 
     @cached_property
     def _plain_rows(self) -> DataFrame:
-        """The changes as they are without chunks."""
+        """The changes as they would be without chunks."""
         return super().rows
 
     @cached_property
     def _events(self) -> DataFrame:
-        """Changes of the plan, older ones that chunks did not see, and the rows of chunks whose keys they touch; each
-        in its place, unchanged values filled."""
+        """The plan's changes, older changes that chunks did not see, and the chunk rows with keys of these changes.
+
+        Each row has its place in the order (SEEN), and unchanged values are filled in.
+        """
         events = self._placed.unionByName(self._touched_reads)
         names = self._unchanged_names(self.staged.select("_unchanged").unionByName(self._older.select("_unchanged")))
         names = sorted({*names, *(name for unread in self._not_read.values() for name in unread)})
         filled = events.transform(self._fill(events, names) if names else fold.without_holes)
-        return self._kept(filled)
+        return self._computed_once(filled)
 
     @cached_property
     def _placed(self) -> DataFrame:
@@ -188,7 +193,7 @@ class ChunkChanges(Changes):
         keys = self._reads.select(*key, CLAIM)
         if self._few_changes:
             keys = keys.join(F.broadcast(changes.select(*key)), on=list(self.schema.key), how="left_semi")
-        return self._kept(changes.transform(visibility.place_changes(self.schema.key, keys, self._claims)))
+        return self._computed_once(changes.transform(visibility.place_changes(self.schema.key, keys, self._claims)))
 
     @cached_property
     def _touched_keys(self) -> DataFrame:
@@ -202,44 +207,43 @@ class ChunkChanges(Changes):
 
     @cached_property
     def _with_verdicts(self) -> DataFrame:
-        """Every chunk row with its verdict. Kept if it took a look at the target; into an empty one it is cheaper to
-        read the chunks twice."""
+        """Every chunk row with its verdict. Not cached if current is empty: reading chunks twice is then cheaper."""
         rows = self._reads.transform(visibility.untouched(self.names))
         if self._has_changes:
-            others = rows.join(self._touched_keys, on=list(self.schema.key), how="left_anti")
+            untouched = rows.join(self._touched_keys, on=list(self.schema.key), how="left_anti")
             touched = self._events.transform(visibility.at_watermark(self.schema.key, self.names, self._claims))
-            rows = touched.unionByName(others)
+            rows = touched.unionByName(untouched)
         with_verdicts = rows.transform(self._add_verdicts())
-        return with_verdicts if self._there is None else self._kept(with_verdicts)
+        return with_verdicts if self._target_rows is None else self._computed_once(with_verdicts)
 
     def _add_verdicts(self) -> fold.Transform:
         return visibility.add_verdicts(
             self.schema.key,
             self.source_names,
-            self._there,
+            self._target_rows,
             truncated=self.truncated,
             not_read=self._not_read,
         )
 
     @cached_property
-    def _there(self) -> DataFrame | None:
-        """What current holds, None if that is nothing."""
+    def _target_rows(self) -> DataFrame | None:
+        """The rows of current that chunk rows may be compared with, None if current is empty or does not exist."""
         if self.current is None or self.current.files == 0:
             return None
         if self.load is not None:
-            return self.load.rows_there()
+            return self.load.current_rows()
         rows = delta_tables.rows(self.session, self.current)
         return rows if self._chunk_ranges is None else rows.where(self._in_ranges(self._chunk_ranges))
 
     def _in_ranges(self, ranges: Sequence[KeyRange], of: str | None = None) -> Column:
-        return file_pruning.within(fold.column(self.schema.key[0], of), file_pruning.joined(ranges))
+        return file_pruning.within(fold.column(self.schema.key[0], of), file_pruning.join_ranges(ranges))
 
     @cached_property
     def _chunk_ranges(self) -> list[KeyRange] | None:
-        """Where the chunks' keys lie, by the first column of the key; None if nobody knows, or nothing is saved."""
+        """The ranges of the chunks' keys in the key's first column; None if they are unknown or would save nothing."""
         if not self.narrows or self.few_rows or not self.keyed or not self.alive or self.sweeps:
             return None
-        if not keys_in_shape(self.schemas, self.batches):  # in a file the name may be another column's
+        if not keys_in_shape(self.schemas, self.batches):  # in some files another column has this name
             return None
         uris = [f"{self.lake}/{f.path}" for claim in self.alive.values() for f in claim.files]
         return file_pruning.ranges_in(self.session, uris, self.schema.key[0])
@@ -258,22 +262,24 @@ class ChunkChanges(Changes):
                 self._with_verdicts.transform(visibility.additions(self.schema.key, self.names, self._not_read))
             )
         elif self._base is not None:
-            frames.append(self._kept(self._missing_in_history(self._base)))
+            frames.append(self._computed_once(self._missing_in_history(self._base)))
         frames += list(self._swept.values())
         return reduce(DataFrame.unionByName, frames) if frames else None
 
     @cached_property
     def _swept(self) -> dict[str, DataFrame]:
-        """Per sweep the target's rows that no chunk of the backfill has and that nothing unseen touched. What a
-        truncate of the plan removes needs no sweep."""
-        if self._there is None or self.truncated or not self.keyed:
+        """Per sweep, the target's rows whose keys are in no chunk of the backfill and in no change that it did not see.
+
+        There are none if the plan has a truncate, which already removes these rows.
+        """
+        if self._target_rows is None or self.truncated or not self.keyed:
             return {}
-        return {sweep.backfill: self._kept(self._sweep(sweep, self._there)) for sweep in self.sweeps}
+        return {sweep.backfill: self._computed_once(self._sweep(sweep, self._target_rows)) for sweep in self.sweeps}
 
     def _sweep(self, sweep: Sweep, rows: DataFrame) -> DataFrame:
         key = [fold.column(k) for k in self.schema.key]
         claims = [c for b in (*self.evidence, *self.batches) for c in b.claims if c.backfill == sweep.backfill]
-        # There may be more: a ledger that was restored from an older copy has some of them read again.
+        # There may be more claims than chunks: after a ledger was restored from an older copy, chunks are read again.
         if len(claims) < sweep.chunks:
             table = str(self.schema.table)
             raise ChunksMissing(
@@ -288,8 +294,8 @@ class ChunkChanges(Changes):
             types = {f.name: f.dataType for f in rows.schema.fields}
             rows = rows.where(visibility.within(self.schema.key, types, sweep.parts))
         if sweep.keys is not None:
-            asked = visibility.chosen(self.session, self.schema.key, rows.schema, sweep.keys)
-            rows = rows.join(asked, on=list(self.schema.key), how="left_semi")
+            requested = visibility.keys_frame(self.session, self.schema.key, rows.schema, sweep.keys)
+            rows = rows.join(requested, on=list(self.schema.key), how="left_semi")
         return visibility.swept(self.schema.key, self.names, rows, reduce(DataFrame.union, keys), self.generation, last)
 
     def _newest(self) -> DataFrame:
@@ -299,19 +305,19 @@ class ChunkChanges(Changes):
         touched = additions.where(~F.col(ALONE)).drop(ALONE)
         rows = self.rows.where(F.col(ABOVE))
         newest = rows.unionByName(touched, allowMissingColumns=True).transform(fold.newest_per_key(self.schema.key))
-        others = additions.where(F.col(ALONE)).drop(ALONE)
-        return newest.unionByName(others, allowMissingColumns=True).transform(with_row_holes)
+        untouched = additions.where(F.col(ALONE)).drop(ALONE)
+        return newest.unionByName(untouched, allowMissingColumns=True).transform(with_row_holes)
 
     # --- a table without a key ----------------------------------------------------------------------------------------
 
     @cached_property
     def _base(self) -> int | None:
-        """The chunk with the greatest watermark, whose rows are the whole table; none if a truncate follows it."""
+        """The chunk with the greatest watermark, whose rows are the whole table. None if a truncate follows it."""
         newest = max(self.alive, key=lambda number: self.alive[number].watermark_lsn, default=None)
         return None if newest is None or not visibility.is_above(self.alive[newest], self._truncates) else newest
 
     def _copies(self, base: int) -> DataFrame:
-        """The chunk's rows, older changes that it did not see, and the plan's changes: ORIGIN and SEEN say which."""
+        """The chunk's rows, older changes that it did not see, and the plan's changes, marked by ORIGIN and SEEN."""
         claim = self._claims.where(F.col(CLAIM) == base)
         own = self.rows.where(F.col(ABOVE)).withColumn(ORIGIN, F.lit(fold.PLAN))
         older = self._single(self._older).transform(fold.without_holes).withColumn(ORIGIN, F.lit(fold.OLDER))
@@ -320,9 +326,10 @@ class ChunkChanges(Changes):
         return placed.unionByName(reads.transform(fold.without_holes))
 
     def _missing_in_history(self, base: int) -> DataFrame:
-        """`read` rows for the copies that the stream alone lacks just below the watermark, `sweep` rows for its
-        surplus ones; of a table with history only the former. History, unlike current, also counts removals of rows
-        that it never held, and has the texts of values that do not fit (R8), so it is what the copies are held against.
+        """`read` rows for the copies that the stream lacks just below the watermark, `sweep` rows for surplus copies.
+
+        A table with history only gets no `sweep` rows. The copies are compared with history, not with current: history
+        also counts removals of rows that it never held, and has the texts of values that do not fit (R8).
         """
         seen = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), -1)
         weight = seen.when(F.col(ORIGIN) == fold.PLAN, 0).otherwise(1) * fold.copies_of()
@@ -337,25 +344,25 @@ class ChunkChanges(Changes):
         return net.transform(visibility.copies_at(self.alive[base], self.source_names, self.generation))
 
     def _net(self) -> DataFrame:
-        """What current lacks of the chunk's rows, or has in excess, under all that the chunk did not see."""
+        """The copies that current lacks or has in excess after the chunk's rows and the changes that it did not see."""
         if self._base is None:
             return super()._net()
         weight = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), 0).otherwise(1) * fold.copies_of()
         copies = self._copies(self._base).withColumn(_WEIGHT, weight)
-        if self._there is not None and not self.truncated:
-            current = self._there.withColumn("_op", F.lit("delete")).withColumn(_WEIGHT, F.lit(-1))
+        if self._target_rows is not None and not self.truncated:
+            current = self._target_rows.withColumn("_op", F.lit("delete")).withColumn(_WEIGHT, F.lit(-1))
             copies = copies.unionByName(current, allowMissingColumns=True)
         of_plan = F.coalesce(F.col(ORIGIN) == fold.PLAN, F.lit(False))
         return copies.transform(fold.net_copies(self.source_names, F.col(_WEIGHT), always=of_plan))
 
-    # --- what became of the chunks ------------------------------------------------------------------------------------
+    # --- results of the chunks ----------------------------------------------------------------------------------------
 
     def chunk_results(self) -> tuple[ChunkResult, ...]:
-        """Per claim what became of its rows, dead ones included."""
+        """One result per claim, including claims whose rows a truncate has removed."""
         counts: dict[int, dict[str, int]] = {number: {} for number in self.alive}
         lost: dict[int, int] = {}
         if self.keyed and self.alive:
-            into_nothing = self._there is None and not self._overlap
+            into_nothing = self._target_rows is None and not self._overlap
             rows = self._with_verdicts.where(~F.col(ALONE)) if into_nothing else self._with_verdicts
             counted = rows.groupBy(CLAIM, VERDICT).agg(F.count(F.lit(1)).alias("n"), F.count_if(LOST).alias("lost"))
             for row in counted.collect() if self._has_changes or not into_nothing else ():
@@ -363,8 +370,10 @@ class ChunkChanges(Changes):
                 lost[row[CLAIM]] = lost.get(row[CLAIM], 0) + row["lost"]
             if into_nothing:
                 for number, claim in self.alive.items():
-                    of, rest = counts[number], INSERTED if claim.columns is None else LACKING
-                    of[rest] = of.get(rest, 0) + claim.rows - sum(of.values())
+                    claim_counts, remaining_verdict = counts[number], INSERTED if claim.columns is None else LACKING
+                    claim_counts[remaining_verdict] = (
+                        claim_counts.get(remaining_verdict, 0) + claim.rows - sum(claim_counts.values())
+                    )
         elif self._base is not None and self.additions is not None:
             ops = {row["_op"]: row["count"] for row in self.additions.groupBy("_op").count().collect()}
             inserted = ops.get("read", 0)
@@ -392,5 +401,5 @@ class ChunkChanges(Changes):
         )
 
     def swept_rows(self) -> dict[str, int]:
-        """Per backfill the rows that its sweep removed."""
+        """The number of rows that each backfill's sweep removes."""
         return {sweep.backfill: self._swept[sweep.backfill].count() if self._swept else 0 for sweep in self.sweeps}

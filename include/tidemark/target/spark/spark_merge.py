@@ -2,7 +2,7 @@
 
 Every value that depends on the target comes from one pinned version of current: the values of unchanged columns, and
 the number of copies of a row in a multiset. That version carries the position just before these changes. So both
-commits depend only on it and on the staged files, and a second attempt computes the same.
+commits depend only on that version and on the staged files, and a second attempt computes the same rows.
 """
 
 from __future__ import annotations
@@ -28,28 +28,30 @@ from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.driver.change_reader import StagedTable
-from tidemark.target.driver.history_files import AsStaged, OnFailure, as_staged, copied
+from tidemark.target.driver.history_files import AsStaged, OnFailure, as_staged, copy_to_history
 from tidemark.target.spark import fold
 from tidemark.target.spark.staged_changes import read_changes
 
-# Staged bytes per appended file; staged and written Parquet are of about one size.
+# Staged bytes per appended file. Staged and written Parquet files of the same rows have about the same size.
 FILE_BYTES: Final = 64 * 2**20
 
-# In place of its copies.
-_ANEW: Final = "anew"
+# The `_op` of the row that replaces several rows of one key.
+_REPLACEMENT: Final = "anew"
 
-# Changes up to both of these go to wherever current's rows are, which then need not be shuffled.
+# Changes up to both limits are broadcast, so that current's rows need not be shuffled.
 SMALL_ROWS: Final = 100_000
-SMALL_BYTES: Final = 8 * 2**20  # as they lie there
+SMALL_BYTES: Final = 8 * 2**20  # as staged
 
-# Files of current up to which it is read whole for the values of unchanged columns.
+# Current is read as a whole for the values of unchanged columns if it has no more files than this.
 FEW_FILES: Final = 16
 
 
 class Changes:
-    """`batches` are the next ones behind `current`, the pinned version (None: the table has no current). `few_rows`
-    says that planning costs more than computing. `load`, which may be set, are chunks whose files are added
-    besides."""
+    """The changes of the next batches, merged by Spark.
+
+    `current` is pinned at the position just before the batches, or None if the table has no current. `few_rows`:
+    planning takes longer than computing. `load` may be set to a first load whose files go into the same commits.
+    """
 
     def __init__(
         self,
@@ -68,8 +70,7 @@ class Changes:
         self.schemas = table.schemas
         self.schema = table.schema
         self.names = [c.name for c in self.schema.columns]
-        # What a row of the source can differ in: its columns that were dropped say nothing of it any more. Without a
-        # key it is by these that a row is found.
+        # The columns in which rows of the source can differ: all but dropped ones. They identify a row without a key.
         self.source_names = [c.name for c in self.schema.columns if c.name not in self.schema.dropped]
         self.batches = batches
         self.current = current
@@ -83,13 +84,13 @@ class Changes:
         self._cached: list[DataFrame] = []
 
     def release(self) -> None:
-        # The last one first: what is kept of another kept frame would be planned anew.
+        # The newest frame first: releasing an older frame would make Spark plan the newer frames again.
         for frame in reversed(self._cached):
             frame.unpersist()
 
     @property
     def are_small(self) -> bool:
-        """Whether a copy of all of them has room in every executor."""
+        """Whether the changes and chunks are small enough to be broadcast to every executor."""
         claims = [c for b in self.batches for c in b.claims]
         rows = sum(b.rows for b in self.batches)
         size = sum(f.bytes for b in self.batches for f in b.files) + sum(f.bytes for c in claims for f in c.files)
@@ -99,12 +100,12 @@ class Changes:
 
     @cached_property
     def staged(self) -> DataFrame:
-        """All changes as staged, truncates included."""
+        """All changes as they were staged, including truncates."""
         return read_changes(self.session, self.lake, self.schemas, self.batches)
 
     @cached_property
     def last_truncate(self) -> tuple[int, int] | None:
-        """The order key of the last truncate: one row, whatever their number."""
+        """The order key of the last truncate; only one row comes to the driver."""
         if not self.truncated:
             return None
         truncates = self.staged.where(F.col("_op") == "truncate")
@@ -117,22 +118,22 @@ class Changes:
     def rows(self) -> DataFrame:
         """All changes but truncates, one key each, unchanged values filled in.
 
-        Filled rows are kept for the second commit: they cost windows and joins over the target, and a MERGE that
-        reads them again must see the same.
+        Filled rows are cached for the second commit. They cost windows and joins with the target, and a MERGE that
+        reads them twice must get the same rows.
         """
         single = self._single(self.staged)
         names = self._unchanged_names(self.staged)
         if not names:
             return single.transform(fold.without_holes)
-        return self._kept(single.transform(self._fill(single, names)))
+        return self._computed_once(single.transform(self._fill(single, names)))
 
     @property
     def additions(self) -> DataFrame | None:
-        """What chunks add to the changes, see `spark_chunk_merge`."""
+        """The rows that chunks add to the changes, see `spark_chunk_merge`. None without chunks."""
         return None
 
     def _single(self, staged: DataFrame) -> DataFrame:
-        """Staged changes but truncates, one key each."""
+        """All staged changes except truncates, split so that each row has one key."""
         identity = self.names if self.multiset else self.schema.key
         changes = staged.where(F.col("_op") != "truncate") if self.may_truncate else staged
         return changes.transform(
@@ -140,24 +141,25 @@ class Changes:
         ).transform(fold.mark_above(self.last_truncate))
 
     def _fill(self, changes: DataFrame, unchanged: Sequence[str]) -> fold.Transform:
-        before = self._before(changes)
+        before = self._base_rows(changes)
         return fold.fill_unchanged(
             self.schema.key, unchanged, moved=self.moved, truncated=self.truncated, target=before, small=self.are_small
         )
 
-    def _kept(self, frame: DataFrame) -> DataFrame:
-        """The frame, computed once; until `release`.
+    def _computed_once(self, frame: DataFrame) -> DataFrame:
+        """Cache the frame, so that it is computed once, until `release`.
 
-        Of few rows the plan is forgotten as well: planning it again for whatever comes of it was two thirds of a small
-        merge. Should their executor be lost, the merge fails and is tried again; many rows are worth computing anew.
+        A frame of few rows is checkpointed, which also drops its plan: planning it again for each later frame took two
+        thirds of a small merge. If the executor with the checkpoint is lost, the merge fails and is repeated. A frame
+        of many rows is persisted, so that Spark can compute lost parts again.
         """
         if self.few_rows:
             return frame.localCheckpoint(eager=False)
         self._cached.append(frame.persist())
         return frame
 
-    def _before(self, changes: DataFrame) -> DataFrame | None:
-        """The target's rows that unchanged values may come from; of a large table only the files they lie in."""
+    def _base_rows(self, changes: DataFrame) -> DataFrame | None:
+        """The rows of current that unchanged values may come from. Of a large table, only some files are read."""
         if self.current is None or self.current.files == 0:
             return None
         if self.current.files <= FEW_FILES:
@@ -168,7 +170,7 @@ class Changes:
         return delta_tables.rows_in_files_of(self.session, self.current, keys, self.schema.key)
 
     def _unchanged_names(self, staged: DataFrame) -> list[str]:
-        """The columns that occur in the mask: at most all of the table's, and mostly one or two."""
+        """The columns that some change did not send, mostly one or two."""
         if not self.unchanged:
             return []
         rows = staged.select(F.explode("_unchanged").alias("name")).distinct().collect()
@@ -179,44 +181,50 @@ class Changes:
     def move_history(self, history: PinnedTable, application: str) -> int:
         """Append every change, truncates as rows without a key. Returns the rows appended.
 
-        Files that say already what history shall say are copied into its folder and committed as they are: their
-        bytes were encoded once, by the drain.
+        Staged files whose rows are history's rows are copied into its folder, so their rows are not encoded again.
         """
         kept = self._as_staged(history)
-        others = kept.others(self.batches)
-        frames = self._computed(kept, others, history.schema())
+        computed_files = kept.computed_files(self.batches)
+        frames = self._computed_frames(kept, computed_files, history.schema())
         frame: DataFrame | None = None
         if frames:
-            frame = reduce(DataFrame.unionByName, frames).coalesce(self._files_of(others))
+            frame = reduce(DataFrame.unionByName, frames).coalesce(self._files_of(computed_files))
         failpoints.reach("merge.before_history")
-        as_they_are = [copied(self.session, history, self.lake, self.schema, b, f) for b, f in kept.files]
-        as_they_are += [] if self.load is None else self.load.files_of_history(history)
-        count = delta_tables.append(self.session, history, frame, application, self.end, as_they_are)
+        copied_files = [copy_to_history(self.session, history, self.lake, self.schema, b, f) for b, f in kept.files]
+        copied_files += [] if self.load is None else self.load.files_of_history(history)
+        count = delta_tables.append(self.session, history, frame, application, self.end, copied_files)
         failpoints.reach("merge.after_history")
         return count
 
     def _files_of(self, staged: Sequence[StagedFile]) -> int:
-        """How many files the changes of these staged ones, and all chunks, are worth."""
+        """The number of files to write for the changes of these staged files and for all chunks."""
         of_chunks = sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
         return max(1, -(-(sum(f.bytes for f in staged) + of_chunks) // FILE_BYTES))
 
-    def _computed(self, kept: AsStaged, others: Sequence[StagedFile], shape: StructType) -> list[DataFrame]:
-        """What history gets of all files but those that are kept, and of chunks, in its shape; no frame if that is
-        nothing for sure."""
+    def _computed_frames(
+        self, kept: AsStaged, computed_files: Sequence[StagedFile], shape: StructType
+    ) -> list[DataFrame]:
+        """The rows that history gets from `computed_files`, which are not copied, and from chunks, in its shape.
+
+        Returns no frame if there are certainly no such rows.
+        """
         frames = []
-        if others:
-            of_others = kept.of_others()
-            frames.append(closing_select(self.rows.where(of_others), shape))
+        if computed_files:
+            is_computed = kept.is_computed()
+            frames.append(select_columns_of(self.rows.where(is_computed), shape))
             if self.truncated:
-                truncates = self.staged.where((F.col("_op") == "truncate") & of_others)
-                frames.append(closing_select(truncates, shape))
+                truncates = self.staged.where((F.col("_op") == "truncate") & is_computed)
+                frames.append(select_columns_of(truncates, shape))
         if self.additions is not None:
-            frames.append(closing_select(self.additions, shape))
+            frames.append(select_columns_of(self.additions, shape))
         return frames
 
     def _as_staged(self, history: PinnedTable) -> AsStaged:
-        """A multiset's updates are two rows, a table with column mapping has other names in its files, and no file can
-        be added on `public_path`."""
+        """The staged files that can be copied to history.
+
+        There are none for a multiset, whose updates are two rows, for a history with column mapping, whose files have
+        other column names, and on `public_path`, which cannot add files.
+        """
         if self.multiset or history.is_mapped or history.logged is not None:
             return AsStaged()
         versions = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
@@ -238,8 +246,8 @@ class Changes:
         removes = F.col("_op").isin("delete", "sweep")
         if self.load is not None:
             counted = self._exchange(self.load, newest, application)
-        elif self.truncated or self._is_loaded:
-            counted = self._load(newest.where(~removes), application)
+        elif self.truncated or self._is_empty:
+            counted = self._load_rows(newest.where(~removes), application)
         else:
             columns = [*self.names, *ROW_COLUMNS, ROW_HOLES]
             values = {name: fold.column(name, "s") for name in columns}
@@ -247,9 +255,9 @@ class Changes:
             same_key = fold.all_of([fold.column(k, "t") == fold.column(k, "s") for k in self.schema.key])
             if self.narrowed is not None:
                 same_key &= self.narrowed
-            if self.doubled is not None:
-                source = source.transform(self._one_for_copies(self.doubled))
-                same_key &= F.col("s._op") != _ANEW
+            if self.duplicate_keys is not None:
+                source = source.transform(self._replace_duplicates(self.duplicate_keys))
+                same_key &= F.col("s._op") != _REPLACEMENT
             counted = delta_tables.merge(
                 self.session,
                 self.current,
@@ -265,53 +273,57 @@ class Changes:
         return counted
 
     def _exchange(self, load: FirstLoad, newest: DataFrame, application: str) -> dict[str, int]:
-        """One commit of few rows, whose keys come to the driver, and of files that are added as they are."""
+        """Commit few rows, whose keys come to the driver, together with the chunk files of a first load."""
         assert self.current is not None
-        newest = self._kept(newest)
+        newest = self._computed_once(newest)
         shape = row_schema(self.schema)
         removed = ["delete", "sweep"]
-        found = newest.select(*[fold.column(k) for k in self.schema.key], "_op").toArrow()
-        stays = np.asarray(pc.invert(pc.is_in(found["_op"], pa.array(removed))).to_numpy(), np.bool_)
-        rows = load.target.find([found[k].cast(shape.field(k).type) for k in self.schema.key])
-        masked = load.target.by_file(rows)
+        keys_and_ops = newest.select(*[fold.column(k) for k in self.schema.key], "_op").toArrow()
+        stays = np.asarray(pc.invert(pc.is_in(keys_and_ops["_op"], pa.array(removed))).to_numpy(), np.bool_)
+        found_rows = load.target.find([keys_and_ops[k].cast(shape.field(k).type) for k in self.schema.key])
+        masked = load.target.by_file(found_rows)
         added: list[WrittenFile | DataFrame] = [*load.files_of_current()]
         if stays.any():
-            staying = closing_select(newest.where(~F.col("_op").isin(removed)), self.current.schema())
+            staying = select_columns_of(newest.where(~F.col("_op").isin(removed)), self.current.schema())
             added.append(staying.coalesce(self._files_of([f for b in self.batches for f in b.files])))
         data_files.exchange(self.session, load.target.current, masked, added, application, self.end)
-        updated = int((rows.is_there & stays).sum())
-        gone = int((rows.is_there & ~stays).sum())
-        return {"inserted": int(stays.sum()) - updated + load.rows, "updated": updated, "deleted": gone}
+        updated = int((found_rows.is_there & stays).sum())
+        deleted = int((found_rows.is_there & ~stays).sum())
+        return {"inserted": int(stays.sum()) - updated + load.rows, "updated": updated, "deleted": deleted}
 
     @property
-    def _is_loaded(self) -> bool:
-        """Whether current is empty, and stays so until the commit: on `public_path` rows may come to it meanwhile."""
+    def _is_empty(self) -> bool:
+        """Whether current is empty until the commit. On `public_path` another driver may add rows before the commit."""
         return self.current is not None and self.current.logged is None and self.current.files == 0
 
     @property
     def narrowed(self) -> Column | None:
-        """A condition on the target alone (alias t) that holds for every row whose key the changes have, None if there
-        is no such: by it Delta leaves out files of the target."""
+        """A condition on the target only (alias t), by which Delta skips files. None if there is no such condition.
+
+        It holds for every row of the target whose key the changes have.
+        """
         return None
 
     @property
-    def doubled(self) -> DataFrame | None:
-        """Keys that current has in more than one row, as far as anybody has looked."""
+    def duplicate_keys(self) -> DataFrame | None:
+        """Keys that current has in more than one row. None unless a comparison has searched for them."""
         return None
 
-    def _one_for_copies(self, doubled: DataFrame) -> fold.Transform:
-        """An update would reach every copy of the row: they are removed, and the row is inserted once."""
+    def _replace_duplicates(self, duplicate_keys: DataFrame) -> fold.Transform:
+        """Replace the update of a duplicate key by a delete and an insert, since an update would keep all its rows."""
 
         def transform(source: DataFrame) -> DataFrame:
-            marked = source.join(doubled.withColumn("__tidemark_doubled", F.lit(True)), list(self.schema.key), "left")
+            marked = source.join(
+                duplicate_keys.withColumn("__tidemark_doubled", F.lit(True)), list(self.schema.key), "left"
+            )
             is_row = ~F.col("_op").isin("delete", "sweep") & F.col("__tidemark_doubled").isNotNull()
-            ops = F.when(is_row, F.array(F.lit("delete"), F.lit(_ANEW))).otherwise(F.array("_op"))
+            ops = F.when(is_row, F.array(F.lit("delete"), F.lit(_REPLACEMENT))).otherwise(F.array("_op"))
             return marked.withColumn("_op", F.explode(ops)).drop("__tidemark_doubled")
 
         return transform
 
     def _newest(self) -> DataFrame:
-        """One row per key that the changes leave behind, removals included, with ROW_HOLES."""
+        """The newest change of each key, with ROW_HOLES. Removals are included."""
         newest = self.rows.where(F.col(fold.ABOVE)).transform(fold.newest_per_key(self.schema.key))
         return newest.transform(with_row_holes)
 
@@ -319,14 +331,15 @@ class Changes:
         assert self.current is not None
         columns = [*self.source_names, *ROW_COLUMNS]
         net = self._net()
-        if self.truncated or self._is_loaded:
+        if self.truncated or self._is_empty:
             copies = net.transform(fold.copies_after(self.source_names, None))
-            return self._load(copies.where(F.col(fold.COPY) > 0), application)
+            return self._load_rows(copies.where(F.col(fold.COPY) > 0), application)
         current = delta_tables.rows(self.session, self.current)
         copies = net.transform(fold.copies_after(self.source_names, current, small=self.are_small))
         types = {f.name: f.dataType for f in self.rows.schema.fields}
-        # Delta asks this once more behind its outer join, where of a row that current has not all columns are NULL: it
-        # would be taken for a row of nothing but NULL, which is a row as any other.
+        # Delta evaluates the condition again after its outer join, in which a change without a match has NULL in all of
+        # current's columns. Without `is_there` that would count as a row of current with nothing but NULLs, a valid
+        # row.
         is_there = F.col("t._commit_lsn").isNotNull() | ~fold.is_nothing(self.source_names, types, "t")
         same = fold.same_row(self.source_names, types, "t", "s")
         matches: Column = (F.col(f"s.{fold.COPY}") == 0) & same & is_there
@@ -344,13 +357,13 @@ class Changes:
         )
 
     def _net(self) -> DataFrame:
-        """Per value that the changes touch, how many copies of it come or go."""
+        """The number of copies to add or remove for each row value that the changes touch."""
         return self.rows.where(F.col(fold.ABOVE)).transform(fold.net_copies(self.source_names))
 
-    def _load(self, rows: DataFrame, application: str) -> dict[str, int]:
-        """Into an empty table, or in place of everything before a truncate: no join with what is there."""
+    def _load_rows(self, rows: DataFrame, application: str) -> dict[str, int]:
+        """Write the rows into an empty current, or replace all rows after a truncate, without a join with current."""
         assert self.current is not None
-        frame = closing_select(rows, self.current.schema())
+        frame = select_columns_of(rows, self.current.schema())
         if self.truncated:
             delta_tables.replace(self.session, self.current, frame, application, self.end)
             return {"truncated": 1}
@@ -362,8 +375,8 @@ def with_row_holes(rows: DataFrame) -> DataFrame:
     return rows.withColumn(ROW_HOLES, holes)
 
 
-def closing_select(frame: DataFrame, shape: StructType) -> DataFrame:
-    """The table's own columns in its own order; what the changes do not have (a column added since) is NULL."""
+def select_columns_of(frame: DataFrame, shape: StructType) -> DataFrame:
+    """Select the table's columns in the table's order. A column that the changes lack is NULL."""
     names = set(frame.columns)
     return frame.select(
         *[fold.column(f.name) if f.name in names else F.lit(None).cast(f.dataType).alias(f.name) for f in shape.fields]

@@ -1,9 +1,9 @@
 """Reads the staged Parquet files of one table into one DataFrame of changes, in the newest schema version's shape.
 
-Files are read by explicit list, schema and size, as their manifest has them, with one read per schema version. Nothing
-is listed, inferred or merged. A file of an older version lacks columns that were added later; they are NULL, or have
-the default of older rows (`Column.missing`). A dropped column is NULL in newer files. A widened column is read as it
-was staged, and cast. A renamed column is found by its number, and the marks get its newest name. Any other difference
+The manifest has the path, schema and size of each file, so no folder is listed and no schema is inferred. Each schema
+version takes one read. A file of an older version lacks columns that were added later. They become NULL, or get the
+default of older rows (`Column.missing`). A dropped column is NULL in newer files. A widened column is read in its
+staged type and cast. A renamed column is matched by its number, and the marks get its newest name. Any other difference
 between two versions of a plan is an error, because the drain parks such a table earlier.
 """
 
@@ -30,22 +30,26 @@ from tidemark.schema.values import convert
 from tidemark.target.delta import internals
 from tidemark.target.spark.fold import BEFORE
 
-# What stands before a column's name in `_text`, and in `_unchanged` nothing.
+# The prefixes of a column's name in `_text`. In `_unchanged` names have no prefix.
 PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
 
-# Which chunk a row was read from.
+# The column that names the folder of a chunk row's file, and so its chunk and attempt.
 FOLDER = "__tidemark_folder"
 
 
 def check_versions(schemas: Sequence[TableSchema]) -> None:
-    """Raises SchemaVersionsDiffer unless every version equals the target's, the last one, but for columns it lacks, and
-    columns that are wider there, or called otherwise."""
+    """Raise SchemaVersionsDiffer if a version differs from the last one, the target's, in more than allowed ways.
+
+    A version may lack columns of the target, and its columns may be narrower or have other names.
+    """
     newest = schemas[-1]
     names = {c.name for c in newest.columns}
     for schema in schemas[:-1]:
         pairs = [(c, schema.column_in(newest, c)) for c in schema.columns]
-        # A column that is gone may have left its name to another one.
-        differing = sorted(c.name for c, now in pairs if not (c.name in names if now is None else _becomes(c, now)))
+        # A dropped column stays in the newest version, unless another column now has its name.
+        differing = sorted(
+            c.name for c, now in pairs if not (c.name in names if now is None else _is_compatible(c, now))
+        )
         other_names = newest.other_names(schema)
         if (
             tuple(other_names.get(name, name) for name in schema.key) != newest.key
@@ -58,7 +62,7 @@ def check_versions(schemas: Sequence[TableSchema]) -> None:
             )
 
 
-def _becomes(older: Column, newer: Column) -> bool:
+def _is_compatible(older: Column, newer: Column) -> bool:
     return older.target == newer.target or widens(older.target, newer.target)
 
 
@@ -67,8 +71,8 @@ def read_changes(
 ) -> DataFrame:
     """All changes of the batches: metadata, the newest version's columns, `_unchanged`, `_text`, and BEFORE.
 
-    BEFORE is a struct of the identity's columns as they were before the change: `_old_key` of a keyed table,
-    `_old` of a multiset, left out where the table has neither.
+    BEFORE is a struct of the identity's columns before the change: `_old_key` of a keyed table, `_old` of a multiset.
+    The result has no BEFORE if the table is neither.
     """
     newest = schemas[-1]
     frames = []
@@ -85,7 +89,7 @@ def read_changes(
 def read_chunk_rows(
     session: SparkSession, lake: str, schemas: Sequence[TableSchema], claims: Iterable[Claim]
 ) -> DataFrame:
-    """All rows of the claimed chunks: the newest version's columns, `_text`, and in FOLDER which chunk a row is of."""
+    """All rows of the claimed chunks: the newest version's columns, `_text`, and FOLDER, which identifies the chunk."""
     newest = schemas[-1]
     files = [file for claim in claims for file in claim.files]
     frames = []
@@ -111,13 +115,13 @@ def _read(session: SparkSession, of: StructType, lake: str, files: Sequence[Stag
 
 
 def _no_rows(session: SparkSession, of: StructType) -> DataFrame:
-    """A frame of that type. `createDataFrame` would have executors start Python to make it, and they may have none."""
+    """An empty frame of the type. `createDataFrame` would start Python on executors, which may not have it."""
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in of.fields]
     return session.range(0).where(F.lit(False)).select(*columns)
 
 
 def folder_of(claim: Claim) -> str:
-    """What FOLDER holds for a chunk's rows: the folder of its files, which chunk and attempt name."""
+    """The value of FOLDER for a chunk's rows: the name of its files' folder."""
     return f"{claim.chunk}-{claim.attempt}"
 
 
@@ -161,8 +165,10 @@ def _fields(columns: Sequence[Column]) -> str:
 
 
 def _values(schema: TableSchema, newest: TableSchema, is_row: SparkColumn) -> list[SparkColumn]:
-    """The newest version's columns, of a frame that has those of `schema`. If `is_row`, it gets what older rows have
-    of a column that came later."""
+    """The newest version's columns, selected from a frame with the columns of `schema`.
+
+    Where `is_row` holds, a column that was added later gets the default of older rows.
+    """
     return [_value(schema, newest, c, "", F.when(is_row, missing_value(c))) for c in newest.columns]
 
 
@@ -197,7 +203,7 @@ def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> Data
     values = _values(schema, newest, F.col("_op").isin("insert", "update"))
     before = []
     if newest.key:
-        # By place: the key's columns may have other names by now, and wider types.
+        # The struct is cast by position: the key's columns may have other names by now, and wider types.
         before = [F.col("_old_key").cast(f"STRUCT<{_fields(_identity(newest))}>").alias(BEFORE)]
     elif newest.is_multiset:
         old = [_value(schema, newest, c, "_old.", missing_value(c)) for c in newest.columns]
@@ -206,12 +212,12 @@ def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> Data
 
 
 def missing_value(column: Column) -> SparkColumn:
-    """What a row has of the column that was written before it was added (`Column.missing`), as its target type."""
+    """The value of a column in rows that were written before it was added (`Column.missing`), in its target type."""
     return _literal(missing_scalar(column).as_py(), column.target)
 
 
 def missing_scalar(column: Column) -> pa.Scalar:
-    """The same in Arrow, by the codec that the stream's values come by."""
+    """The value as an Arrow scalar, decoded as the stream's values are."""
     return convert(pa.array([column.missing], pa.string()), column.target).values[0]
 
 

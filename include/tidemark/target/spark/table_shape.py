@@ -2,9 +2,9 @@
 
     versions of the plan's files + what history has ──► `settled` ──► of_history, of_current ──► the pinned tables
 
-Each change is a metadata commit without a position. A driver that dies between the two tables leaves one of them ahead;
-the next driver adds the rest. A column that a table had and has no more was removed by hand. Its rows lack its values,
-so TargetDiffers is raised.
+Each change is a metadata commit without a position. A driver that dies between the two tables leaves one of them
+changed; the next driver changes the other. If a table lacks a column that it once had, somebody removed the column by
+hand. Its values are lost, so TargetDiffers is raised.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ TABLE_PROPERTIES: Final = {"delta.enableDeletionVectors": "true"}
 
 @dataclass(frozen=True, slots=True)
 class PlannedShape:
-    """`schema` is what both tables have in the end; `schemas` are the versions of the plan's files, and it."""
+    """The schema that history and current get before the merge.
+
+    `schema` is the schema version of both tables. `schemas` are the versions of the plan's files, and `schema` last.
+    """
 
     session: SparkSession
     plan: MergePlan
@@ -54,61 +57,73 @@ class PlannedShape:
     def settled(
         cls, session: SparkSession, plan: MergePlan, planned: PlannedTable, history: PinnedTable
     ) -> PlannedShape:
-        """What the source dropped stays, where the target has it or a file of the plan brings it. So does what the
-        target got from a chunk that was ahead of the stream, and a column that is wider there already. A table that
-        began anew has nothing of these."""
+        """Compute the schema from the plan's versions and from the columns that history has.
+
+        A column that the source dropped stays, if the target has it or a file of the plan has it. A column that the
+        target got from a chunk ahead of the stream stays too, and a column that is already wider stays wider. A table
+        that was created again has no such columns.
+        """
         newest = planned.schemas[-1]
         targets = {f.name: f.dataType.simpleString() for f in history.schema().fields}
-        here = table_columns.numbered(history, newest, planned.called) if newest.published else {}
-        numbers = {*here.values(), *(c.attnum for schema in planned.schemas for c in schema.columns)}
-        gone = [c for c in planned.dropped if c.attnum and c.attnum in numbers] if newest.published else []
+        numbers_in_history = table_columns.column_numbers(history, newest, planned.called) if newest.published else {}
+        numbers = {*numbers_in_history.values(), *(c.attnum for schema in planned.schemas for c in schema.columns)}
+        dropped = [c for c in planned.dropped if c.attnum and c.attnum in numbers] if newest.published else []
         live = {column.attnum: column.name for column in newest.columns if column.attnum}
-        names = names_in_target(here, live, {column.attnum: column.name for column in gone})
+        names = names_in_target(numbers_in_history, live, {column.attnum: column.name for column in dropped})
         newest = newest.called(names)
-        targets = {names.get(here.get(name, 0), name): target for name, target in targets.items()}
+        targets = {names.get(numbers_in_history.get(name, 0), name): target for name, target in targets.items()}
         schema = newest.at_least_as_wide_as(targets)
-        fields = {number: name for name, number in here.items()}
+        fields = {number: name for name, number in numbers_in_history.items()}
         ahead = tuple(
             replace(column, name=fields.get(column.attnum, column.name))
             for column in planned.ahead
             if (column.attnum in fields if newest.published and column.attnum else column.name in targets)
         )
         schema = replace(schema, version=0, columns=schema.columns + ahead) if ahead else schema
-        in_files = {*targets, *(column.name for one in planned.schemas for column in one.columns)}
-        is_told = [bool(newest.published and column.attnum) for column in planned.dropped]
-        by_name = [c for c, told in zip(planned.dropped, is_told, strict=True) if not told and c.name in in_files]
-        schema = schema.with_dropped([*(replace(c, name=names[c.attnum]) for c in gone), *by_name])
+        in_files = {*targets, *(column.name for version in planned.schemas for column in version.columns)}
+        has_number = [bool(newest.published and column.attnum) for column in planned.dropped]
+        by_name = [
+            c for c, numbered in zip(planned.dropped, has_number, strict=True) if not numbered and c.name in in_files
+        ]
+        schema = schema.with_dropped([*(replace(c, name=names[c.attnum]) for c in dropped), *by_name])
         schemas = planned.schemas if schema is planned.schemas[-1] else (*planned.schemas, schema)
         check_versions(schemas)
         return cls(session, plan, planned, schema, schemas)
 
     def of_history(self, history: PinnedTable, current: PinnedTable | None) -> PinnedTable:
-        """History with this shape, made if it does not exist; pinned anew. Raises TargetDiffers, TargetAhead."""
+        """Create history or give it this shape, and pin it again. Raises TargetDiffers, TargetAhead."""
         return self._with_columns("history", history, self._history_type(), [*ROW_COLUMNS], current)
 
     def of_current(self, current: PinnedTable, history: PinnedTable) -> PinnedTable:
-        """Current with this shape, made if it does not exist; pinned anew. Raises TargetDiffers, TargetAhead."""
+        """Create current or give it this shape, and pin it again. Raises TargetDiffers, TargetAhead."""
         return self._with_columns("current", current, self._current_type(), (), history)
 
     def _with_columns(
-        self, step: str, table: PinnedTable, schema: StructType, statistics: Sequence[str], other: PinnedTable | None
+        self,
+        step: str,
+        table: PinnedTable,
+        schema: StructType,
+        statistics: Sequence[str],
+        counterpart: PinnedTable | None,
     ) -> PinnedTable:
-        """Create the table, or add the columns that are new and widen those that are wider now: metadata commits that
-        carry no position. `other` is the other one of the two.
+        """Create the table, or rename, add and widen its columns, in metadata commits without a position.
 
-        `statistics` are the columns that get file statistics besides the key: those of the key prune a MERGE, those of
-        all others would only cost every write.
+        `counterpart` is the other Delta table of the pair. `statistics` are the columns that get file statistics in
+        addition to the key. The key's statistics let a MERGE skip files. Statistics of other columns would only slow
+        down writes.
         """
         if not table.exists:
-            listed = delta_tables.with_statistics(schema, [*statistics, *self.schema.key]) | table_columns.had(schema)
+            listed = delta_tables.with_statistics(
+                schema, [*statistics, *self.schema.key]
+            ) | table_columns.columns_property(schema)
             delta_tables.create(self.session, table, schema, {**TABLE_PROPERTIES, **listed})
             return self._with_marks(delta_tables.pin(self.session, table.path))
         table = self._with_names(step, table)
         types = {f.name: f.dataType for f in table.schema().fields}
         missing = [f for f in schema.fields if f.name not in types]
-        followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
-        differing = [f.name for f in missing if f.name not in followed]
-        differing += self._taken_away(step, table, [f.name for f in missing if f.name in followed], other)
+        addable = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
+        differing = [f.name for f in missing if f.name not in addable]
+        differing += self._removed_by_hand(step, table, [f.name for f in missing if f.name in addable], counterpart)
         altered = [f for f in schema.fields if f.name in types and types[f.name] != f.dataType]
         wider = [f for f in altered if widens(types[f.name].simpleString(), f.dataType.simpleString())]
         differing += [f.name for f in altered if f not in wider]
@@ -124,23 +139,29 @@ class PlannedShape:
             table = delta_tables.pin(self.session, table.path)
         return self._with_marks(table)
 
-    def _taken_away(
-        self, step: str, table: PinnedTable, missing: Sequence[str], other: PinnedTable | None
+    def _removed_by_hand(
+        self, step: str, table: PinnedTable, missing: Sequence[str], counterpart: PinnedTable | None
     ) -> list[str]:
-        """Those of the missing columns that the table had: somebody dropped them by hand, and what its rows had there
-        is gone with them. The table's properties say what it had, and, of a table from before they did, the other one
-        of the two: history gets a column first, so it had what current has, and current had what history got at a
-        position that current has left behind; up to there, a driver may have died between the two. What the source
-        has no more may go from the target too."""
+        """Those of the missing columns that somebody removed by hand, so that the values of their rows are lost.
+
+        The table's properties list the columns that it had. An older table has no such property, so its `counterpart`,
+        the other table of the pair, is compared. History gets a column first, so history had every column of current.
+        Current had every column that history got at a position below current's own. At or above that position, a driver
+        may have died between the two tables. A column that the source dropped may be removed from the target.
+        """
         if not missing:
             return []
-        had = table_columns.had_before(table, self.schema)
-        if other is not None and other.exists:
+        had = table_columns.columns_had(table, self.schema)
+        if counterpart is not None and counterpart.exists:
             if step == "history":
-                names = self._naming("current", other, self.schema).names
-                had |= {names.get(f.name, f.name) for f in other.schema().fields if table_columns.SOURCE in f.metadata}
+                names = self._naming("current", counterpart, self.schema).names
+                had |= {
+                    names.get(f.name, f.name) for f in counterpart.schema().fields if table_columns.SOURCE in f.metadata
+                }
             else:
-                had |= {f.name for f in other.schema().fields if self._is_beyond(table, table_columns.added_when(f))}
+                had |= {
+                    f.name for f in counterpart.schema().fields if self._is_beyond(table, table_columns.added_when(f))
+                }
         return [name for name in missing if name in had and name not in self.schema.dropped]
 
     def _is_beyond(self, current: PinnedTable, added: tuple[int, Lsn] | None) -> bool:
@@ -155,14 +176,17 @@ class PlannedShape:
         return current.position(plan.application_id(self.planned.table, "current"))
 
     def _with_names(self, step: str, table: PinnedTable) -> PinnedTable:
-        """The table with its columns called as the source calls them by now: one metadata commit without a position. In
-        current, rows that lack a value (`_holes`) say so by its column's name, and are written anew with it."""
+        """Rename the table's columns to the source's present names, in one metadata commit without a position.
+
+        Rows of current that lack a value name the column in `_holes`. They are rewritten with the new name.
+        """
         relation = self.schema.relation_oid
         naming = self._naming(step, table, self.schema)
-        told = table_columns.told(table, relation)
-        are_told = all(naming.numbers.get(name) == number for name, number in told.items())
-        # What the fields do not say is told by older versions, which a later column of the same name would confuse.
-        if not naming.names and are_told and told.keys() >= naming.numbers.keys() & {*self.schema.dropped}:
+        recorded = table_columns.source_numbers(table, relation)
+        are_right = all(naming.numbers.get(name) == number for name, number in recorded.items())
+        # Without a recorded number a dropped column is identified by its name in older versions. A later column of the
+        # same name would make that ambiguous, so the number is recorded now, even if no column is renamed.
+        if not naming.names and are_right and recorded.keys() >= naming.numbers.keys() & {*self.schema.dropped}:
             return table
         log.info("%s: %s of %s renamed", self.planned.table, counted(len(naming.names), "column"), step)
         at = table.position(self.plan.application_id(self.planned.table, step))
@@ -173,53 +197,55 @@ class PlannedShape:
 
     def _naming(self, step: str, table: PinnedTable, schema: TableSchema) -> Naming:
         try:
-            return table_columns.named(table, schema, self.planned.called)
+            return table_columns.target_naming(table, schema, self.planned.called)
         except Ahead as name:
             raise TargetAhead(step=step, table=self.planned.table, column=str(name)) from None
 
     def _add_columns(self, step: str, table: PinnedTable, fields: list[StructField]) -> None:
-        """What is there is from before the columns were added at the source: `current` gets their defaults in every
-        row, history says in the columns' metadata that its rows have them."""
+        """Add columns. The present rows are older than the columns, so they get the columns' defaults.
+
+        In current the default is written into every row. History only records it in the column's metadata.
+        """
         defaults = {c.name: c for c in self.schema.columns if c.missing is not None}
-        filled = [f for f in fields if f.name in defaults]
-        others = [f for f in fields if f.name not in defaults]
-        delta_tables.make_room(self.session, table, fields)
+        with_default = [f for f in fields if f.name in defaults]
+        without_default = [f for f in fields if f.name not in defaults]
+        delta_tables.enable_features(self.session, table, fields)
         table = delta_tables.pin(self.session, table.path)
         at = table.position(self.plan.application_id(self.planned.table, "history"))
         if step == "history":
-            others = [added_at(f, self.plan.generation, at) for f in others]
-        if others:
-            table_columns.add(table, others, {})
+            without_default = [added_at(f, self.plan.generation, at) for f in without_default]
+        if without_default:
+            table_columns.add_columns(table, without_default, {})
             table = delta_tables.pin(self.session, table.path)
-        if not filled:
+        if not with_default:
             return
-        values = {f.name: missing_value(defaults[f.name]) for f in filled}
+        values = {f.name: missing_value(defaults[f.name]) for f in with_default}
         if step == "current":
-            log.info("%s: every row gets what %s", self.planned.table, _was_added(filled))
+            log.info("%s: every row gets what %s", self.planned.table, _was_added(with_default))
             rows = None if table.files == 0 else delta_tables.rows(self.session, table)
             if table.logged is not None and rows is not None:
-                filled = [table_columns.to_fill(f, defaults[f.name].missing or "") for f in filled]
-            table_columns.add(table, filled, values, rows)
+                with_default = [table_columns.to_fill(f, defaults[f.name].missing or "") for f in with_default]
+            table_columns.add_columns(table, with_default, values, rows)
             return
-        older = {f.name: older_rows(self.plan.generation, at, defaults[f.name].missing or "") for f in filled}
+        older = {f.name: older_rows(self.plan.generation, at, defaults[f.name].missing or "") for f in with_default}
         marked = [
             added_at(StructField(f.name, f.dataType, True, {**f.metadata, **older[f.name]}), self.plan.generation, at)
-            for f in filled
+            for f in with_default
         ]
-        table_columns.add(table, marked, values)
+        table_columns.add_columns(table, marked, values)
 
     def _with_marks(self, table: PinnedTable) -> PinnedTable:
-        """What the source dropped says so in the column's comment, and what it has again says nothing."""
+        """Mark dropped columns in their comments, remove the mark of columns that exist again, and copy comments."""
         comments = {
             f.name: _marked(f.metadata.get("comment", ""), is_dropped=f.name in self.schema.dropped)
             for f in table.schema().fields
             if (DROPPED in f.metadata.get("comment", "")) != (f.name in self.schema.dropped)
         }
         if comments:
-            table_columns.annotate(table, comments)
+            table_columns.set_comments(table, comments)
             table = delta_tables.pin(self.session, table.path)
         of_source, relation = self.planned.comments, self.schema.relation_oid
-        if of_source is not None and table_columns.comment(table, relation, of_source, DROPPED):
+        if of_source is not None and table_columns.copy_comments(table, relation, of_source, DROPPED):
             table = delta_tables.pin(self.session, table.path)
         return table
 
@@ -239,7 +265,7 @@ class PlannedShape:
 
 
 def _marked(comment: str, *, is_dropped: bool) -> str:
-    """The column's comment with DROPPED, or without it."""
+    """The column's comment, with DROPPED added or removed."""
     without = comment.replace(DROPPED, "").strip(". ")
     return ". ".join(part for part in (DROPPED, without) if part) if is_dropped else without
 

@@ -1,20 +1,21 @@
-"""Decides by visibility which rows a chunk adds to the changes around it: `read` and `sweep` rows (R7).
+"""Decides by snapshot visibility which rows a chunk adds to the changes around it: `read` and `sweep` rows (R7).
 
-    chunk rows ── base under ──► the changes that their snapshot did not see
+    chunk rows, then the changes that their snapshot did not see
                      │
                      ▼
     the row just below the chunk's high watermark W, by the snapshot
                      │  differs from ── the row just below W, by the stream
                      ▼
-    a `read` row at W: what the target lacks or has otherwise (a `sweep` row if it has one and should not)
+    a `read` row at W if the target lacks the row or has other values (a `sweep` row if it must not have the row)
 
-LSNs do not decide: a change whose commit record lies below the low watermark may not have been visible when the chunk
-was read. The changes of a key that a snapshot did not see are always its last ones, since row locks outlast visibility.
-A truncate is a change of every key. Keys in no chunk follow the stream alone.
+LSNs alone cannot decide: a change whose commit record lies below the low watermark may not have been visible when the
+chunk was read. The changes of a key that a snapshot did not see are always its last changes, since a transaction keeps
+its row locks until its changes are visible. A truncate is a change of every key. Keys in no chunk follow the stream
+alone.
 
-DataFrame to DataFrame, with no I/O but the lists of claims, which the driver has anyway. A claim's facts are joined to
-its rows by number, so nothing on the driver grows with the number of changes. `chunks.chunk_fold` has the same rule in
-Arrow, for a first load: a change of one is a change of both.
+All functions take and return DataFrames, without I/O; the driver has the lists of claims anyway. A claim's facts are
+joined to its rows by number, so the driver's memory does not grow with the number of changes. `chunks.chunk_fold` has
+the same rule in Arrow, for a first load; change both together.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ from tidemark.target.spark import fold
 from tidemark.target.spark.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
 from tidemark.target.spark.staged_changes import FOLDER, folder_of
 
-# When a row counts: the generation, and what a row of `current` keeps of the commit.
+# The columns of a row's commit: the generation, and the columns of it that current has.
 AT_COLUMNS: Final = ("_generation", *ROW_COLUMNS)
 
-# Columns that exist within an application only.
+# Columns that exist only within an application.
 CLAIM: Final = "__tidemark_claim"  # the number of the chunk that a row or a key belongs to
 ALONE: Final = "__tidemark_alone"  # the row's key has no change in plan or evidence
-VERDICT: Final = "__tidemark_verdict"  # what became of a chunk's row: one of the four words below
-BY_TARGET: Final = "__tidemark_by_target"  # the row was held against the target, not against a change of the plan
-DIFFERING: Final = "__tidemark_differing"  # the columns in which it differs
+VERDICT: Final = "__tidemark_verdict"  # the outcome of a chunk's row: one of the five words below
+BY_TARGET: Final = "__tidemark_by_target"  # the row was compared with the target, not with a change of the plan
+DIFFERING: Final = "__tidemark_differing"  # the columns in which the row differs
 LOST: Final = "__tidemark_lost"  # a change not seen by the snapshot was in the WAL before the low watermark
 
 INSERTED, REPAIRED, UNCHANGED, OVERTAKEN = "inserted", "repaired", "unchanged", "overtaken"
-LACKING: Final = "lacking"  # some of its columns were read, and the target has no row to give them to
+LACKING: Final = "lacking"  # only some columns were read, and the target has no row with the key
 
 _NO_LIMIT: Final = 2**31 - 1
 
@@ -68,7 +69,7 @@ _W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low"
 
 @dataclass(frozen=True, slots=True)
 class TableTruncate:
-    """One truncate of the table; `older` if it was applied before the plan."""
+    """One truncate of the table. `older`: an earlier plan applied it."""
 
     commit_lsn: int
     ordinal: int
@@ -77,8 +78,11 @@ class TableTruncate:
 
 
 def alive(claims: Sequence[Claim], truncates: Sequence[TableTruncate]) -> dict[int, Claim]:
-    """The claims whose rows still count, by their numbers in the plan. A chunk that did not see a truncate below its
-    watermark holds rows that are gone: its keys follow the stream, which begins anew at the truncate."""
+    """The claims whose rows still count, by their numbers in the plan.
+
+    If a chunk did not see a truncate below its watermark, the truncate has removed its rows. Its keys then follow the
+    stream from the truncate on.
+    """
     counting = {}
     for number, claim in enumerate(claims):
         unseen = [t for t in truncates if not sees(claim, t.xid, t.commit_lsn)]
@@ -88,20 +92,20 @@ def alive(claims: Sequence[Claim], truncates: Sequence[TableTruncate]) -> dict[i
 
 
 def is_above(claim: Claim, truncates: Sequence[TableTruncate]) -> bool:
-    """Whether the claim's snapshot saw the plan's last truncate; if it did not, that removes the claim's rows too."""
+    """Whether the claim's snapshot saw the plan's last truncate. If not, the truncate removes the claim's rows too."""
     last = max((t for t in truncates if not t.older), key=lambda t: (t.commit_lsn, t.ordinal), default=None)
     return last is None or sees(claim, last.xid, last.commit_lsn)
 
 
 def sees(claim: Claim | Sweep, xid: int, commit_lsn: int) -> bool:
-    """Whether the snapshot had the transaction's effects in it."""
+    """Whether the transaction's changes were visible in the snapshot of the claim or sweep."""
     if isinstance(claim, Claim) and claim.consistent_point is not None:
         return commit_lsn < int(claim.consistent_point)
     return Snapshot.parse(claim.snapshot).sees(xid)
 
 
 def claims_frame(session: SparkSession, claims: Mapping[int, Claim], truncates: Sequence[TableTruncate]) -> DataFrame:
-    """One row per claim: its number, what its snapshot saw, its watermarks. Small: it is broadcast."""
+    """One row per claim: its number, its snapshot and its watermarks. The frame is small and is broadcast."""
     rows = []
     for number, claim in claims.items():
         snapshot = Snapshot.parse(claim.snapshot)
@@ -117,16 +121,18 @@ def claims_frame(session: SparkSession, claims: Mapping[int, Claim], truncates: 
 
 
 def _is_seen() -> Column:
-    """Of a change joined with its key's claim."""
+    """Whether the claim's snapshot saw a change, on a change joined with its key's claim."""
     by_id = (F.col("_xid") < F.col(_XMAX)) & ~F.array_contains(_RUNNING, F.col("_xid"))
     return F.when(F.col(_POINT).isNotNull(), F.col("_commit_lsn") < F.col(_POINT)).otherwise(by_id)
 
 
-def _brought_by_chunks(
+def _added_columns(
     values: Sequence[Column], *, op: Column, text: Column, at: Sequence[Column], unread: Column | None = None
 ) -> list[Column]:
-    """The columns of a row that no transaction of the stream has, as a split change has them; `at` are AT_COLUMNS,
-    `unread` names the columns that were not read, and stay as they are."""
+    """The columns of a row that a chunk adds, in the shape of a split change.
+
+    `at` are the values of AT_COLUMNS. `unread` names the columns that the chunk did not read; they keep their values.
+    """
     facts = {**dict(zip(AT_COLUMNS, at, strict=True)), "_ordinal": F.lit(0), "_xid": F.lit(None), "_op": op}
     marks = {"_unchanged": F.lit(None) if unread is None else unread, "_text": text}
     return [
@@ -137,8 +143,8 @@ def _brought_by_chunks(
     ]
 
 
-def _at(claim: Claim, generation: int) -> list[Column]:
-    """AT_COLUMNS of what a claimed chunk brings: those of its high watermark."""
+def _watermark_columns(claim: Claim, generation: int) -> list[Column]:
+    """AT_COLUMNS of the rows that a claimed chunk adds: those of its high watermark."""
     return [F.lit(generation), F.lit(int(claim.watermark_lsn)), F.expr(f"TIMESTAMP '{claim.watermark_at}'")]
 
 
@@ -146,8 +152,10 @@ def _at(claim: Claim, generation: int) -> list[Column]:
 
 
 def unread(claims: Mapping[int, Claim], schema: TableSchema) -> Mapping[int, tuple[str, ...]]:
-    """Of each claim of some columns alone, by its number, the others that the source has. What it has no more is NULL
-    in a row that is written, as in one of a whole chunk."""
+    """For each claim of some columns only, by its number, the source's other columns.
+
+    Columns that the source dropped are not among them. They are NULL in the written rows, as for a whole chunk.
+    """
     return {
         number: tuple(
             c.name
@@ -160,7 +168,7 @@ def unread(claims: Mapping[int, Claim], schema: TableSchema) -> Mapping[int, tup
 
 
 def _unread_of(names: Mapping[int, tuple[str, ...]]) -> Column | None:
-    """Of a chunk's row the columns that were not read, NULL if it is whole; None if all rows are."""
+    """The columns that a chunk's row lacks, NULL for a whole row. Returns None if all rows are whole."""
     if not names:
         return None
     pairs = [(F.col(CLAIM) == number, F.array(*[F.lit(n) for n in unread])) for number, unread in names.items()]
@@ -173,11 +181,11 @@ def _unread_of(names: Mapping[int, tuple[str, ...]]) -> Column | None:
 def as_changes(
     claims: DataFrame, columns: Sequence[str], generation: int, not_read: Mapping[int, tuple[str, ...]]
 ) -> Transform:
-    """Chunk rows (FOLDER, the columns, `_text`) -> rows in the shape of split changes: `_op` read, at the watermark."""
+    """Turn chunk rows (FOLDER, the columns, `_text`) into split changes with `_op` read at the watermark."""
 
     def transform(rows: DataFrame) -> DataFrame:
         return rows.join(claims, on=FOLDER, how="inner").select(
-            *_brought_by_chunks(
+            *_added_columns(
                 [column(name) for name in columns],
                 op=F.lit("read"),
                 text=F.col("_text"),
@@ -196,7 +204,7 @@ def as_changes(
 
 
 def greatest_watermark(key: Sequence[str]) -> Transform:
-    """Of several chunk rows of one key the one with the greatest watermark: chunks of more than one backfill."""
+    """Keep the row with the greatest watermark of each key, if chunks of several backfills or attempts have the key."""
 
     def transform(rows: DataFrame) -> DataFrame:
         newest = F.max(F.struct("_commit_lsn", CLAIM)).over(Window.partitionBy(*[column(k) for k in key]))
@@ -207,36 +215,39 @@ def greatest_watermark(key: Sequence[str]) -> Transform:
 
 
 def place_changes(key: Sequence[str], chunk_keys: DataFrame, claims: DataFrame) -> Transform:
-    """Sets SEEN and CLAIM of changes by the chunk of their key; `chunk_keys` has the key's columns and CLAIM. Older
-    changes stay only if a chunk's snapshot did not see them: everything else they say is in the target."""
+    """Set SEEN and CLAIM of changes by the chunk of their key; `chunk_keys` has the key's columns and CLAIM.
+
+    Older changes are kept only if a chunk's snapshot did not see them. The target already has all other older changes.
+    """
     names = [f"__tidemark_key_{n}" for n in range(len(key))]
 
     def transform(changes: DataFrame) -> DataFrame:
         of_key = chunk_keys.select(*[column(k).alias(n) for k, n in zip(key, names, strict=True)], CLAIM)
-        same = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
-        joined = changes.join(of_key, on=same, how="left").drop(*names).join(claims, on=CLAIM, how="left")
+        same_key = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
+        joined = changes.join(of_key, on=same_key, how="left").drop(*names).join(claims, on=CLAIM, how="left")
         return joined.transform(mark_seen)
 
     return transform
 
 
 def mark_seen(changes: DataFrame) -> DataFrame:
-    """Changes joined with their claims, if they have one -> SEEN, and no older change but those not seen."""
+    """Set SEEN of changes that are joined with their claims, and drop older changes that the snapshot saw."""
     unseen = F.col(CLAIM).isNotNull() & ~_is_seen()
     placed = changes.withColumn(SEEN, F.when(unseen, 2).otherwise(0))
     marked = placed.where((F.col(ORIGIN) == fold.PLAN) | (F.col(SEEN) == 2))
     return marked.drop(FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE)
 
 
-# --- what a chunk's rows come to --------------------------------------------------------------------------------------
+# --- verdicts of a chunk's rows ---------------------------------------------------------------------------------------
 
 
 def at_watermark(key: Sequence[str], columns: Sequence[str], claims: DataFrame) -> Transform:
-    """Filled changes and chunk rows of the keys that have both -> one row per key of a chunk, as of its watermark.
+    """Combine the filled changes and the chunk rows of keys that have both -> one row per key, as of its watermark.
 
-    The row is the chunk's under the unseen changes that were applied before; `__tidemark_stream` is the plan's newest
-    change below the watermark (NULL: what the target has), VERDICT is OVERTAKEN if that change was not seen: it says
-    itself what the row is. A chunk that saw the plan's last truncate stands above it, and so does its stream.
+    The row is the chunk's row after the older changes that its snapshot did not see. `__tidemark_stream` is the plan's
+    newest change below the watermark; NULL means that the stream's row is the target's. VERDICT is OVERTAKEN if the
+    snapshot did not see that change, since the change itself then sets the row. If a chunk saw the plan's last
+    truncate, only changes above the truncate count as its stream.
     """
     row = F.struct("_op", *[column(name) for name in columns], "_text", HOLES, SEEN)
     order = F.struct(*fold.ORDER)
@@ -278,7 +289,7 @@ def at_watermark(key: Sequence[str], columns: Sequence[str], claims: DataFrame) 
 
 
 def untouched(columns: Sequence[str]) -> Transform:
-    """Chunk rows whose keys no change of the plan or the evidence has -> the same shape as `at_watermark`."""
+    """Give chunk rows whose keys no change of the plan or the evidence has the columns of `at_watermark`."""
 
     def transform(rows: DataFrame) -> DataFrame:
         return rows.select(
@@ -296,7 +307,7 @@ def untouched(columns: Sequence[str]) -> Transform:
 
 
 def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
-    """The type of the row that `at_watermark` makes."""
+    """The type of the column `__tidemark_stream` of `at_watermark`."""
     fields = [rows.schema[name] for name in ("_op", *columns, "_text")]
     return StructType([*fields, StructField(HOLES, ArrayType(StringType())), StructField(SEEN, IntegerType())])
 
@@ -307,13 +318,15 @@ def add_verdicts(
     target: DataFrame | None,
     *,
     truncated: bool,
-    says_where: bool = False,
+    names_columns: bool = False,
     not_read: Mapping[int, tuple[str, ...]] | None = None,
 ) -> Transform:
-    """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same. If
-    the plan is `truncated`, nothing of the target is left for the rows above. BY_TARGET and DIFFERING are set if it
-    `says_where`. `not_read` are the columns that rows of some claims (`unread`) have from the target, if no change of
-    the plan gave them; without a row there, they are LACKING."""
+    """Set VERDICT by comparing the chunk's row with the stream's row: the plan's change, or else the target's row.
+
+    If the plan is `truncated`, the target has no row for rows above the truncate. With `names_columns`, BY_TARGET and
+    DIFFERING are set too. `not_read` has the columns that some claims did not read (`unread`). Their rows get these
+    columns from the target, unless the plan's changes have them. Without a row in the target they are LACKING.
+    """
     names = [f"__tidemark_key_{n}" for n in range(len(key))]
 
     def transform(rows: DataFrame) -> DataFrame:
@@ -353,7 +366,7 @@ def add_verdicts(
             .otherwise(F.lit(REPAIRED))
         )
         with_verdicts = joined.withColumn(VERDICT, verdict)
-        if says_where:
+        if names_columns:
             with_verdicts = with_verdicts.withColumn(BY_TARGET, stream.isNull())
             with_verdicts = with_verdicts.withColumn(
                 DIFFERING, F.when((F.col(VERDICT) == REPAIRED) & is_row, differing)
@@ -368,27 +381,29 @@ def _inserted(not_read: Mapping[int, tuple[str, ...]]) -> Column:
 
 
 def _with_unread(columns: Sequence[str], not_read: Mapping[int, tuple[str, ...]]) -> Transform:
-    """Rows whose keys no change touches, joined with the target's (`__tidemark_there`): what was not read of them is
-    as it is there, holes included."""
-    there, names = F.col("__tidemark_there"), _unread_of(not_read)
+    """Fill the unread columns from the target's row (`__tidemark_there`), including its holes.
+
+    Only rows whose keys no change has are filled.
+    """
+    target_row, names = F.col("__tidemark_there"), _unread_of(not_read)
     assert names is not None
     unread_names = sorted({name for of_claim in not_read.values() for name in of_claim})
 
     def transform(joined: DataFrame) -> DataFrame:
-        taken = F.coalesce(F.col(ALONE) & names.isNotNull() & there.isNotNull(), F.lit(False))
-        holes = F.array_intersect(F.coalesce(there[HOLES], F.array().cast("array<string>")), names)
+        is_filled = F.coalesce(F.col(ALONE) & names.isNotNull() & target_row.isNotNull(), F.lit(False))
+        holes = F.array_intersect(F.coalesce(target_row[HOLES], F.array().cast("array<string>")), names)
         values = {
-            name: F.when(taken & F.array_contains(names, name), there[name]).otherwise(column(name))
+            name: F.when(is_filled & F.array_contains(names, name), target_row[name]).otherwise(column(name))
             for name in unread_names
         }
-        values[HOLES] = F.when(taken, holes).otherwise(F.col(HOLES))
+        values[HOLES] = F.when(is_filled, holes).otherwise(F.col(HOLES))
         return joined.select(*[values[name].alias(name) if name in values else column(name) for name in joined.columns])
 
     return transform
 
 
 def _differing(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Column:
-    """The names of the columns in which a row and the one in a struct differ, or of which one of them has a hole."""
+    """The columns in which a row differs from the row in a struct, or in which only one of the two has a hole."""
     lacks = [F.coalesce(of, F.array().cast("array<string>")) for of in (F.col(HOLES), F.col(struct)[HOLES])]
     differs = []
     for name in columns:
@@ -399,7 +414,7 @@ def _differing(columns: Sequence[str], types: dict[str, DataType], struct: str) 
 
 
 def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Column:
-    """Whether a row and the one in a struct are stored alike, and lack the same values."""
+    """Whether a row and the row in a struct are stored alike and have the same holes."""
     nothing = F.array().cast("array<string>")
     holes = [F.array_sort(F.coalesce(of, nothing)) for of in (F.col(HOLES), F.col(struct)[HOLES])]
     same_values = fold.row_form(columns, types).eqNullSafe(fold.row_form(columns, types, struct))
@@ -407,21 +422,23 @@ def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Co
 
 
 def additions(key: Sequence[str], columns: Sequence[str], not_read: Mapping[int, tuple[str, ...]]) -> Transform:
-    """Rows with their verdicts -> the rows that the changes get besides: `read` and `sweep`; of a sweep the
-    key alone is kept."""
+    """Turn rows with verdicts into the `read` and `sweep` rows that are added to the changes.
+
+    A `sweep` row keeps only the key.
+    """
     unread_names = _unread_of(not_read)
 
     def transform(with_verdicts: DataFrame) -> DataFrame:
         is_row = F.col("_op") == "read"
         return with_verdicts.where(F.col(VERDICT).isin(INSERTED, REPAIRED)).select(
-            *_brought_by_chunks(
+            *_added_columns(
                 [column(name) if name in key else F.when(is_row, column(name)).alias(name) for name in columns],
                 op=F.col("_op"),
                 text=F.when(is_row, F.col("_text")),
                 at=[F.col(name) for name in AT_COLUMNS],
                 unread=None
                 if unread_names is None
-                else F.when(is_row, _names_unread(columns, with_verdicts, unread_names)),
+                else F.when(is_row, _unread_names(columns, with_verdicts, unread_names)),
             ),
             ABOVE,
             HOLES,
@@ -431,20 +448,20 @@ def additions(key: Sequence[str], columns: Sequence[str], not_read: Mapping[int,
     return transform
 
 
-def _names_unread(columns: Sequence[str], rows: DataFrame, unread_names: Column) -> Column:
+def _unread_names(columns: Sequence[str], rows: DataFrame, unread_names: Column) -> Column:
     """The unread columns that the row names in `_unchanged`.
 
-    A NULL of a type that TOAST may keep out of a change is not named, unless its value is unknown: a reader takes a
-    named NULL for an unknown value. A NULL of another type may stand for a value that does not fit, whose text is in
-    the row before.
+    A NULL of a type that may be TOASTed is not named, unless the value is unknown: a reader treats a named NULL as an
+    unknown value. A NULL of another type is named, since it may stand for a value that does not fit, whose text is in
+    an earlier row.
     """
-    said = []
+    named = []
     for name in columns:
-        is_apart = isinstance(rows.schema[name].dataType, StringType | BinaryType | ArrayType | MapType)
+        is_toastable = isinstance(rows.schema[name].dataType, StringType | BinaryType | ArrayType | MapType)
         is_unknown = F.coalesce(F.array_contains(HOLES, F.lit(name)), F.lit(False))
-        has_value = column(name).isNotNull() | is_unknown if is_apart else F.lit(True)
-        said.append(F.when(F.array_contains(unread_names, F.lit(name)) & has_value, F.lit(name)))
-    names = F.array_compact(F.array(*said))
+        has_value = column(name).isNotNull() | is_unknown if is_toastable else F.lit(True)
+        named.append(F.when(F.array_contains(unread_names, F.lit(name)) & has_value, F.lit(name)))
+    names = F.array_compact(F.array(*named))
     return F.when(F.size(names) > 0, names)
 
 
@@ -452,7 +469,7 @@ def _names_unread(columns: Sequence[str], rows: DataFrame, unread_names: Column)
 
 
 def above_last_truncate(history: DataFrame) -> DataFrame:
-    """The rows of history above its last truncate, in the shape that `fold.net_copies` takes."""
+    """The rows of history above its last truncate, with the columns that `fold.net_copies` needs."""
     order = F.struct("_generation", *ORDER_COLUMNS)
     last = history.where(F.col("_op") == "truncate").agg(F.max(order).alias("__tidemark_last"))
     above = F.col("__tidemark_last").isNull() | (order > F.col("__tidemark_last"))
@@ -461,8 +478,7 @@ def above_last_truncate(history: DataFrame) -> DataFrame:
 
 
 def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transform:
-    """Net copies with their texts -> as many rows at the claim's watermark: `read` for those missing, `sweep` for
-    surplus ones."""
+    """Turn net copies with texts into rows at the claim's watermark: `read` per missing, `sweep` per surplus copy."""
 
     def transform(net: DataFrame) -> DataFrame:
         copies = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int")))
@@ -470,11 +486,11 @@ def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transfor
             net.where(F.col(fold.NET) != 0)
             .withColumn("__tidemark_copy_number", copies)
             .select(
-                *_brought_by_chunks(
+                *_added_columns(
                     [column(name) for name in columns],
                     op=F.when(F.col(fold.NET) > 0, "read").otherwise("sweep"),
                     text=F.col("_text"),
-                    at=_at(claim, generation),
+                    at=_watermark_columns(claim, generation),
                 ),
                 F.lit(True).alias(ABOVE),
                 F.lit(None).cast("array<string>").alias(HOLES),
@@ -485,7 +501,7 @@ def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transfor
     return transform
 
 
-# --- what was read nowhere --------------------------------------------------------------------------------------------
+# --- sweeps: rows of the target that no chunk has ---------------------------------------------------------------------
 
 
 def swept(
@@ -496,15 +512,17 @@ def swept(
     generation: int,
     watermark: Claim,
 ) -> DataFrame:
-    """The target's keys that are not `keys_read` (the key's columns), as `sweep` rows at the watermark; compared for
-    equality only, since Spark's order of keys is not an index's."""
+    """`sweep` rows at the watermark for the target's keys that are not in `keys_read`, which has the key's columns.
+
+    Keys are compared for equality only, since Spark's order of keys differs from the order of PostgreSQL's index.
+    """
     types = {field.name: field.dataType for field in target.schema.fields}
     return target.join(keys_read, on=list(key), how="left_anti").select(
-        *_brought_by_chunks(
+        *_added_columns(
             [column(name) if name in key else F.lit(None).cast(types[name]).alias(name) for name in columns],
             op=F.lit("sweep"),
             text=F.lit(None),
-            at=_at(watermark, generation),
+            at=_watermark_columns(watermark, generation),
         ),
         F.lit(True).alias(ABOVE),
         F.lit(None).cast("array<string>").alias(HOLES),
@@ -513,8 +531,10 @@ def swept(
 
 
 def within(key: Sequence[str], types: dict[str, DataType], parts: Sequence[KeyPart]) -> Column:
-    """Whether a key lies in one of the parts, whose order is that of the stored keys. The bound on the first column
-    alone is there for the files' statistics."""
+    """Whether a key lies in one of the parts, which must be in the order of the stored keys.
+
+    The extra condition on the first column lets Delta skip files by their statistics.
+    """
     own = F.struct(*[column(k) for k in key])
 
     def bound(texts: Sequence[str]) -> list[Column]:
@@ -533,8 +553,8 @@ def within(key: Sequence[str], types: dict[str, DataType], parts: Sequence[KeyPa
     return reduce(Column.__or__, conditions)
 
 
-def chosen(session: SparkSession, key: Sequence[str], of: StructType, keys: Sequence[Sequence[str]]) -> DataFrame:
-    """The keys, given as PostgreSQL wrote them, as the table of these columns stores them."""
+def keys_frame(session: SparkSession, key: Sequence[str], of: StructType, keys: Sequence[Sequence[str]]) -> DataFrame:
+    """The keys, given as PostgreSQL's texts, as a frame with the types of the table's columns."""
     texts = F.from_json(F.lit(json.dumps([list(texts) for texts in keys])), "array<array<string>>")
     rows = session.range(1).select(F.explode(texts).alias("__tidemark_texts"))
     values = [_stored(F.col("__tidemark_texts")[at], of[k].dataType).alias(k) for at, k in enumerate(key)]
@@ -542,7 +562,7 @@ def chosen(session: SparkSession, key: Sequence[str], of: StructType, keys: Sequ
 
 
 def _value(text: str, of: DataType) -> Column:
-    """The value that PostgreSQL wrote so."""
+    """The value of a text of PostgreSQL."""
     return _stored(F.lit(text), of)
 
 
@@ -553,11 +573,11 @@ def _stored(text: Column, of: DataType) -> Column:
 def keys_not_seen(key: Sequence[str], sweep: Sweep) -> Transform:
     """The keys of the changes that the sweep's snapshot did not see."""
     snapshot = Snapshot.parse(sweep.snapshot)
-    seen = F.col("_xid") < snapshot.xmax
+    is_seen = F.col("_xid") < snapshot.xmax
     if snapshot.in_progress:
-        seen &= ~F.col("_xid").isin(*snapshot.in_progress)
+        is_seen &= ~F.col("_xid").isin(*snapshot.in_progress)
 
     def transform(changes: DataFrame) -> DataFrame:
-        return changes.where(~seen).select(*[column(k) for k in key])
+        return changes.where(~is_seen).select(*[column(k) for k in key])
 
     return transform
