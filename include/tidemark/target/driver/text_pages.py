@@ -179,8 +179,8 @@ def _decoded(content: memoryview, size: int, codec: str | None) -> memoryview:
         raise NotPlain
     try:
         return memoryview(pa.decompress(content, size, codec))
-    except (pa.ArrowException, OSError) as problem:
-        raise NotPlain from problem
+    except (pa.ArrowException, OSError):
+        raise NotPlain from None
 
 
 def _without_levels(decoded: memoryview, count: int, encoding: int) -> memoryview:
