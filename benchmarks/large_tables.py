@@ -80,7 +80,8 @@ class LargeTable:
             F.lit(NOON).alias("_committed_at"),
             F.lit(None).cast("array<string>").alias("_holes"),
         )
-        rows.write.format("delta").mode("append").save(str(self.current))
+        write = rows.write.format("delta").mode("append").option("compression", "zstd")  # as maintenance writes
+        write.option("parquet.compression.codec.zstd.level", 1).save(str(self.current))
 
     def next_plan(self, numbers: Sequence[int], op: str = "update") -> MergePlan:
         start = 0x1000 + 0x10 * self.merges

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.support import delta_files
 from tests.support.merge_ways import leave_to_spark
@@ -26,7 +27,9 @@ from tidemark.formats.merge_result import TableResult
 from tidemark.schema.table import TableSchema
 from tidemark.target import merge_choice
 from tidemark.target.delta import data_files
+from tidemark.target.delta.session import table_session
 from tidemark.target.driver import driver_fold, driver_merge, small_files, target_rows
+from tidemark.target.driver.text_pages import pages_of_texts
 from tidemark.target.merge_choice import Step, Way
 from tidemark.target.merge_record import MergeRecord
 
@@ -317,6 +320,22 @@ def test_rows_are_found_in_the_row_groups_that_may_have_them(
     both.stage([update(10, n=3), insert(8), update(22, "body"), delete(0)])
     both.step()
     assert folded == [True, False] * 3
+
+
+def test_texts_in_files_of_spark_are_read_by_their_pages(lake: Lake) -> None:
+    """Of unique texts Spark writes no dictionary, and a session of a table compresses as the driver does."""
+    written = lake.root / "written"
+    rows = table_session(lake.spark, "texts", str(lake.root)).range(0, 30_000, numPartitions=1)
+    texts = rows.selectExpr("uuid() AS id")
+    texts.withColumn("id", F.when(F.length("id") == 36, F.col("id"))).write.parquet(str(written))
+    (file,) = written.glob("*.parquet")
+    with open(file, "rb") as source:
+        parquet = pq.ParquetFile(source)
+        assert parquet.metadata.row_group(0).column(0).compression == "ZSTD"
+        assert parquet.schema.column(0).max_definition_level == 1
+        pages = [page.copy() for page in pages_of_texts(source, parquet, 0, "id")]
+    assert len(pages) > 1
+    assert [bytes(text).decode() for page in pages for text in page] == pq.read_table(file)["id"].to_pylist()
 
 
 def test_more_keys_than_the_driver_should_read_are_left_to_spark(

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.target.delta import parquet_footer
-from tidemark.target.delta.parquet_footer import NotPlain
+from tidemark.target.delta.compact_thrift import NotPlain
 
 WRITERS: list[dict[str, Any]] = [
     {},

@@ -10,26 +10,34 @@ lie anywhere in the file (parquet-format: "File format", `parquet.thrift`). So a
 that were written elsewhere, if both have the same number of rows. The first column stays the first: several readers of
 one file assign a row group to a reader by the position of its first column.
 
-The footer is in Thrift's compact protocol, which has the type of every field ("Thrift Compact protocol encoding"). So
-it can be read without a definition of the fields. Fields that do not change are written back unchanged.
+Fields that do not change are written back unchanged.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-MAGIC: Final = b"PAR1"
+from tidemark.target.delta.compact_thrift import (
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    NotPlain,
+    Struct,
+    ThriftReader,
+    value_of,
+    written_struct,
+)
 
-# Types of the compact protocol.
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_INTEGERS: Final = (_I16, _I32, _I64)
+MAGIC: Final = b"PAR1"
 
 # Fields of `parquet.thrift`, by their numbers.
 _SCHEMA, _ROWS, _ROW_GROUPS, _KEY_VALUES, _COLUMN_ORDERS, _ENCRYPTION = 2, 3, 4, 5, 7, 8  # of FileMetaData
@@ -37,13 +45,6 @@ _NAME, _CHILDREN = 4, 5  # of SchemaElement
 _COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _SORTING, _GROUP_OFFSET, _GROUP_COMPRESSED, _ORDINAL = range(1, 8)  # of RowGroup
 _FILE_PATH, _CHUNK_OFFSET, _METADATA, _OFFSET_INDEX, _COLUMN_INDEX = 1, 2, 3, 4, 6  # of ColumnChunk
 _PATH, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _BLOOM = 3, 6, 7, 9, 10, 11, 14
-
-# A struct: field number -> (type, value). The value of a list is (type of the elements, elements).
-Struct = dict[int, tuple[int, Any]]
-
-
-class NotPlain(Exception):
-    """The footer has a feature that this module does not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,11 @@ class Footer:
     @property
     def rows(self) -> list[int]:
         """The number of rows of each row group."""
-        return [int(_value(group, _GROUP_ROWS)) for group in self._groups]
+        return [int(value_of(group, _GROUP_ROWS)) for group in self._groups]
 
     @property
     def _groups(self) -> list[Struct]:
-        groups: list[Struct] = _value(self.fields, _ROW_GROUPS)[1]
+        groups: list[Struct] = value_of(self.fields, _ROW_GROUPS)[1]
         return groups
 
     @property
@@ -80,7 +81,7 @@ def read_footer(file: BinaryIO, size: int) -> Footer:
     if body < len(MAGIC):
         raise NotPlain
     file.seek(body)
-    fields = _ThriftReader(file.read(length)).struct()
+    fields = ThriftReader(file.read(length)).struct()
     if _ENCRYPTION in fields:
         raise NotPlain
     return Footer(fields, body)
@@ -114,39 +115,33 @@ def joined(parts: Sequence[tuple[Footer, Constants]], excluded: Set[str]) -> byt
     does not have the columns named in `excluded`.
     """
     fields = dict(parts[0][0].fields)
-    constant_fields = parts[0][1].footer.fields
+    added = parts[0][1].footer.fields
     groups: list[Struct] = []
-    body_begins = 0
-    for footer, constant_file in parts:
-        constants_begin = body_begins + footer.body
-        for group, constant in zip(footer._groups, constant_file.footer._groups, strict=True):
-            groups.append(_group(group, body_begins, constant, constants_begin, excluded, len(groups)))
-        body_begins = constants_begin + len(constant_file.body)
-    fields[_SCHEMA] = (_LIST, (_STRUCT, _elements(fields, constant_fields, excluded)))
-    fields[_ROWS] = (_I64, sum(_value(group, _GROUP_ROWS) for group in groups))
-    fields[_ROW_GROUPS] = (_LIST, (_STRUCT, groups))
-    fields.pop(_KEY_VALUES, None)  # Arrow's copy of the old schema, which does not fit the new one
+    begins = 0
+    for footer, besides in parts:
+        behind = begins + footer.body
+        for group, constant in zip(footer._groups, besides.footer._groups, strict=True):
+            groups.append(_group(group, begins, constant, behind, excluded, len(groups)))
+        begins = behind + len(besides.body)
+    fields[_SCHEMA] = (LIST, (STRUCT, _elements(fields, added, excluded)))
+    fields[_ROWS] = (I64, sum(value_of(group, _GROUP_ROWS) for group in groups))
+    fields[_ROW_GROUPS] = (LIST, (STRUCT, groups))
+    fields.pop(_KEY_VALUES, None)  # Arrow's own telling of the schema is none of the new one
     if _COLUMN_ORDERS in fields:
-        fields[_COLUMN_ORDERS] = (_LIST, (_STRUCT, _orders(parts[0][0], constant_fields, excluded)))
-    written = _encoded(fields)
+        fields[_COLUMN_ORDERS] = (LIST, (STRUCT, _orders(parts[0][0], added, excluded)))
+    written = written_struct(fields)
     return written + struct.pack("<I", len(written)) + MAGIC
 
 
 # --- the parts of a footer --------------------------------------------------------------------------------------------
 
 
-def _value(fields: Struct, number: int) -> Any:
-    if number not in fields:
-        raise NotPlain
-    return fields[number][1]
-
-
 def _subtrees(fields: Struct) -> list[list[Struct]]:
     """The schema's elements, one list per column. A footer has them as a tree, root first, parents before children."""
-    elements: list[Struct] = _value(fields, _SCHEMA)[1]
+    elements: list[Struct] = value_of(fields, _SCHEMA)[1]
     columns: list[list[Struct]] = []
     at = 1
-    for _ in range(_value(elements[0], _CHILDREN)):
+    for _ in range(value_of(elements[0], _CHILDREN)):
         begins, open_elements = at, 1
         while open_elements:
             open_elements += elements[at].get(_CHILDREN, (0, 0))[1] - 1
@@ -158,7 +153,7 @@ def _subtrees(fields: Struct) -> list[list[Struct]]:
 
 
 def _name(element: Struct) -> str:
-    return str(bytes(_value(element, _NAME)).decode())
+    return str(bytes(value_of(element, _NAME)).decode())
 
 
 def _elements(fields: Struct, added: Struct, excluded: Set[str]) -> list[Struct]:
@@ -166,17 +161,17 @@ def _elements(fields: Struct, added: Struct, excluded: Set[str]) -> list[Struct]
     trees = [*kept, *_subtrees(added)]
     if len({_name(tree[0]) for tree in trees}) != len(trees):
         raise NotPlain
-    root = dict(_value(fields, _SCHEMA)[1][0])
-    root[_CHILDREN] = (_I32, len(trees))
+    root = dict(value_of(fields, _SCHEMA)[1][0])
+    root[_CHILDREN] = (I32, len(trees))
     return [root, *[element for tree in trees for element in tree]]
 
 
 def _orders(footer: Footer, added: Struct, excluded: Set[str]) -> list[Struct]:
     """The column order of each leaf, by which readers compare its bounds."""
     leaves = [tree[0] for tree in _subtrees(footer.fields) for element in tree if not _is_group(element)]
-    own = _value(footer.fields, _COLUMN_ORDERS)[1]
+    own = value_of(footer.fields, _COLUMN_ORDERS)[1]
     kept = [order for leaf, order in zip(leaves, own, strict=True) if _name(leaf) not in excluded]
-    return [*kept, *_value(added, _COLUMN_ORDERS)[1]]
+    return [*kept, *value_of(added, _COLUMN_ORDERS)[1]]
 
 
 def _is_group(element: Struct) -> bool:
@@ -186,38 +181,38 @@ def _is_group(element: Struct) -> bool:
 def _group(
     group: Struct, begins: int, constant: Struct, constant_begins: int, excluded: Set[str], number: int
 ) -> Struct:
-    if _value(group, _GROUP_ROWS) != _value(constant, _GROUP_ROWS):
+    if value_of(group, _GROUP_ROWS) != value_of(constant, _GROUP_ROWS):
         raise NotPlain
     columns = [
-        *[_moved(c, begins) for c in _value(group, _COLUMNS)[1] if _column_of(c) not in excluded],
-        *[_moved(c, constant_begins) for c in _value(constant, _COLUMNS)[1]],
+        *[_moved(c, begins) for c in value_of(group, _COLUMNS)[1] if _column_of(c) not in excluded],
+        *[_moved(c, constant_begins) for c in value_of(constant, _COLUMNS)[1]],
     ]
-    facts = [_value(c, _METADATA) for c in columns]
+    facts = [value_of(c, _METADATA) for c in columns]
     first = facts[0]
-    at = min(offset for offset in (first.get(_DICTIONARY_PAGE, (0, 0))[1], _value(first, _DATA_PAGE)) if offset)
+    at = min(offset for offset in (first.get(_DICTIONARY_PAGE, (0, 0))[1], value_of(first, _DATA_PAGE)) if offset)
     return {
-        _COLUMNS: (_LIST, (_STRUCT, columns)),
-        _GROUP_BYTES: (_I64, sum(_value(f, _UNCOMPRESSED) for f in facts)),
+        _COLUMNS: (LIST, (STRUCT, columns)),
+        _GROUP_BYTES: (I64, sum(value_of(f, _UNCOMPRESSED) for f in facts)),
         _GROUP_ROWS: group[_GROUP_ROWS],
-        _GROUP_OFFSET: (_I64, at),
-        _GROUP_COMPRESSED: (_I64, sum(_value(f, _COMPRESSED) for f in facts)),
-        **({_ORDINAL: (_I16, number)} if number < 2**15 else {}),
+        _GROUP_OFFSET: (I64, at),
+        _GROUP_COMPRESSED: (I64, sum(value_of(f, _COMPRESSED) for f in facts)),
+        **({_ORDINAL: (I16, number)} if number < 2**15 else {}),
     }
 
 
 def _column_of(chunk: Struct) -> str:
     """The name of the top-level column that a column chunk belongs to."""
-    return str(bytes(_value(_value(chunk, _METADATA), _PATH)[1][0]).decode())
+    return str(bytes(value_of(value_of(chunk, _METADATA), _PATH)[1][0]).decode())
 
 
 def _moved(chunk: Struct, by: int) -> Struct:
     """The column chunk, with all offsets moved by so many bytes."""
     if _FILE_PATH in chunk:
         raise NotPlain
-    facts = dict(_value(chunk, _METADATA))
+    facts = dict(value_of(chunk, _METADATA))
     for number in (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _BLOOM):
         _move(facts, number, by)
-    moved = {**chunk, _METADATA: (_STRUCT, facts)}
+    moved = {**chunk, _METADATA: (STRUCT, facts)}
     for number in (_CHUNK_OFFSET, _OFFSET_INDEX, _COLUMN_INDEX):
         _move(moved, number, by)
     return moved
@@ -225,121 +220,5 @@ def _moved(chunk: Struct, by: int) -> Struct:
 
 def _move(fields: Struct, number: int, by: int) -> None:
     kind, offset = fields.get(number, (0, 0))
-    if offset > 0:  # some writers set 0 for a missing page
+    if offset > 0:  # some writers say 0 for none
         fields[number] = (kind, offset + by)
-
-
-# --- Thrift's compact protocol ----------------------------------------------------------------------------------------
-
-
-class _ThriftReader:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._at = 0
-
-    def struct(self) -> Struct:
-        fields: Struct = {}
-        number = 0
-        while kind := self._byte():
-            if kind >> 4:
-                number += kind >> 4
-            else:
-                number = self._integer()
-            fields[number] = (kind & 15, self._read_value(kind & 15))
-        return fields
-
-    def _read_value(self, kind: int) -> Any:
-        if kind in (_TRUE, _FALSE):
-            return None
-        if kind in _INTEGERS:
-            return self._integer()
-        if kind == _BYTE:
-            return self._take(1)
-        if kind == _DOUBLE:
-            return self._take(8)
-        if kind == _BINARY:
-            return self._take(self._unsigned())
-        if kind in (_LIST, _SET):
-            return self._list()
-        if kind == _STRUCT:
-            return self.struct()
-        raise NotPlain
-
-    def _list(self) -> tuple[int, list[Any]]:
-        head = self._byte()
-        kind, size = head & 15, head >> 4
-        if size == 15:
-            size = self._unsigned()
-        if kind in (_TRUE, _FALSE):
-            return kind, [self._take(1) for _ in range(size)]
-        return kind, [self._read_value(kind) for _ in range(size)]
-
-    def _byte(self) -> int:
-        return self._take(1)[0]
-
-    def _take(self, size: int) -> bytes:
-        taken = self._content[self._at : self._at + size]
-        if len(taken) != size:
-            raise NotPlain
-        self._at += size
-        return taken
-
-    def _unsigned(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self._byte()
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
-
-    def _integer(self) -> int:
-        zigzag = self._unsigned()
-        return (zigzag >> 1) ^ -(zigzag & 1)
-
-
-def _encoded(fields: Struct) -> bytes:
-    return b"".join(_struct_bytes(fields))
-
-
-def _struct_bytes(fields: Struct) -> Iterator[bytes]:
-    before = 0
-    for number, (kind, value) in sorted(fields.items()):
-        step = number - before
-        yield bytes([step << 4 | kind]) if 0 < step < 16 else bytes([kind]) + _integer(number)
-        yield from _value_bytes(kind, value)
-        before = number
-    yield b"\0"
-
-
-def _value_bytes(kind: int, value: Any) -> Iterator[bytes]:
-    if kind in _INTEGERS:
-        yield _integer(value)
-    elif kind == _BINARY:
-        yield _unsigned(len(value)) + value
-    elif kind in (_LIST, _SET):
-        of, elements = value
-        size = len(elements)
-        yield bytes([size << 4 | of]) if size < 15 else bytes([0xF0 | of]) + _unsigned(size)
-        for element in elements:
-            if of in (_TRUE, _FALSE):
-                yield element
-            else:
-                yield from _value_bytes(of, element)
-    elif kind == _STRUCT:
-        yield from _struct_bytes(value)
-    elif kind in (_BYTE, _DOUBLE):
-        yield value
-
-
-def _unsigned(number: int) -> bytes:
-    written = bytearray()
-    while number >= 0x80:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
-def _integer(number: int) -> bytes:
-    return _unsigned(number << 1 if number >= 0 else (-number << 1) - 1)

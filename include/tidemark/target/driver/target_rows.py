@@ -5,6 +5,7 @@ Raises Declined if the driver should not read these rows itself: there are too m
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from bisect import bisect_left
@@ -24,11 +25,13 @@ from pyspark.sql import SparkSession
 from tidemark.formats.columns import staged_schema
 from tidemark.names import ROW_HOLES
 from tidemark.target.delta import data_files, hadoop_files
+from tidemark.target.delta.compact_thrift import NotPlain
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.driver.arrow_columns import in_shape
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
+from tidemark.target.driver.text_pages import Candidates, TextFilter, pages_of_texts
 from tidemark.target.merge_choice import Declined
 
 MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
@@ -83,6 +86,11 @@ class SoughtKeys:
     @cached_property
     def keys(self) -> KeySet:
         return KeySet(self.types, [self.columns])
+
+    @cached_property
+    def texts(self) -> TextFilter | None:
+        """Of a key of one column of texts, all of which have one length."""
+        return TextFilter.of(self.columns[0]) if len(self.types) == 1 and pa.types.is_string(self.types[0]) else None
 
     @cached_property
     def _values(self) -> list[Sequence[int] | Sequence[str] | Numbers | None]:
@@ -237,23 +245,28 @@ class TargetRows:
             parquet = self._without_julian_days(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
             if parquet.metadata.num_rows != file.rows:
                 raise Declined(_OTHER_ROWS)
-            for begins, columns in self._pieces(parquet, sought):
+            for numbers, columns in self._pieces(source, parquet, sought):
                 places = sought.keys.places(columns)
                 within = pc.indices_nonzero(pc.is_valid(places))
                 if not len(within):
                     continue
                 if masked is None:
                     masked = np.array(sorted(data_files.masked_rows(self.session, self.current, file)), np.int64)
-                own = np.asarray(within.to_numpy(), np.int64) + begins
+                own = np.asarray(within.to_numpy(), np.int64)
+                own = own + numbers.start if isinstance(numbers, range) else numbers[own]
                 stays = ~np.isin(own, masked)
                 rows.append(own[stays])
                 keys.append(np.asarray(places.take(within).cast(pa.int64()).to_numpy(), np.int64)[stays])
         return np.concatenate(rows), np.concatenate(keys)
 
-    def _pieces(self, parquet: pq.ParquetFile, sought: SoughtKeys) -> Iterator[tuple[int, list[pa.ChunkedArray]]]:
+    def _pieces(
+        self, source: io.BufferedIOBase, parquet: pq.ParquetFile, sought: SoughtKeys
+    ) -> Iterator[tuple[range | Numbers, list[pa.ChunkedArray]]]:
         """The key's columns of the row groups that may have one of the keys, piece by piece, since a row group may be
-        of any size, each with the number of its first row in the file."""
-        ends = 0
+        of any size, each with its rows' numbers in the file. Of texts in pages of one length each only the rows that
+        may have one of the keys."""
+        may_have = None if sought.texts is None else Candidates(sought.texts)
+        in_pages, ends = may_have is not None, 0
         for group in range(parquet.num_row_groups):
             begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
             low, high = _bounds_of(parquet.metadata, group, self.key)
@@ -261,10 +274,26 @@ class TargetRows:
                 continue
             self._count(parquet, group)
             at_once = _rows_at_once(ends - begins, bytes_of(parquet.metadata, self.key, group), len(sought))
+            done = 0
+            if may_have is not None and in_pages:
+                try:
+                    for texts in pages_of_texts(source, parquet, group, self.key[0]):
+                        may_have.add(begins + done, texts)
+                        done += len(texts)
+                        if may_have.count >= at_once:
+                            yield may_have.take()
+                except NotPlain:
+                    in_pages = False  # neither are the file's other row groups
+            if done == ends - begins:
+                continue
             for piece in parquet.iter_batches(at_once, row_groups=[group], columns=list(self.key)):
-                read = pa.Table.from_batches([piece])
-                yield begins, [self._column(read, name) for name in self.key]
+                read = pa.Table.from_batches([piece]).slice(min(done, piece.num_rows))
+                done = max(0, done - piece.num_rows)
                 begins += piece.num_rows
+                if read.num_rows:
+                    yield range(begins - read.num_rows, begins), [self._column(read, name) for name in self.key]
+        if may_have is not None and may_have.count:
+            yield may_have.take()
 
     def keys(self, file: DataFile) -> list[pa.ChunkedArray]:
         """The key's columns of all rows of the file, masked ones included. Raises Declined."""

@@ -1,0 +1,143 @@
+"""Reads and writes structs in Thrift's compact protocol, which Parquet's footers and page headers are in.
+
+The protocol has the type of every field ("Thrift Compact protocol encoding"), so a struct is read without knowledge of
+its fields, and what is not changed is written back as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+# Types of the protocol.
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+INTEGERS: Final = (I16, I32, I64)
+
+# A struct is its fields by number, each with its type; a list is the type of its elements and these.
+Struct = dict[int, tuple[int, Any]]
+
+
+class NotPlain(Exception):
+    """A part of a Parquet file that says more than is understood here."""
+
+
+def value_of(fields: Struct, number: int) -> Any:
+    """The value of a field. Raises NotPlain if it is not there."""
+    if number not in fields:
+        raise NotPlain
+    return fields[number][1]
+
+
+class ThriftReader:
+    """Reads structs one behind the other; `at` is where the next one begins."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.at = 0
+
+    def struct(self) -> Struct:
+        fields: Struct = {}
+        number = 0
+        while kind := self._byte():
+            if kind >> 4:
+                number += kind >> 4
+            else:
+                number = self._integer()
+            fields[number] = (kind & 15, self._of(kind & 15))
+        return fields
+
+    def _of(self, kind: int) -> Any:
+        if kind in (TRUE, FALSE):
+            return None
+        if kind in INTEGERS:
+            return self._integer()
+        if kind == BYTE:
+            return self._take(1)
+        if kind == DOUBLE:
+            return self._take(8)
+        if kind == BINARY:
+            return self._take(self._unsigned())
+        if kind in (LIST, SET):
+            return self._list()
+        if kind == STRUCT:
+            return self.struct()
+        raise NotPlain
+
+    def _list(self) -> tuple[int, list[Any]]:
+        head = self._byte()
+        kind, size = head & 15, head >> 4
+        if size == 15:
+            size = self._unsigned()
+        if kind in (TRUE, FALSE):
+            return kind, [self._take(1) for _ in range(size)]
+        return kind, [self._of(kind) for _ in range(size)]
+
+    def _byte(self) -> int:
+        return self._take(1)[0]
+
+    def _take(self, size: int) -> bytes:
+        taken = self._content[self.at : self.at + size]
+        if len(taken) != size:
+            raise NotPlain
+        self.at += size
+        return taken
+
+    def _unsigned(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self._byte()
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+
+    def _integer(self) -> int:
+        zigzag = self._unsigned()
+        return (zigzag >> 1) ^ -(zigzag & 1)
+
+
+def written_struct(fields: Struct) -> bytes:
+    return b"".join(_struct(fields))
+
+
+def _struct(fields: Struct) -> Iterator[bytes]:
+    before = 0
+    for number, (kind, value) in sorted(fields.items()):
+        step = number - before
+        yield bytes([step << 4 | kind]) if 0 < step < 16 else bytes([kind]) + _integer(number)
+        yield from _one(kind, value)
+        before = number
+    yield b"\0"
+
+
+def _one(kind: int, value: Any) -> Iterator[bytes]:
+    if kind in INTEGERS:
+        yield _integer(value)
+    elif kind == BINARY:
+        yield unsigned(len(value)) + value
+    elif kind in (LIST, SET):
+        of, elements = value
+        size = len(elements)
+        yield bytes([size << 4 | of]) if size < 15 else bytes([0xF0 | of]) + unsigned(size)
+        for element in elements:
+            if of in (TRUE, FALSE):
+                yield element
+            else:
+                yield from _one(of, element)
+    elif kind == STRUCT:
+        yield from _struct(value)
+    elif kind in (BYTE, DOUBLE):
+        yield value
+
+
+def unsigned(number: int) -> bytes:
+    written = bytearray()
+    while number >= 0x80:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _integer(number: int) -> bytes:
+    return unsigned(number << 1 if number >= 0 else (-number << 1) - 1)
