@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from tidemark_airflow.version_compat import gauge as send
 
 if TYPE_CHECKING:
-    from tidemark.observe.run_verdict import Examined
+    from tidemark.observe.run_verdict import ExaminedRun
 
 _HEALTH: Final = {"ok": 0, "warning": 1, "red": 2}
 
 
-def emit(examined: Examined) -> None:
+def emit(examined: ExaminedRun) -> None:
     """Send what is known; what is not is left out, and keeps its last value where that is kept."""
     pipeline = examined.health.pipeline
     for gauge, value in values(examined).items():
@@ -27,7 +27,7 @@ def emit(examined: Examined) -> None:
             send(f"tidemark.{pipeline}.{gauge}", value)
 
 
-def values(examined: Examined) -> dict[str, float | None]:
+def values(examined: ExaminedRun) -> dict[str, float | None]:
     """Each gauge; what they mean stands in docs/operations.md, Metrics."""
     figures, states = examined.figures, list(examined.health.states.values())
     seen = figures.tables is not None

@@ -14,7 +14,7 @@ from tidemark.config import PipelineConfig
 from tidemark.ledger.observations.runs import Figures
 from tidemark.names import TableName
 from tidemark.observe.health import Health
-from tidemark.observe.run_verdict import Examined
+from tidemark.observe.run_verdict import ExaminedRun
 from tidemark_airflow import metrics
 from tidemark_airflow.lineage import lineage_of
 
@@ -29,7 +29,7 @@ STATES = (
     "failed 2 runs",
     "paused",
 )
-EXAMINED = Examined(
+EXAMINED = ExaminedRun(
     Health("shop", (), {f"s.t{number}": state for number, state in enumerate(STATES)}),
     Figures(
         "red", lag_s=1.5, lag_bytes=8, retained_bytes=9, unapplied_batches=2, unapplied_changes=7, tables={"exact": 2}
@@ -78,7 +78,7 @@ def test_each_gauge_goes_out_with_a_tag_and_with_a_name_of_its_own(backend: Back
 
 
 def test_what_cannot_be_seen_is_not_sent(backend: Backend) -> None:
-    metrics.emit(Examined(Health("shop", (), {}), Figures("red")))
+    metrics.emit(ExaminedRun(Health("shop", (), {}), Figures("red")))
     assert {stat for stat, _, _ in backend.gauges} == {"tidemark.health", "tidemark.shop.health"}
 
 

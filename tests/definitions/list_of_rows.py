@@ -32,7 +32,7 @@ from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.formats.merge_result import ChunkResult, Holes, PlanResult, TableResult
 from tidemark.schema.delta_types import arrow_type, widens
-from tidemark.schema.renamed_columns import Ahead
+from tidemark.schema.renamed_columns import NamesAhead
 from tidemark.schema.table import TableSchema
 from tidemark.schema.values import convert
 from tidemark.target.delta.delta_tables import PinnedTable
@@ -103,7 +103,7 @@ class Target:
         if exists:
             try:
                 names = table_columns.target_naming(cast(PinnedTable, self), schema, planned.called)
-            except Ahead as name:
+            except NamesAhead as name:
                 raise TargetAhead(step="current", table=planned.table, column=str(name)) from None
             self._rename(names.names)
             self._number(schema.relation_oid, names.numbers)

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from tests.lake.told import NOON, Told, state_at
 from tidemark.errors import MomentBeforeHistory, MomentNotApplied, TidemarkError
-from tidemark.lake import Lake, Past, Position, TableInLake
+from tidemark.lake import Lake, Position, TableAtPosition, TableInLake
 from tidemark.lake.moments import Moment
 from tidemark.lsn import Lsn
 
@@ -98,7 +98,7 @@ def _deleted(seed: int, table: TableInLake, told: Told) -> None:
     assert Counter(rows) == Counter(last.values()), seed
 
 
-def as_others_take_it(past: Past) -> list[int]:
+def as_others_take_it(past: TableAtPosition) -> list[int]:
     """How many rows DuckDB and Polars see in what a moment had."""
     import duckdb
     import polars
@@ -110,7 +110,7 @@ def as_others_take_it(past: Past) -> list[int]:
     return [rows.num_rows, counted[0], frame.height]
 
 
-def _compare(seed: int, past: Past, told: Told, position: Position) -> None:
+def _compare(seed: int, past: TableAtPosition, told: Told, position: Position) -> None:
     rows = Counter(tuple(row[name] for name in NAMES) for row in past.rows().to_pylist())
     assert rows == state_at(told.history, told.key, position.generation, position.lsn), (seed, position)
 
@@ -162,7 +162,7 @@ def columns_and_positions(folder: str) -> str:
     write_deltalake(f"{folder}/shop/current/s/t", pa.schema(fields).empty_table())
     table = Lake(f"{folder}/shop").table("s.t")
 
-    def said(past: Past) -> dict[int, tuple[str | None, list[str] | None]]:
+    def said(past: TableAtPosition) -> dict[int, tuple[str | None, list[str] | None]]:
         return {row["id"]: (row["body"], row["_holes"]) for row in past.rows().to_pylist()}
 
     assert "begins at 0/B of generation 1" in _refused(MomentBeforeHistory, table, 10)

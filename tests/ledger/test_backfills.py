@@ -18,7 +18,7 @@ from tidemark.ledger.captured import schema_versions, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import backfill_progress, backfills, chunks
-from tidemark.ledger.reading.backfill_progress import Filled
+from tidemark.ledger.reading.backfill_progress import ReadStretch
 from tidemark.ledger.reading.backfills import Range
 from tidemark.ledger.staged import batches
 from tidemark.ledger.staged.generations import Generation
@@ -273,8 +273,8 @@ def test_filled_are_the_stretches_whose_chunks_were_claimed(ledger: str, book: B
         before = cursor
     book.execute("UPDATE tidemark.chunks SET claimed_lsn = '0/C8' WHERE chunk IN ('1-1', '1-2', '1-4')")
     assert backfill_progress.filled(book, "b1") == [
-        Filled(1, None, ("4",), None),
-        Filled(1, ("6",), ("8",), None),
+        ReadStretch(1, None, ("4",), None),
+        ReadStretch(1, ("6",), ("8",), None),
     ]
 
 

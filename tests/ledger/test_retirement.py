@@ -23,7 +23,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.ledger.retention import restored_retirement, retirement
-from tidemark.ledger.retention.retirement import Marked
+from tidemark.ledger.retention.retirement import RetiredPrefix
 from tidemark.ledger.staged import batches, positions
 from tidemark.ledger.staged.generations import Generation
 from tidemark.ledger.staged.snapshot_evidence import NeededEvidence
@@ -49,7 +49,9 @@ class Staging:
             positions.rise(self.book, 1, {table.table: (manifest.end_lsn, manifest.end_lsn)})
         return manifest.end_lsn
 
-    def retire(self, *, confirmed: int = 10_000, xmin: int = 10_000, age: timedelta = timedelta(hours=-1)) -> Marked:
+    def retire(
+        self, *, confirmed: int = 10_000, xmin: int = 10_000, age: timedelta = timedelta(hours=-1)
+    ) -> RetiredPrefix:
         """`age` below zero: everything is old enough."""
         cutoff = datetime.now(UTC) - age
         return retirement.mark(self.book, self.lease, 1, cutoff=cutoff, confirmed=Lsn(confirmed), xmin=xmin)
@@ -74,7 +76,7 @@ def staging(book: Ledger, lease: Lease, generation: Generation) -> Staging:
     return Staging(book, lease)
 
 
-def ends(marked: Marked) -> tuple[int, str]:
+def ends(marked: RetiredPrefix) -> tuple[int, str]:
     return int(marked.file.up_to), marked.held_by
 
 

@@ -70,7 +70,7 @@ class Staging:
         with self.book.transaction():
             backfills.complete(self.book, 1, A, at)
 
-    def clean_up(self) -> retirement.Marked:
+    def clean_up(self) -> retirement.RetiredPrefix:
         in_future = datetime.now(UTC) + timedelta(hours=1)
         marked = retirement.mark(self.book, self.lease, 1, cutoff=in_future, confirmed=Lsn(10_000), xmin=10_000)
         while page := retirement.to_remove(self.book, 1, 2):

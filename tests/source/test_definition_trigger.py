@@ -25,7 +25,7 @@ from tidemark.formats.definition import (
     Definition,
     DroppedRelation,
     Keys,
-    Unknown,
+    UnknownDefinition,
     parse,
 )
 from tidemark.postgres import postgres_session
@@ -286,7 +286,7 @@ def test_an_older_snapshot_makes_the_definition_unknown(source: Source) -> None:
     source.execute("ALTER TABLE t ADD own int", "COMMIT")
     first, second = source.written()
     assert numbers(first) == [(1, "id"), (2, "seen_by_nobody")]
-    assert second == Unknown(source.oid("t"))
+    assert second == UnknownDefinition(source.oid("t"))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_an_error_within_fails_no_statement_and_is_told(source: Source, broken: 
     source.raw()
     source.execute("ALTER TABLE t ADD v text", "INSERT INTO t VALUES (1, 'v')", "DROP TABLE t")
     written = [parse(content, xid, keys, source.config.publication) for content, xid in source.raw()]
-    assert set(written) == {Unknown(None)}
+    assert set(written) == {UnknownDefinition(None)}
     assert source.installed().problem is not None
 
 
@@ -346,7 +346,7 @@ def test_a_lock_on_what_it_reads_keeps_no_statement_waiting(source: Source) -> N
     source.execute("ALTER TABLE t ADD v text")
     holder.execute("ROLLBACK")
     written = [parse(content, xid, keys, source.config.publication) for content, xid in source.raw()]
-    assert written == [Unknown(None)]
+    assert written == [UnknownDefinition(None)]
 
 
 def test_anybody_may_alter_what_he_owns(source: Source) -> None:

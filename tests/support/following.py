@@ -9,7 +9,7 @@ from sandbox.services.postgres import wait_for
 from tests.support.pipeline import Place
 from tidemark.capture.drain import DrainResult
 from tidemark.capture.following.drain_cycles import RunFile, follow
-from tidemark.capture.following.window import Window
+from tidemark.capture.following.window import FollowWindow
 from tidemark.lsn import Lsn
 
 
@@ -23,7 +23,7 @@ class Follower:
         self.result: DrainResult | None = None
         self.error: BaseException | None = None
         self.run = pipeline.task("drain", run_id, now=self.now)
-        self.window = Window(self.ends_at, every_s)
+        self.window = FollowWindow(self.ends_at, every_s)
         self.file = file
         self.thread = threading.Thread(target=self._follow)
         self.thread.start()

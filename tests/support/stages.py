@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidemark.capture.following.plan_orders import PlanOrders
-    from tidemark.capture.following.window import Window
+    from tidemark.capture.following.window import FollowWindow
     from tidemark.capture.merge_planning import PlanScope
 
 
@@ -170,11 +170,11 @@ def follow_merge(stage_input: StageInput, path: str) -> None:
             application.process.kill()
 
 
-def _window(stage_input: StageInput) -> Window:
-    from tidemark.capture.following.window import Window
+def _window(stage_input: StageInput) -> FollowWindow:
+    from tidemark.capture.following.window import FollowWindow
 
     assert stage_input.ends_at is not None
-    return Window(stage_input.ends_at, EVERY_S)
+    return FollowWindow(stage_input.ends_at, EVERY_S)
 
 
 class _Application:

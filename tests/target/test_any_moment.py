@@ -20,7 +20,7 @@ from tests.target.lake import NOON, TEXTS, Lake, StagedTable, table_schema, with
 from tests.target.model import Change, Key, Row, apply, random_changes
 from tests.unit.test_architecture import REPOSITORY
 from tidemark.errors import DeltaRsMissing, MomentBeforeHistory, MomentInvalid, MomentNotApplied, TableNotInLake
-from tidemark.formats.merge_plan import Level, MergePlan, PlannedTable
+from tidemark.formats.merge_plan import MergePlan, PlannedTable, StagedLevel
 from tidemark.formats.merge_result import PlanResult
 from tidemark.formats.upkeep_plan import UpkeepPlan
 from tidemark.lake import Lake as Reader
@@ -68,7 +68,7 @@ def in_order(listed: list[Row]) -> list[Row]:
     return sorted(listed, key=lambda row: str(list(row.values())))
 
 
-def merged(lake: Lake, *planned: PlannedTable, level: Level | None = None) -> None:
+def merged(lake: Lake, *planned: PlannedTable, level: StagedLevel | None = None) -> None:
     plan: MergePlan = replace(lake.plan(*planned), level=level)
     result = merge.apply_plan(lake.spark, plan)
     assert [table.error for table in result.tables if table.error] == []
@@ -208,13 +208,13 @@ def test_what_the_merge_notes_tells_tables_that_did_not_change_apart_from_those_
     idle.stage([Change("insert", {"id": 1, "n": 1})])
     ends = [Lsn(0x16B380000), Lsn(0x16B390000)]
     when = [(NOON + timedelta(seconds=int(end))).isoformat() for end in ends]
-    merged(lake, busy.planned(), idle.planned(), level=Level(1, ends[0], when[0], (), ("shop.idle",)))
+    merged(lake, busy.planned(), idle.planned(), level=StagedLevel(1, ends[0], when[0], (), ("shop.idle",)))
     shop = reader(lake)
     first = shop.together("shop.busy", "shop.idle")
     assert first.position == Position(1, ends[0])
     assert first["shop.idle"].exact_from is None
     busy.stage([Change("insert", {"id": 2, "n": 2})])
-    merged(lake, busy.planned(1), level=Level(1, ends[1], when[1], ("shop.idle",), ()))
+    merged(lake, busy.planned(1), level=StagedLevel(1, ends[1], when[1], ("shop.idle",), ()))
     both = shop.together("shop.busy", "shop.idle")
     assert both.position == Position(1, ends[1])
     assert None not in both.versions.values()
@@ -234,7 +234,7 @@ def test_a_plan_that_is_repeated_and_a_position_that_cannot_be_noted_harm_nobody
 ) -> None:
     table = lake.table(table_schema("orders", {"id": "int", "n": "int"}, schema="shop"))
     table.stage([Change("insert", {"id": 1, "n": 1})])
-    level = Level(1, Lsn(0x16B380000), None, (), ())
+    level = StagedLevel(1, Lsn(0x16B380000), None, (), ())
     with monkeypatch.context() as patched:
         patched.setattr(positions_table.delta_tables, "add_files", None)
         merged(lake, table.planned(), level=level)
@@ -261,8 +261,8 @@ def test_a_name_leads_to_the_table_that_has_it_now(lake: Lake, monkeypatch: pyte
         assert newest == sorted(row["id"] for row in found.rows().collect())
         return newest
 
-    def level(lsn: int, names: dict[str, str | None], *others: str) -> Level:
-        return Level(1, Lsn(0x16B380000 + lsn), None, others, (), names)
+    def level(lsn: int, names: dict[str, str | None], *others: str) -> StagedLevel:
+        return StagedLevel(1, Lsn(0x16B380000 + lsn), None, others, (), names)
 
     with monkeypatch.context() as patched:  # as a version before wrote it
         patched.setattr(positions_table, "COLUMNS", {**positions_table.COLUMNS})
@@ -280,7 +280,7 @@ def test_a_name_leads_to_the_table_that_has_it_now(lake: Lake, monkeypatch: pyte
 
 @pytest.mark.thorough
 def test_maintenance_makes_few_files_of_what_merges_noted(lake: Lake) -> None:
-    level = Level(1, Lsn(0x16B380000), None, ("shop.idle",), ())
+    level = StagedLevel(1, Lsn(0x16B380000), None, ("shop.idle",), ())
     plan = replace(lake.plan(), level=level)
     for _ in range(9):
         positions_table.record_positions(lake.spark, plan, PlanResult("p", "shop", 1, ()))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.target.lake import Lake, StagedTable, table_schema
 from tests.target.model import Change
-from tidemark.formats.merge_plan import Level, PlannedTable
+from tidemark.formats.merge_plan import PlannedTable, StagedLevel
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.spark_submit.spark_connection import CATALOGUE
@@ -39,7 +39,7 @@ def staged(lake: Lake, name: str, note: str, place: int = 1) -> StagedTable:
 
 def merged(lake: Lake, *planned: PlannedTable, others: tuple[str, ...] = (), **names: str | None) -> None:
     called = {table.replace("_2", "~2").replace("_", ".", 1): name for table, name in names.items()}
-    level = Level(1, Lsn(2**40), None, others, (), called)
+    level = StagedLevel(1, Lsn(2**40), None, others, (), called)
     result = merge.apply_plan(lake.spark, replace(lake.plan(*planned), level=level))
     assert [table.error for table in result.tables if table.error] == []
 

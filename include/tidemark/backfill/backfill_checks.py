@@ -16,7 +16,7 @@ from psycopg import sql
 
 from tidemark.backfill import read_sessions
 from tidemark.capture.continuity import generation
-from tidemark.capture.table_identities import Places
+from tidemark.capture.table_identities import TableIdentities
 from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillRefused, CaptureNotBegun, GenerationStale, ReadFailed, ReadRefused, VerifyRefused
 from tidemark.findings import listed
@@ -62,7 +62,7 @@ def settled(
 
 def published(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger) -> dict[str, CapturedTable]:
     """What file and publication capture now, by id."""
-    places = Places(config, ledger, generations.required(ledger).system_identifier)
+    places = TableIdentities(config, ledger, generations.required(ledger).system_identifier)
     with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
         return {str(table.table): table for table in places.kept(catalog.captured_tables(source, config))}
 

@@ -26,9 +26,9 @@ from psycopg import sql
 from tidemark.backfill import read_sessions
 from tidemark.backfill.chunk_copy import ChunkRows
 from tidemark.backfill.read_sessions import ImportedSnapshot
-from tidemark.capture.definitions.column_guarding import GuardBook, Withheld
+from tidemark.capture.definitions.column_guarding import ChangesWithheld, LedgerGuards
 from tidemark.capture.definitions.table_definition import catalogue_shape
-from tidemark.capture.table_identities import Places
+from tidemark.capture.table_identities import TableIdentities
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
     JoinHorizonAhead,
@@ -190,7 +190,7 @@ class ChunkReader:
         """The relation that is kept as the table, and what it is called now; asked in a transaction of its own."""
         if table not in self._relations:
             opened = generations.required(self._ledger)
-            kept = Places(self._config, self._ledger, opened.system_identifier).relation_of(table)
+            kept = TableIdentities(self._config, self._ledger, opened.system_identifier).relation_of(table)
             if kept is None:
                 raise TableUnreadable("the capture has not seen it")
             self._relations[table] = kept.oid
@@ -230,8 +230,8 @@ class ChunkReader:
         if not captured or not captured[0].published:
             raise TableUnreadable("it is not in the publication, or the pipeline file does not name it any more")
         try:
-            guarded = GuardBook(self._config, self._ledger, read_server(self._conn)).applied(captured[0])
-        except Withheld as withheld:
+            guarded = LedgerGuards(self._config, self._ledger, read_server(self._conn)).applied(captured[0])
+        except ChangesWithheld as withheld:
             raise TableUnreadable(str(withheld)) from None
         return guarded.kept_as(table)
 

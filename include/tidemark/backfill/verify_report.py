@@ -18,7 +18,7 @@ from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import backfills, proofs
 from tidemark.ledger.reading.backfills import Backfill
-from tidemark.ledger.reading.proofs import Outcome
+from tidemark.ledger.reading.proofs import VerifyOutcome
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -38,7 +38,7 @@ class TableProof:
     proven_lsn: Lsn | None
     parts: int | None
     of_parts: int
-    outcome: Outcome
+    outcome: VerifyOutcome
     unproven: str | None
     through_lsn: Lsn | None
     through_at: datetime | None

@@ -41,7 +41,7 @@ from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import backfills, proofs
 from tidemark.ledger.reading.backfills import Backfill, Range
-from tidemark.ledger.reading.proofs import Cut, Part
+from tidemark.ledger.reading.proofs import Part, TableCut
 from tidemark.ledger.staged.generations import Generation
 from tidemark.postgres import postgres_session
 from tidemark.run import Run
@@ -80,7 +80,7 @@ class _SourceTable:
     snapshot: str
     wanted: TableToRead
     estimated_rows: int
-    cut: Cut | None
+    cut: TableCut | None
     ranges: tuple[Range, ...]
 
     @property
@@ -227,7 +227,7 @@ class _VerifyPlanner:
                 ranges = ranges_of(self._source, to_read, most)
         return _SourceTable(captured, locked.snapshot, to_read, rows, cut, ranges)
 
-    def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
+    def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> TableCut:
         last_cut = proofs.cut_of(self._ledger, str(captured.table))
         few = self._config.bounds.chunk_rows
         fits = last_cut is not None and last_cut.key_order == to_read.key_order

@@ -141,10 +141,10 @@ def claims_of(
     ledger: Ledger,
     high: Mapping[ChunkId, Commit],
     fingerprints: Mapping[str, Fingerprint],
-    look_again: Callable[[str], Fingerprint | None],
+    read_fingerprint: Callable[[str], Fingerprint | None],
 ) -> Claims:
-    """Which chunks the batch claims, of those whose `high` watermark it has; `look_again` reads one table's fingerprint
-    now. Nothing is written: registering verifies it (`ledger.staged.batches`)."""
+    """The chunks that the batch claims, among those whose `high` watermark it has. `read_fingerprint` reads a table's
+    present fingerprint. Nothing is written: registering the batch verifies the claims (`ledger.staged.batches`)."""
     if not high:
         return Claims()
     ignored = 0
@@ -157,7 +157,7 @@ def claims_of(
         if chunk is None or chunk.backfill not in opened:
             ignored += 1
             continue
-        difference = _difference(chunk, fingerprints, look_again)
+        difference = _difference(chunk, fingerprints, read_fingerprint)
         if difference:
             rejected[identity] = difference
         else:
@@ -171,13 +171,13 @@ def claims_of(
 
 
 def _difference(
-    chunk: ReadChunk, fingerprints: Mapping[str, Fingerprint], look_again: Callable[[str], Fingerprint | None]
+    chunk: ReadChunk, fingerprints: Mapping[str, Fingerprint], read_fingerprint: Callable[[str], Fingerprint | None]
 ) -> str:
     """Why the chunk's rows are no base for the table as it is now; "" if they are."""
     read = Fingerprint.from_json(chunk.fingerprint)
     if not _unfollowed(read, fingerprints.get(chunk.table)):
         return ""
-    return _unfollowed(read, look_again(chunk.table))
+    return _unfollowed(read, read_fingerprint(chunk.table))
 
 
 def _unfollowed(when_read: Fingerprint, now: Fingerprint | None) -> str:

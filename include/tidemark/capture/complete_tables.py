@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tidemark.capture.definitions.successor_shapes import is_parked_for_its_shape
-from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult
 from tidemark.ledger.captured import put_aside, relation_ids, successors, tables
 from tidemark.ledger.connection import Ledger
@@ -24,7 +24,7 @@ from tidemark.ledger.staged.generations import Generation
 log = logging.getLogger(__name__)
 
 
-def level_of_plan(ledger: Ledger, opened: Generation, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
+def level_of_plan(ledger: Ledger, opened: Generation, planned: Mapping[str, Sequence[TouchedTable]]) -> StagedLevel:
     """The level of a plan, for `_positions`.
 
     `opened`, the open generation, was read before the plan's batches were listed. `planned` are the plan's tables, with
@@ -45,7 +45,7 @@ def level_of_plan(ledger: Ledger, opened: Generation, planned: Mapping[str, Sequ
     called = relation_ids.names(ledger)
     nameless = (successors.unplaced(ledger) - promised) | ({*level, *planned} - captured.keys())
     names = {table: None if table in nameless else str(called.get(table, table)) for table in {*level, *planned}}
-    return Level(
+    return StagedLevel(
         generation=opened.number,
         lsn=opened.staged_lsn,
         committed_at=None if opened.last_committed_at is None else opened.last_committed_at.isoformat(),

@@ -31,7 +31,7 @@ from tidemark.wording import counted, moment
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueTables:
     """The tables that may be merged now, with or without waiting changes, and the deferred ones, each with its due
     time."""
 
@@ -47,18 +47,18 @@ class Due:
         return f"; {tables} {'waits' if len(self.deferred) == 1 else 'wait'} by choice, the first until {first}"
 
 
-def look(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: bool = False) -> Due:
+def look(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: bool = False) -> DueTables:
     """The due and deferred tables. A parked table is in neither, unless its retry is due."""
     allowed = tables.due(ledger, config.bounds.unpark_retry_s)
     if all_of_them or not config.merge.defers:
-        return Due(frozenset(allowed))
+        return DueTables(frozenset(allowed))
     waiting = unapplied_changes.all_of(ledger, allowed & tables.deferred(ledger))
     deferred = {
         table: config.merge.due_at(backlog.since)
         for table, backlog in waiting.items()
         if not is_due(config.merge, backlog, now)
     }
-    return Due(frozenset(allowed - deferred.keys()), deferred)
+    return DueTables(frozenset(allowed - deferred.keys()), deferred)
 
 
 def is_due(merge: Merge, backlog: Backlog, now: datetime) -> bool:

@@ -29,8 +29,8 @@ from tidemark.capture import confirm
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.continuity import generation
 from tidemark.capture.continuity.recovery import look_into_staging
-from tidemark.capture.definitions.catalogue_comparison import Looking
-from tidemark.capture.open_batch import Held, OpenBatch, WrittenBatch, end_of_batch
+from tidemark.capture.definitions.catalogue_comparison import CatalogueComparison
+from tidemark.capture.open_batch import HeldChanges, OpenBatch, WrittenBatch, end_of_batch
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled, ReplayRefused
 from tidemark.failpoints import reach
@@ -125,7 +125,7 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0, replay: 
 
 
 @contextmanager
-def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[SlotTaken]:
+def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[HeldSlot]:
     """The lease `slot`, waited for up to `wait_s`, a session at the source, and the open generation, settled."""
     config = run.config
     with (
@@ -142,11 +142,11 @@ def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[SlotTaken]:
         store = Store(config.lake, config.lake_access)
         folders = look_into_staging(book, store)
         open_generation = generation.settle(config, source_conn, book, folders, lease)
-        yield SlotTaken(run, source_conn, book, folders, lease, open_generation)
+        yield HeldSlot(run, source_conn, book, folders, lease, open_generation)
 
 
 @dataclass(frozen=True, slots=True)
-class SlotTaken:
+class HeldSlot:
     """What a drain works with, as long as it holds the lease `slot`; the generation is as it was when that began."""
 
     run: Run
@@ -305,7 +305,7 @@ class Draining:
 
     def __init__(
         self,
-        taken: SlotTaken,
+        taken: HeldSlot,
         open_generation: ledger_generations.Generation,
         described: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
@@ -319,7 +319,7 @@ class Draining:
         self._lease = taken.lease
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
-        self._looking = Looking(config, source_conn, ledger, self._store, self._server, open_generation)
+        self._looking = CatalogueComparison(config, source_conn, ledger, self._store, self._server, open_generation)
         self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
         # The same names may be other columns by now, so it is asked about at every message.
         self._decoder = Decoder(
@@ -420,7 +420,7 @@ class Draining:
         while True:
             batch = self._batch
             open_s = 0.0 if batch.opened_at is None else self._run.clock() - batch.opened_at
-            before = Held(batch.rows, batch.size, open_s)
+            before = HeldChanges(batch.rows, batch.size, open_s)
             bounds = self._config.bounds
             end_lsn = end_of_batch(block, size, before, bounds=bounds, heartbeat_commit=self._heartbeat_commit)
             if end_lsn is None:
@@ -471,7 +471,7 @@ class Draining:
         reach("drain.before_register")
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         if heartbeat_lsn is not None:
-            self._looking.staged_all(WalPoint(self._server.timeline, staged.end_lsn))
+            self._looking.heartbeat_registered(WalPoint(self._server.timeline, staged.end_lsn))
         reach("drain.after_register")
         log.info(
             "Registered [%s, %s): %s of %s in %s",
@@ -490,7 +490,9 @@ class Draining:
 
     def _claims(self) -> Claims:
         looking = self._looking
-        batch_claims = claims_of(self._ledger, self._watermarks.take(), looking.kept_looks(), looking.look_again)
+        batch_claims = claims_of(
+            self._ledger, self._watermarks.take(), looking.lasting_fingerprints(), looking.read_fingerprint
+        )
         for table, claims in batch_claims.claims.items():
             log.info(
                 "Claimed %s of %s%s",
@@ -502,7 +504,7 @@ class Draining:
 
     def _manifest(self, staged: WrittenBatch, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
-        said = self._looking.said_by(staged, at_heartbeat=heartbeat_lsn is not None)
+        said = self._looking.manifest_notes(staged, at_heartbeat=heartbeat_lsn is not None)
         return BatchManifest(
             pipeline=self._config.pipeline,
             generation=self._generation.number,

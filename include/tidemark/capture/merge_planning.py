@@ -76,7 +76,7 @@ class IngestedTable:
     parked: bool
 
     @classmethod
-    def of(cls, result: TableResult, generation: int, risen: positions.Rise, *, parked: bool) -> IngestedTable:
+    def of(cls, result: TableResult, generation: int, risen: positions.PositionRise, *, parked: bool) -> IngestedTable:
         return cls(
             table=result.table,
             generation=generation,
@@ -408,7 +408,7 @@ def ingested_by_another(run: Run, plan: str) -> Ingested:
             IngestedTable.of(
                 table,
                 result.generation,
-                positions.Rise(table.current_lsn, table.current_lsn),
+                positions.PositionRise(table.current_lsn, table.current_lsn),
                 parked=table.table in parked,
             )
             for table in result.tables
@@ -457,7 +457,7 @@ def _ingest_tables(ledger: Ledger, config: PipelineConfig, result: PlanResult) -
     ]
 
 
-def _holes_now(result: TableResult, risen: positions.Rise) -> Holes | None:
+def _holes_now(result: TableResult, risen: positions.PositionRise) -> Holes | None:
     """None where a later plan's result was ingested before: what this one counted is from before that."""
     is_older = risen.before is not None and (result.current_lsn is None or result.current_lsn < risen.before)
     return None if is_older else result.holes
@@ -478,7 +478,7 @@ def _ingest_table(
     config: PipelineConfig,
     generation: int,
     result: TableResult,
-    risen: positions.Rise,
+    risen: positions.PositionRise,
     being_read: Collection[str],
 ) -> IngestedTable:
     parked = False

@@ -156,7 +156,7 @@ class OpenBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldChanges:
     """What the open batch holds already, in rows and bytes as received, and since when."""
 
     rows: int = 0
@@ -165,7 +165,7 @@ class Held:
 
 
 def end_of_batch(
-    block: DecodedBlock, size: int, held: Held, *, bounds: Bounds, heartbeat_commit: Lsn | None
+    block: DecodedBlock, size: int, held: HeldChanges, *, bounds: Bounds, heartbeat_commit: Lsn | None
 ) -> Lsn | None:
     """The end LSN of the commit in `block` at which the batch ends; None if it goes on. Pure."""
     commits = block.commits

@@ -33,7 +33,7 @@ from tidemark.capture.continuity.discontinuity import open_next
 from tidemark.capture.continuity.recovery import look_into_staging, what_goes_on
 from tidemark.capture.definitions.column_guarding import guarded_by
 from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S
-from tidemark.capture.table_identities import Places
+from tidemark.capture.table_identities import TableIdentities
 from tidemark.config import PipelineConfig
 from tidemark.findings import listed
 from tidemark.formats.generation_file import GenerationFile
@@ -169,7 +169,7 @@ def _refusal(cluster: _Cluster, generation: Generation) -> str | None:
 def _unchanged(cluster: _Cluster, generation: Generation, rows: list[TableRow]) -> dict[str, Fingerprint]:
     """The new looks at those tables whose definition is the one of the last run. `pg_upgrade` keeps the OIDs, by which
     the tables are matched."""
-    places = Places(cluster.config, cluster.ledger, generation.system_identifier, records=False)
+    places = TableIdentities(cluster.config, cluster.ledger, generation.system_identifier, records=False)
     stored = guarded_columns.all_of(cluster.ledger, generation.system_identifier)
     bound = {oid: row.guards for oid, row in stored.items()}
     captured = [

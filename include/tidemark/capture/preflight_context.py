@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark.capture.table_identities import Places
+from tidemark.capture.table_identities import TableIdentities
 from tidemark.config import PipelineConfig
 from tidemark.findings import Finding
 from tidemark.ledger.connection import Ledger
@@ -19,7 +19,7 @@ SHORTEST_LOCK_TIMEOUT_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class PreflightContext:
     """One preflight with source and ledger at hand. A finding is added where it is made, so that what was said before
     an error stays said. `adopt_slot`: a person says that slot and publication of the file are this pipeline's. `places`
     says as which table a relation is kept."""
@@ -30,7 +30,7 @@ class Survey:
     facts: ServerFacts
     adopt_slot: bool
     findings: list[Finding]
-    places: Places
+    places: TableIdentities
 
     def note(self, check: str, message: str) -> None:
         self.findings.append(Finding.note(check, message))

@@ -33,7 +33,7 @@ from tidemark.source.catalogue.source_tables import SourceTable
 from tidemark.storage.store import Store
 
 
-class Places:
+class TableIdentities:
     """The relations of one pipeline at one server. Without `records` nothing is written."""
 
     def __init__(self, config: PipelineConfig, ledger: Ledger, system_identifier: str, *, records: bool = True) -> None:

@@ -22,7 +22,7 @@ from psycopg import sql
 
 from tidemark.capture import complete_tables, deferral
 from tidemark.capture.continuity.generation import still_continues
-from tidemark.capture.deferral import Due
+from tidemark.capture.deferral import DueTables
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
 from tidemark.findings import listed
@@ -98,7 +98,9 @@ def changes_waiting(
     return Waiting(False, f"nothing above {generation.staged_lsn}{due.said}")
 
 
-def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, due: Due, now: datetime) -> str | None:
+def _in_ledger(
+    book: Ledger, config: PipelineConfig, generation: Generation, due: DueTables, now: datetime
+) -> str | None:
     """What the ledger alone knows to be left over; None if that is nothing."""
     counts = batches.unapplied_counts(book, due.tables)
     if counts:

@@ -5,7 +5,7 @@
 
 Anybody can write a message under any prefix, so a content counts only if its code was made with the trigger's keys,
 over the id of the transaction that brings it. One content has no code: the trigger's word that it failed, which says
-the least that can be said (`Unknown`), whoever wrote it. No content makes `parse` raise. Pure.
+the least that can be said (`UnknownDefinition`), whoever wrote it. No content makes `parse` raise. Pure.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class RewrittenRelation(Struct, frozen=True, tag_field="kind", tag="rewritten"):
     above: tuple[int, ...]
 
 
-class Unknown(Struct, frozen=True, tag_field="kind", tag="unknown"):
+class UnknownDefinition(Struct, frozen=True, tag_field="kind", tag="unknown"):
     """The trigger could not describe a relation, or, where `oid` is None, whatever the command touched."""
 
     oid: int | None
 
 
-Definition = DefinedRelation | RewrittenRelation | DroppedRelation | Unknown
+Definition = DefinedRelation | RewrittenRelation | DroppedRelation | UnknownDefinition
 
 
 def parse(content: bytes, xid: int, keys: Keys, publication: str) -> Definition | None:
@@ -116,7 +116,7 @@ def parse(content: bytes, xid: int, keys: Keys, publication: str) -> Definition 
 
     A message with the right code has the right form too, unless another version wrote it: then nothing is known."""
     if content == _UNSIGNED:
-        return Unknown(None)
+        return UnknownDefinition(None)
     code, text = content[:_CODE_DIGITS], content[_CODE_DIGITS:]
     if len(content) > LONGEST_BYTES or not hmac.compare_digest(keys.code(xid, text).encode(), code):
         return None
@@ -127,4 +127,4 @@ def parse(content: bytes, xid: int, keys: Keys, publication: str) -> Definition 
         told: Definition = strict_json.to_record(raw["definition"], Definition)  # type: ignore[arg-type]  # a union
         return told
     except (ValueError, TypeError, KeyError):
-        return Unknown(None)
+        return UnknownDefinition(None)

@@ -55,7 +55,7 @@ class PlannedBatch(JsonRecord, frozen=True):
         )
 
 
-class Base(JsonRecord, frozen=True):
+class HistoryBase(JsonRecord, frozen=True):
     """What a table takes over before its first batch: the history of `table`, below `lsn` of `generation`."""
 
     table: str
@@ -91,7 +91,7 @@ class PlannedTable(JsonRecord, frozen=True):
     ahead: tuple[Column, ...] = ()
     called: dict[str, int] = field(default_factory=dict)
     comments: dict[int, str] | None = None
-    base: Base | None = None
+    base: HistoryBase | None = None
 
     @property
     def end_lsn(self) -> Lsn:
@@ -134,7 +134,7 @@ class PlannedTable(JsonRecord, frozen=True):
         return sum(file.bytes for file in self.files)
 
 
-class Level(JsonRecord, frozen=True):
+class StagedLevel(JsonRecord, frozen=True):
     """How far the pipeline was staged before the plan was put together: all its tables in `tables` were level with
     that, and those of the plan are once it is applied. `committed_at` is the latest commit time of a change below, None
     if there is none. `inexact` are tables, of both, that are not what the source was: they need a backfill, or joined
@@ -161,7 +161,7 @@ class MergePlan(JsonFile, frozen=True):
     lake: str
     threads: int
     tables: tuple[PlannedTable, ...]
-    level: Level | None = None
+    level: StagedLevel | None = None
 
     def application_id(self, table: str, step: str) -> str:
         """Delta's `txnAppId`: it and `txnVersion`, the end LSN, come from the source and outlive any ledger."""

@@ -7,7 +7,7 @@ log (`delta_schemas`). `as_of_query` builds the SQL that takes a moment's rows f
 (`dialects`). `spark_engine` and `delta_rs` are the engines. docs/time-travel.md is for readers of the lake.
 """
 
-from tidemark.lake.lake_tables import Lake, Past, TableInLake, Together
+from tidemark.lake.lake_tables import Lake, TableAtPosition, TableInLake, TablesAtPosition
 from tidemark.lake.moments import Position
 
-__all__ = ["Lake", "Past", "Position", "TableInLake", "Together"]
+__all__ = ["Lake", "Position", "TableAtPosition", "TableInLake", "TablesAtPosition"]

@@ -68,16 +68,16 @@ class Lake:
         """The table's id, which names the folders of its Delta tables."""
         return self._places([name])[name]
 
-    def as_of(self, moment: Moment, *names: str) -> Together:
+    def as_of(self, moment: Moment, *names: str) -> TablesAtPosition:
         """Tables as of one moment. A time is converted to a position once, for all of them. Raises TableNotInLake,
         MomentInvalid, MomentNotApplied, MomentBeforeHistory."""
         readings = self._read_tables(names)
-        return Together(_pasts(readings, _position([*readings.values()], moment)))
+        return TablesAtPosition(_pasts(readings, _position([*readings.values()], moment)))
 
-    def together(self, *names: str) -> Together:
+    def together(self, *names: str) -> TablesAtPosition:
         """Tables as of the newest position that all of them have reached. Raises TableNotInLake."""
         readings = self._read_tables(names)
-        return Together(_pasts(readings, min(reading.applied for reading in readings.values())))
+        return TablesAtPosition(_pasts(readings, min(reading.applied for reading in readings.values())))
 
     def register(self, schema: str, *names: str) -> list[str]:
         """Register the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
@@ -232,11 +232,11 @@ class TableInLake:
             raise TableNotInLake(table=self.name, path=path)
         return opened
 
-    def as_of(self, moment: Moment) -> Past:
+    def as_of(self, moment: Moment) -> TableAtPosition:
         """See `Lake.as_of`."""
         return self.lake.as_of(moment, self.name)[self.name]
 
-    def newest(self) -> Past:
+    def newest(self) -> TableAtPosition:
         """The table as of the position that it has reached."""
         return self.lake.together(self.name)[self.name]
 
@@ -333,7 +333,7 @@ class TableReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class TableAtPosition:
     """A table at a position. `version` is the version of `current` with that state; it is None if only `history`
     has it."""
 
@@ -379,14 +379,14 @@ def _without_op(rows: Any) -> Any:
     return rows.drop("_op") if hasattr(rows, "drop") else rows.drop_columns(["_op"])
 
 
-class Together:
+class TablesAtPosition:
     """Tables at one position, by the names that were asked for. A join of them never contains part of a transaction."""
 
-    def __init__(self, pasts: Mapping[str, Past]) -> None:
+    def __init__(self, pasts: Mapping[str, TableAtPosition]) -> None:
         self._pasts = dict(pasts)
         self.position = next(iter(self._pasts.values())).position
 
-    def __getitem__(self, name: str) -> Past:
+    def __getitem__(self, name: str) -> TableAtPosition:
         return self._pasts[name]
 
     def create_views(self, schema: str) -> list[str]:
@@ -406,7 +406,7 @@ class Together:
         return {name: one.version for name, one in self._pasts.items()}
 
 
-def _pasts(readings: Mapping[str, TableReading], position: Position) -> dict[str, Past]:
+def _pasts(readings: Mapping[str, TableReading], position: Position) -> dict[str, TableAtPosition]:
     for reading in readings.values():
         if reading.applied < position:
             raise MomentNotApplied(table=reading.table, moment=position, applied=reading.applied)
@@ -414,7 +414,7 @@ def _pasts(readings: Mapping[str, TableReading], position: Position) -> dict[str
         if first is None or position < first:
             raise MomentBeforeHistory(table=reading.table, moment=position, first=first or "nothing yet")
     return {
-        name: Past(
+        name: TableAtPosition(
             reading,
             position,
             reading.current.version if reading.current is not None and reading.shows(position) else None,

@@ -31,7 +31,7 @@ from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.retention import restored_retirement, retirement
-from tidemark.ledger.retention.retirement import KeptFiles, Marked
+from tidemark.ledger.retention.retirement import KeptFiles, RetiredPrefix
 from tidemark.ledger.staged import generations, plans
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
@@ -147,7 +147,7 @@ def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], SourceHori
 
 def _mark(
     ledger: Ledger, store: Store, lease: Lease, cutoff: datetime, look: Callable[[Generation], SourceHorizon]
-) -> list[Marked]:
+) -> list[RetiredPrefix]:
     """Mark what can be deleted. The slot is read under its lease, so nobody confirms, registers or opens a
     generation meanwhile. The snapshot is taken before the pipeline's row is locked, so a backfill that opens later
     has a younger snapshot or is refused.
@@ -178,7 +178,7 @@ def _mark(
     return marked
 
 
-def _remove(ledger: Ledger, store: Store, marked: Marked, report: Retired) -> None:
+def _remove(ledger: Ledger, store: Store, marked: RetiredPrefix, report: Retired) -> None:
     generation, up_to = marked.file.generation, marked.file.up_to
     report.kept |= marked.kept
     report.held_by = marked.held_by or report.held_by

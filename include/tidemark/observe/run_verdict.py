@@ -21,7 +21,7 @@ from tidemark.run import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ExaminedRun:
     """`changes` are those that the run staged, None if unknown."""
 
     health: Health
@@ -29,7 +29,7 @@ class Examined:
     changes: int | None = None
 
 
-def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -> Examined:
+def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -> ExaminedRun:
     """Record the run's figures if it is a capture's, send alerts for what is new or cleared, and return the verdict.
 
     While the ledger cannot be read, no record of sent alerts exists, so each run sends that one. Raises what `tell`
@@ -40,11 +40,11 @@ def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -
     figures = figures_of(status, health)
     if "ledger" in status.unseen:
         tell(f"Pipeline {health.pipeline}: {health.line}")
-        return Examined(health, figures)
+        return ExaminedRun(health, figures)
     with open_ledger(run.ledger, run.pipeline) as book:
         changes = runs.note_figures(book, run.run_id, figures) if of_capture else None
         health_alerts.announce(book, health, tell=tell)
-    return Examined(health, figures, changes)
+    return ExaminedRun(health, figures, changes)
 
 
 def figures_of(status: Status, health: Health) -> Figures:

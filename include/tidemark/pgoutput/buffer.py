@@ -29,7 +29,7 @@ class BufferedTruncate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class OrderedMessages:
     """Per message its transaction, whether it stands inside one, its ordinal; per transaction LSN, time and xid."""
 
     transaction: Positions

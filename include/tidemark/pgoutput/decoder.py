@@ -34,7 +34,7 @@ from tidemark.pgoutput.buffer import (
     UPDATE,
     Buffer,
     BufferedTruncate,
-    Ordered,
+    OrderedMessages,
 )
 from tidemark.pgoutput.conversion import int64, uint32
 from tidemark.pgoutput.messages import (
@@ -199,7 +199,7 @@ class Decoder:
             if oid != relation.relation_oid and self._goes_under(relation, oid):
                 self._with_others.add(oid)
 
-    def _order(self, block: Buffer) -> Ordered:
+    def _order(self, block: Buffer) -> OrderedMessages:
         """Which transaction each message belongs to, and each change's ordinal in it (R1)."""
         kinds, data = block.kinds, block.data
         begins, commits = np.flatnonzero(kinds == BEGIN), np.flatnonzero(kinds == COMMIT)
@@ -253,7 +253,9 @@ class Decoder:
         elif was_open:
             self._open = carried
         ordered_commits = Commits(commit_lsn[ended], end_lsn, xid[ended].astype(np.uint32), committed_at[ended])
-        return Ordered(transaction, inside, ordinal, commit_lsn, committed_at, self._widen(xid), ordered_commits)
+        return OrderedMessages(
+            transaction, inside, ordinal, commit_lsn, committed_at, self._widen(xid), ordered_commits
+        )
 
     def _widen(self, xid: Positions) -> Positions:
         return xid if self._next_xid is None else widen_xids(xid.astype(np.uint32), self._next_xid)
@@ -261,7 +263,7 @@ class Decoder:
     def _decode_piece(
         self,
         block: Buffer,
-        ordered: Ordered,
+        ordered: OrderedMessages,
         start: int,
         stop: int,
         truncates: list[BufferedTruncate],

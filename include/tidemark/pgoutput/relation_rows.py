@@ -21,7 +21,7 @@ from tidemark.errors import MalformedMessage, SchemaDisagrees
 from tidemark.formats.columns import OPERATIONS, staged_schema
 from tidemark.names import OLD_KEY_PREFIX, OLD_PREFIX
 from tidemark.pgoutput.blocks import TableBlock
-from tidemark.pgoutput.buffer import DELETE, INSERT, TRUNCATE, UPDATE, Buffer, BufferedTruncate, Ordered
+from tidemark.pgoutput.buffer import DELETE, INSERT, TRUNCATE, UPDATE, Buffer, BufferedTruncate, OrderedMessages
 from tidemark.pgoutput.conversion import (
     NULL,
     TEXT,
@@ -171,7 +171,7 @@ def _read_rows(block: Buffer, relation: StreamRelation, index: NDArray[np.intp],
 
 def decode_rows(
     block: Buffer,
-    ordered: Ordered,
+    ordered: OrderedMessages,
     relation: StreamRelation,
     changes: NDArray[np.intp],
     truncates: list[BufferedTruncate],

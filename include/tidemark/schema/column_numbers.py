@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedNumbers:
     """The columns that the stream sends of a table, by the present catalogue: numbers and names, in order. `live` are
     the numbers of all columns of the table, published or not. `gone` are the numbers of dropped columns. `settled` are
     dropped columns that no message from here on can have."""
@@ -38,7 +38,7 @@ class Published:
     settled: frozenset[int] = frozenset()
 
 
-def place(names: Sequence[str], now: Published, before: Iterable[Collection[int]]) -> tuple[int, ...] | None:
+def place(names: Sequence[str], now: PublishedNumbers, before: Iterable[Collection[int]]) -> tuple[int, ...] | None:
     """The numbers of a message's columns; None if they are not certain.
 
     `before` are the column numbers of the earlier versions in the stream, oldest first. Without earlier versions the
@@ -68,7 +68,7 @@ def place(names: Sequence[str], now: Published, before: Iterable[Collection[int]
     return None
 
 
-def _place_first(names: Sequence[str], now: Published) -> tuple[int, ...] | None:
+def _place_first(names: Sequence[str], now: PublishedNumbers) -> tuple[int, ...] | None:
     if len(names) > len(now.columns):
         return None
     placed = now.columns[: len(names)]

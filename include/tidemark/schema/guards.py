@@ -52,7 +52,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class HiddenColumns:
     """The left-out and masked columns of a table, in the column names of one moment. `new_guards` are guards that only
     the message of that moment requires."""
 
@@ -85,7 +85,7 @@ def bind(before: Guards, table: str, rows: Rows, rule: Rule) -> dict[int, Guard]
     return bound
 
 
-def in_names(rule: Rule, columns: Iterable[tuple[int, str]], bound: Guards) -> Hidden:
+def in_names(rule: Rule, columns: Iterable[tuple[int, str]], bound: Guards) -> HiddenColumns:
     """The hidden columns, in the names of a catalogue reading that is exact: attnum and name of each column."""
     hows = {name: bound[attnum].how if attnum in bound else how_by_file(rule, name) for attnum, name in columns}
     return _hidden(hows, {})
@@ -108,7 +108,9 @@ def unfit(required: Iterable[str], table: str, names: Iterable[str], rows: Rows,
     return [column for column in required if column not in fitting]
 
 
-def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, after: Rows, bound: Guards) -> Hidden:
+def resolve(
+    rule: Rule, table: str, names: Iterable[str], before: Rows | None, after: Rows, bound: Guards
+) -> HiddenColumns:
     """The left-out and masked columns of a RELATION message of `table`.
 
     `before` is a reading of the columns that does not contain the change's transaction. If it is None, the names of
@@ -147,8 +149,8 @@ def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, a
     return _hidden(hows, {attnum: guard for attnum, guard in guards_by_attnum.items() if attnum not in bound})
 
 
-def _hidden(hows: Mapping[str, How | None], guards_by_attnum: dict[int, Guard]) -> Hidden:
-    return Hidden(
+def _hidden(hows: Mapping[str, How | None], guards_by_attnum: dict[int, Guard]) -> HiddenColumns:
+    return HiddenColumns(
         tuple(name for name, how in hows.items() if how == "leave_out"),
         {name: how for name, how in hows.items() if how in ("null", "sha256")},
         guards_by_attnum,

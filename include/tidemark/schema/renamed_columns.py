@@ -25,7 +25,7 @@ from itertools import count
 from tidemark.names import folded_names
 
 
-class Ahead(Exception):
+class NamesAhead(Exception):
     """The target already has columns of a later version, under names that the version to merge uses otherwise.
     Internal."""
 
@@ -112,4 +112,4 @@ def _refuse_ahead(number: int | None, name: str, newest: int) -> None:
     """Raises Ahead for a field with a higher number than all columns of the version: numbers only grow, so it was added
     later."""
     if number is not None and number > newest:
-        raise Ahead(name)
+        raise NamesAhead(name)

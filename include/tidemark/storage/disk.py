@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class Disk:
+class DiskFiles:
     """Stores files on a local disk. `root` is the lake's root, where `sync_folders` ends."""
 
     file_bytes = 512 * 2**20

@@ -62,7 +62,7 @@ class BucketTraits:
     has_folders: bool = False
 
 
-class Objects:
+class ObjectStoreFiles:
     """Stores files as objects. `root` is the lake's URI."""
 
     file_bytes = FILE_BYTES
@@ -280,7 +280,7 @@ class Objects:
 class _Incomplete(RawIOBase):
     """A file that is being written: without a name on this machine, in memory while it is small."""
 
-    def __init__(self, objects: Objects, target: str) -> None:
+    def __init__(self, objects: ObjectStoreFiles, target: str) -> None:
         super().__init__()
         self.is_complete = False
         self._objects = objects

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import StoreClientMissing
-from tidemark.storage.disk import Disk
+from tidemark.storage.disk import DiskFiles
 from tidemark.storage.lake_access import LakeAccess
 
 if TYPE_CHECKING:
@@ -80,15 +80,15 @@ class Store:
             if not path.is_absolute():
                 raise ValueError(f"the lake root must be an absolute path or a URI, got {root!r}")
             self.root = str(path)
-            self._files = Disk(self.root)
+            self._files = DiskFiles(self.root)
         elif uri.scheme in OBJECT_STORES:
             self.root = root.rstrip("/")
             try:
-                from tidemark.storage.object_store import Objects
+                from tidemark.storage.object_store import ObjectStoreFiles
             except ImportError:
                 raise StoreClientMissing(lake=self.root) from None
 
-            self._files = Objects(self.root, access)
+            self._files = ObjectStoreFiles(self.root, access)
         else:
             raise ValueError(f"a lake root is a folder, or lies in {', '.join(OBJECT_STORES)}: {root!r}")
 
@@ -153,9 +153,9 @@ class Store:
 
     def check_bucket(self, paths: Sequence[str]) -> BucketTraits:
         """Test the lake's bucket with objects at these paths, and return its traits. Raises LakeUnfit."""
-        from tidemark.storage.object_store import Objects
+        from tidemark.storage.object_store import ObjectStoreFiles
 
-        assert isinstance(self._files, Objects)
+        assert isinstance(self._files, ObjectStoreFiles)
         return self._files.check_bucket([self.uri(path) for path in paths])
 
     def size(self, path: str) -> int:

@@ -22,7 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tidemark.formats import layout
-from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult
 from tidemark.names import TableName, spark_identifier
 from tidemark.spark_submit.spark_connection import CATALOGUE
@@ -78,7 +78,7 @@ def name_tables(spark: SparkSession, plan: MergePlan, result: PlanResult) -> Non
             log.warning("%s.%s is not in the catalogue (%s)", entry.schema, entry.name, condition_of(failed))
 
 
-def _entries(plan: MergePlan, level: Level, result: PlanResult, pattern: str) -> Iterator[Entry]:
+def _entries(plan: MergePlan, level: StagedLevel, result: PlanResult, pattern: str) -> Iterator[Entry]:
     merged = {table.table for table in result.tables if table.error is None}
     used_names: set[tuple[str, str]] = set()
     if "{" not in pattern:

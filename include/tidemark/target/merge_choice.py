@@ -152,7 +152,7 @@ class MergeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class ReasonAgainst:
     """A reason against a way of a step."""
 
     step: Step
@@ -168,7 +168,7 @@ class MergeChoice:
     """
 
     ways: dict[Step, tuple[Way, ...]]
-    against: tuple[Against, ...]
+    against: tuple[ReasonAgainst, ...]
     limits: DriverLimits | None
 
     def is_open(self, step: Step, way: Way) -> bool:
@@ -191,7 +191,7 @@ def choose(facts: MergeFacts) -> MergeChoice:
     for (step, way), reason in reasons.items():
         if reason is None:
             ways[step] = (*ways.get(step, ()), way)
-    against = tuple(Against(step, way, reason) for (step, way), reason in reasons.items() if reason is not None)
+    against = tuple(ReasonAgainst(step, way, reason) for (step, way), reason in reasons.items() if reason is not None)
     return MergeChoice(ways, against, limits_of(facts.changes, facts.settings))
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidemark.formats import layout
-from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable
@@ -83,7 +83,7 @@ def record_positions(spark: SparkSession, plan: MergePlan, result: PlanResult) -
     return True
 
 
-def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> Iterator[dict[str, Any]]:
+def _rows(plan: MergePlan, level: StagedLevel, result: PlanResult, now: datetime) -> Iterator[dict[str, Any]]:
     is_same_generation = plan.generation == level.generation
     ends = {table.table: table.end_lsn for table in plan.tables}
     common = {

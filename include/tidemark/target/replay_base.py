@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 from tidemark import failpoints
 from tidemark.errors import TableNotInLake
 from tidemark.formats import layout
-from tidemark.formats.merge_plan import Base, MergePlan, PlannedTable
+from tidemark.formats.merge_plan import HistoryBase, MergePlan, PlannedTable
 from tidemark.formats.replay_plan import ReplayPlan
 from tidemark.lake import as_of_query
 from tidemark.lake.moments import Position
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _DELTA_PREFIX: Final = "delta."
 
 
-def write_base(session: SparkSession, plan: MergePlan, planned: PlannedTable, base: Base) -> None:
+def write_base(session: SparkSession, plan: MergePlan, planned: PlannedTable, base: HistoryBase) -> None:
     """Bring the table's Delta tables to the base, unless they have reached it already.
 
     Raises an error that `delta_tables.is_contested` recognises if another driver committed first.
@@ -59,7 +59,7 @@ def write_base(session: SparkSession, plan: MergePlan, planned: PlannedTable, ba
 
 
 def _copy_history(
-    session: SparkSession, plan: MergePlan, planned: PlannedTable, base: Base, history: PinnedTable
+    session: SparkSession, plan: MergePlan, planned: PlannedTable, base: HistoryBase, history: PinnedTable
 ) -> None:
     old_path = f"{plan.lake}/{layout.history_table(plan.pipeline, TableName.parse(base.table))}"
     old_history = delta_tables.pin(session, old_path)
@@ -79,7 +79,7 @@ def _copy_history(
     log.info("%s: %d rows of %s taken over, as of %s", planned.table, copied, base.table, base.lsn)
 
 
-def _application(plan: MergePlan, planned: PlannedTable, base: Base, step: str) -> str:
+def _application(plan: MergePlan, planned: PlannedTable, base: HistoryBase, step: str) -> str:
     return f"tidemark:{plan.pipeline}:{base.generation}:{planned.table}:{step}"
 
 

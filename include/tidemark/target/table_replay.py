@@ -31,7 +31,7 @@ from tidemark.lake import as_of_query, moments
 from tidemark.lake.as_of_query import Truncated
 from tidemark.lake.delta_schemas import TableShape, columns_of, shape_with
 from tidemark.lake.engine import OpenedTable
-from tidemark.lake.lake_tables import Lake, Past
+from tidemark.lake.lake_tables import Lake, TableAtPosition
 from tidemark.lake.moments import Position
 from tidemark.lake.spark_engine import SparkEngine
 from tidemark.lsn import Lsn
@@ -66,7 +66,7 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
                 log.error("%s failed, from the outermost place to the innermost:\n%s", table, stack_frames(failed))
             return ReplayedTable(table, error=error.record())
 
-    pasts: dict[str, Past] | None = None
+    pasts: dict[str, TableAtPosition] | None = None
     if plan.step == "as_of":
         try:
             lake = Lake(f"{plan.lake}/{plan.pipeline}", spark=table_session(spark, pool="replay", lake=plan.lake))
@@ -79,7 +79,7 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
         return ReplayResult(plan.plan, tuple(pool.map(replay_table, plan.keys)))
 
 
-def _write_as_of(session: SparkSession, plan: ReplayPlan, past: Past) -> ReplayedTable:
+def _write_as_of(session: SparkSession, plan: ReplayPlan, past: TableAtPosition) -> ReplayedTable:
     table, position = past.reading.table, past.position
     path = f"{plan.lake}/{layout.as_of_table(plan.pipeline, position.generation, position.lsn, table)}"
     frame = SparkEngine(session).frame(past.statement(HISTORY), {HISTORY: past.reading.history}).drop("_op")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tidemark.capture.following.changed_file import ChangedFile
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
     from tidemark.capture.following.plan_orders import PlanOrders
-    from tidemark.capture.following.window import Window
+    from tidemark.capture.following.window import FollowWindow
     from tidemark.capture.merge_planning import Ingested
 
 DRAIN_TASK = "drain"
@@ -57,7 +57,7 @@ ENDING_S = 120
 WATCH_S = 60
 
 
-def window(config: PipelineConfig, context: Context) -> Window:
+def window(config: PipelineConfig, context: Context) -> FollowWindow:
     """That of the run, by when it began: every try of its tasks has the same one."""
     from tidemark.capture.following.window import window_of
 
@@ -106,7 +106,7 @@ class FollowMergeOperator(MergeOperator):
 
         run = run_of(self.config, context)
         file = ChangedFile(self.config)
-        watch = _Watch(self, context)
+        watch = _FollowingHealth(self, context)
 
         def between() -> bool:
             watch.look(cycles.run)
@@ -126,7 +126,7 @@ class FollowMergeOperator(MergeOperator):
         return {"plans": plans, "advanced": len(events)}
 
     def _until_over(
-        self, cycles: MergeCycles, file: ChangedFile, watch: _Watch, context: Context
+        self, cycles: MergeCycles, file: ChangedFile, watch: _FollowingHealth, context: Context
     ) -> tuple[list[Ingested], int]:
         """What all plans of the run did, summed up, and how many they were. One application after the other does them:
         another one where the one before died, or the file says something else."""
@@ -226,7 +226,7 @@ def _is_in_force(run: Run) -> bool:
         return pipeline_files.is_in_force(book, run.config.digest)
 
 
-class _Watch:
+class _FollowingHealth:
     """What `health` does at the end of a run, every minute in the middle of it: alerts, metrics, the run's figures."""
 
     def __init__(self, operator: FollowMergeOperator, context: Context) -> None:

@@ -47,7 +47,7 @@ HEADERS: Final = {
 Action = Literal["unpark", "pause", "resume"]
 
 
-class OfTable(BaseModel):
+class TableAction(BaseModel):
     """What an action is done to: a table by its id or as `schema.table`."""
 
     table: str = Field(min_length=1, max_length=1000)
@@ -125,7 +125,7 @@ def application() -> FastAPI:
         ]
 
     def add_action(name: Action) -> None:
-        def act(dag_id: str, wanted: OfTable, user: GetUserDep) -> dict[str, Any]:
+        def act(dag_id: str, wanted: TableAction, user: GetUserDep) -> dict[str, Any]:
             return done(*answers.act(pipeline_of_dag(dag_id), name, wanted.table, user.get_name()))
 
         app.post(f"/api/dags/{{dag_id}}/{name}", dependencies=acting(name))(act)
@@ -134,7 +134,7 @@ def application() -> FastAPI:
         add_action(name)
 
     @app.post("/api/dags/{dag_id}/changes", dependencies=acting("changes"))
-    def changes(dag_id: str, wanted: OfTable) -> dict[str, Any]:
+    def changes(dag_id: str, wanted: TableAction) -> dict[str, Any]:
         """Values of rows: whoever may run the capture sees them, and the audit log has who did."""
         return {"changes": answers.changes(pipeline_of_dag(dag_id), wanted.table)}
 

@@ -13,7 +13,7 @@ from tidemark.capture import drain as drain_module
 from tidemark.capture.merge_planning import make_plan
 from tidemark.errors import ReplayRefused
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.merge_plan import Base, MergePlan, PlannedTable
+from tidemark.formats.merge_plan import HistoryBase, MergePlan, PlannedTable
 from tidemark.ledger.captured import put_aside, replays, schema_versions, tables, unfit_values
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.retention import retirement
@@ -63,7 +63,7 @@ def test_what_staging_holds_is_applied_again_behind_what_is_taken_over(items: It
     items.drain()
     plan = items.merge()
     one = planned(plan, "public.item~2")
-    assert one.base == Base("public.item", 1, first)
+    assert one.base == HistoryBase("public.item", 1, first)
     assert [batch.end_lsn for batch in one.batches] == [second, third, items.staged_lsn()]
     assert (one.after, items.ids("~2")) == (None, [4])
     assert [file.path for file in one.batches[0].files] == [f["path"] for f in files(items, "public.item")[1]]
@@ -192,7 +192,7 @@ def test_a_base_that_moved_in_the_drain_that_begins_it_is_waited_for(items: Item
     plan = items.merge()
     assert plan is not None
     assert [one.table for one in plan.tables] == ["public.item"]
-    assert planned(items.merge(), "public.item~2").base == Base("public.item", 1, base)
+    assert planned(items.merge(), "public.item~2").base == HistoryBase("public.item", 1, base)
     assert items.shapes()["public.item~2"].placed_at is not None
 
 

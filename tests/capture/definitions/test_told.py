@@ -154,14 +154,14 @@ def test_a_definition_from_behind_the_look_is_the_next_runs_too(
     item: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This run stages the message, and its look has not seen the definition."""
-    looked = drain_module.Looking
+    looked = drain_module.CatalogueComparison
 
     def look_and_alter(*about: Any) -> Any:
         looking = looked(*about)
         item.execute("ALTER TABLE item DROP a", "ALTER TABLE item ADD a float DEFAULT 4.5")
         return looking
 
-    monkeypatch.setattr(drain_module, "Looking", look_and_alter)
+    monkeypatch.setattr(drain_module, "CatalogueComparison", look_and_alter)
     item.drain()
     monkeypatch.undo()
     item.execute("INSERT INTO item VALUES (2, '3', 4.0)")

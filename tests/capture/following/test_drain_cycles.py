@@ -20,7 +20,7 @@ from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.confirm import confirm
 from tidemark.capture.following.drain_cycles import follow
-from tidemark.capture.following.window import OTHERWISE_S, Window, window_of
+from tidemark.capture.following.window import OTHERWISE_S, FollowWindow, window_of
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import LeaseLost, TidemarkError
 from tidemark.ledger.captured.tables import TableRow
@@ -317,7 +317,7 @@ def test_a_stream_that_the_source_ends_fails_the_try_and_the_next_one_stages_the
     assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2]
 
 
-def follow_and_die(failpoint: str, run: Run, window: Window) -> None:
+def follow_and_die(failpoint: str, run: Run, window: FollowWindow) -> None:
     os.environ[failpoints.VARIABLE] = failpoint
     follow(run, window)
 
@@ -329,7 +329,7 @@ def test_the_next_try_of_a_killed_one_stages_every_change_once(
     begin(pipeline)
     following().end()
     pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
-    window = Window(datetime.now(UTC) + timedelta(hours=1), 0.05)
+    window = FollowWindow(datetime.now(UTC) + timedelta(hours=1), 0.05)
     run = pipeline.task("drain", "following")
     process = multiprocessing.get_context("spawn").Process(target=follow_and_die, args=(failpoint, run, window))
     process.start()

@@ -11,7 +11,7 @@ from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
 from tidemark.capture.complete_tables import level_of_plan
 from tidemark.config import PipelineConfig
-from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
@@ -48,7 +48,7 @@ def test_a_plan_names_the_tables_of_which_nothing_waits(
     assert [table.table for table in plan.tables] == ["s.a"]
     committed_at = generations.required(book).last_committed_at
     when = None if committed_at is None else committed_at.isoformat()
-    assert plan.level == Level(1, Lsn(300), when, ("s.c",), ("s.a",))
+    assert plan.level == StagedLevel(1, Lsn(300), when, ("s.c",), ("s.a",))
     assert MergePlan.from_json(plan.to_json()) == plan
 
 

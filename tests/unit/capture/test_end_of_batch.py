@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tidemark.capture.open_batch import Held, end_of_batch
+from tidemark.capture.open_batch import HeldChanges, end_of_batch
 from tidemark.config import Bounds
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -35,7 +35,7 @@ def end(
     open_s: float = 0.0,
     heartbeat_commit: Lsn | None = None,
 ) -> int | None:
-    held = Held(rows_before, size_before, open_s)
+    held = HeldChanges(rows_before, size_before, open_s)
     bounds = Bounds(batch_rows=10, batch_bytes=100, batch_s=60)
     return end_of_batch(decoded, size, held, bounds=bounds, heartbeat_commit=heartbeat_commit)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from tidemark.capture.definitions.relation_versions import Schemas
+from tidemark.capture.definitions.relation_versions import RelationVersions
 from tidemark.capture.definitions.table_definition import Catalog
 from tidemark.config import TableRule
 from tidemark.names import TableName
@@ -47,11 +47,11 @@ class Source:
         return self.catalog
 
 
-def schemas(source: Source, *versions: TableSchema, rule: TableRule | None = None) -> Schemas:
-    return Schemas(lambda _: rule or TableRule("public.*"), source.look, lambda _: list(versions))
+def schemas(source: Source, *versions: TableSchema, rule: TableRule | None = None) -> RelationVersions:
+    return RelationVersions(lambda _: rule or TableRule("public.*"), source.look, lambda _: list(versions))
 
 
-def one(schemas: Schemas, message: RelationMessage) -> TableSchema:
+def one(schemas: RelationVersions, message: RelationMessage) -> TableSchema:
     schema = schemas.schema_for(message)
     assert schema is not None
     return schema
@@ -79,7 +79,7 @@ def test_another_shape_is_the_next_version_and_its_marks_are_given_once() -> Non
 def test_a_parked_table_that_changes_again_is_told_with_every_column_that_changed() -> None:
     merged = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False), ("more", 25, False)))
     between = one(schemas(Source("id"), merged), relation(("id", 20, True), ("note", 20, False), ("more", 25, False)))
-    followed = Schemas(
+    followed = RelationVersions(
         lambda _: TableRule("public.*"), Source("id").look, lambda _: [merged, between], merged=lambda _: merged
     )
     last = one(followed, relation(("id", 20, True), ("note", 20, False), ("more", 20, False)))
@@ -89,7 +89,9 @@ def test_a_parked_table_that_changes_again_is_told_with_every_column_that_change
 
 
 def test_a_table_that_no_rule_names_is_not_captured() -> None:
-    assert Schemas(lambda _: None, Source("id").look, lambda _: []).schema_for(relation(("id", 20, True))) is None
+    assert (
+        RelationVersions(lambda _: None, Source("id").look, lambda _: []).schema_for(relation(("id", 20, True))) is None
+    )
 
 
 def test_the_key_of_the_message_has_the_order_of_the_catalogue_or_else_of_the_version_before() -> None:
@@ -155,8 +157,8 @@ NARROW = relation(("id", 20, True))
 WIDE = relation(("id", 20, True), ("note", 25, False))
 
 
-def beside(own: list[TableSchema], ahead: list[TableSchema]) -> Schemas:
-    return Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _: own, lambda _: ahead)
+def beside(own: list[TableSchema], ahead: list[TableSchema]) -> RelationVersions:
+    return RelationVersions(lambda _: TableRule("public.*"), Source("id").look, lambda _: own, lambda _: ahead)
 
 
 def shape(message: RelationMessage, version: int) -> TableSchema:
@@ -213,6 +215,6 @@ def test_a_name_that_is_missing_was_dropped_only_where_its_number_is_gone(
     wide = one(schemas(source), relation(("id", 20, True), ("note", 25, False)))
     assert wide.published == (1, 2)
     source.catalog = Catalog({16384: published(now)}, TYPES)
-    followed = Schemas(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
+    followed = RelationVersions(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
     narrow = one(followed, relation(("id", 20, True)))
     assert [mark.state for mark in followed.take_marks(narrow)] == states

@@ -16,7 +16,7 @@ from tidemark.formats.definition import (
     Definition,
     DroppedRelation,
     Keys,
-    Unknown,
+    UnknownDefinition,
     parse,
 )
 
@@ -70,8 +70,8 @@ def test_a_relation_is_read_with_all_that_it_has() -> None:
         types=(DefinedType(16500, "shop", "mood", "e", 0, -1, 0, ","),),
     )
     assert read(signed(text({"kind": "dropped", "oid": 5}))) == DroppedRelation(5)
-    assert read(signed(text({"kind": "unknown", "oid": 5, "sqlstate": "25001"}))) == Unknown(5)
-    assert read(b"unknown") == Unknown(None)
+    assert read(signed(text({"kind": "unknown", "oid": 5, "sqlstate": "25001"}))) == UnknownDefinition(5)
+    assert read(b"unknown") == UnknownDefinition(None)
 
 
 def test_a_code_is_of_one_text_one_transaction_and_one_trigger() -> None:
@@ -108,10 +108,10 @@ def test_no_value_of_a_row_is_in_what_a_log_shows() -> None:
     ],
 )
 def test_what_another_version_signed_is_unknown(change: dict[str, Any]) -> None:
-    assert read(signed(text({**RELATION, **change}))) == Unknown(None)
+    assert read(signed(text({**RELATION, **change}))) == UnknownDefinition(None)
     for definition in ([], None, "relation", 5):
-        assert read(signed(text(definition))) == Unknown(None)
-    assert read(signed(b"[" * 100_000)) == Unknown(None)
+        assert read(signed(text(definition))) == UnknownDefinition(None)
+    assert read(signed(b"[" * 100_000)) == UnknownDefinition(None)
 
 
 def test_no_content_raises() -> None:
@@ -121,4 +121,4 @@ def test_no_content_raises() -> None:
         for _ in range(chance.randrange(1, 5)):
             cut.insert(chance.randrange(len(cut) + 1), chance.randrange(256))
         assert read(bytes(cut)) is None
-        assert read(signed(bytes(cut))) in (Unknown(None), None)
+        assert read(signed(bytes(cut))) in (UnknownDefinition(None), None)

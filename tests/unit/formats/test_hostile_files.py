@@ -16,7 +16,7 @@ from tidemark.formats.error_record import ErrorFacts, ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.json_file import JsonFile
 from tidemark.formats.manifest import Claim, KeyPart, StagedFile, Sweep, TableMark
-from tidemark.formats.merge_plan import Base, Level
+from tidemark.formats.merge_plan import HistoryBase, StagedLevel
 from tidemark.formats.merge_result import ChunkResult, Holes, PlanResult, TableResult
 from tidemark.formats.replay_plan import ReplayedTable, ReplayPlan, ReplayResult
 from tidemark.formats.retired_file import RetiredFile
@@ -60,11 +60,11 @@ PLAN = replace(
             dropped=(COLUMN,),
             called={"size": 3},
             comments={0: "of the table", 3: "of a column"},
-            base=Base("shop.a", 1, Lsn(50)),
+            base=HistoryBase("shop.a", 1, Lsn(50)),
             evidence=(replace(PLAN.tables[0].batches[0], claims=(CLAIM,), sweeps=(SWEEP,)),),
         ),
     ),
-    level=Level(1, Lsn(200), None, ("shop.b",), (), {"shop.b~2": None}),
+    level=StagedLevel(1, Lsn(200), None, ("shop.b",), (), {"shop.b~2": None}),
 )
 CHUNK = ChunkResult("b1", "1-7", CLAIM.attempt, 3, 1, 1, 1, 0, None, 0, {"size": 1})
 MERGED = TableResult("shop.a", Lsn(9), None, {"insert": 1}, Holes({"size": 1}, ((SECRET,),)), (CHUNK,), {"b1": 2}, 0.5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.schema.column_numbers import Published, place
+from tidemark.schema.column_numbers import PublishedNumbers, place
 
 
 class Altered:
@@ -45,9 +45,9 @@ class Altered:
     def sent(self) -> dict[int, str]:
         return {number: name for number, name in self.columns.items() if number not in self.unpublished}
 
-    def published(self) -> Published:
+    def published(self) -> PublishedNumbers:
         gone = frozenset(range(1, self.last + 1)) - frozenset(self.columns)
-        return Published(tuple(sorted(self.sent().items())), frozenset(self.columns), gone)
+        return PublishedNumbers(tuple(sorted(self.sent().items())), frozenset(self.columns), gone)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -93,24 +93,24 @@ def test_without_a_version_before_a_message_is_placed_where_nothing_was_ever_dro
 
 
 def test_without_a_version_before_the_names_must_be_those_of_now() -> None:
-    now = Published(((1, "id"), (3, "note"), (4, "more")), frozenset({1, 3, 4}))
+    now = PublishedNumbers(((1, "id"), (3, "note"), (4, "more")), frozenset({1, 3, 4}))
     assert place(["id", "note"], now, ()) == (1, 3)
     assert place(["id", "more"], now, ()) is None
     assert place(["id", "note", "more", "again"], now, ()) is None
 
 
 def test_a_rename_a_swap_and_a_new_column_of_the_old_name_are_told_apart() -> None:
-    now = Published(((1, "id"), (2, "b"), (3, "a"), (4, "c")), frozenset({1, 2, 3, 4}))
+    now = PublishedNumbers(((1, "id"), (2, "b"), (3, "a"), (4, "c")), frozenset({1, 2, 3, 4}))
     assert place(["id", "a", "b"], now, [(1, 2, 3)]) == (1, 2, 3)  # before they swapped
     assert place(["id", "b", "a", "c"], now, [(1, 2, 3)]) == (1, 2, 3, 4)
-    gone = Published(((1, "id"), (3, "a"), (4, "c")), frozenset({1, 3, 4}), frozenset({2}))
+    gone = PublishedNumbers(((1, "id"), (3, "a"), (4, "c")), frozenset({1, 3, 4}), frozenset({2}))
     assert place(["id", "a"], gone, [(1, 2, 3)]) == (1, 3)  # 3 is there still, whatever it was called
     assert place(["id", "a", "c"], gone, [(1, 2, 3)]) is None  # 1, 2, 3 or 1, 3, 4
     assert place(["id", "a", "c"], gone, [(1, 2, 3), (1, 3)]) == (1, 3, 4)
 
 
 def test_a_name_that_a_dropped_column_had_is_the_later_ones_where_that_is_certain() -> None:
-    now = Published(((1, "id"), (4, "a")), frozenset({1, 4}), frozenset({2, 3}))
+    now = PublishedNumbers(((1, "id"), (4, "a")), frozenset({1, 4}), frozenset({2, 3}))
     assert place(["id", "a"], now, [(1, 2)]) is None
     assert place(["id", "a"], replace(now, settled=frozenset({2, 3})), [(1, 2)]) == (1, 4)
     assert place(["id"], now, [(1, 2)]) == (1,)
@@ -119,12 +119,12 @@ def test_a_name_that_a_dropped_column_had_is_the_later_ones_where_that_is_certai
 
 def test_a_column_that_was_seen_to_go_is_not_the_next_one_that_comes() -> None:
     """Its doubt would cost the table a backfill, and no row: the simulations end equal without this rule."""
-    now = Published(((1, "id"), (2, "b"), (4, "c")), frozenset({1, 2, 4}), frozenset({3}))
+    now = PublishedNumbers(((1, "id"), (2, "b"), (4, "c")), frozenset({1, 2, 4}), frozenset({3}))
     assert place(["id", "b", "c"], now, [(1, 2, 3)]) is None  # 1, 2, 3 or 1, 2, 4
     assert place(["id", "b", "c"], now, [(1, 2, 3), (1, 2)]) == (1, 2, 4)
 
 
 def test_a_column_that_was_generated_is_no_reason_to_take_another_one_for_it() -> None:
     """3 was not published when the message was sent, and is now: it only seems to be the second of two."""
-    now = Published(((1, "id"), (3, "sum"), (4, "a")), frozenset({1, 3, 4}), frozenset({2}))
+    now = PublishedNumbers(((1, "id"), (3, "sum"), (4, "a")), frozenset({1, 3, 4}), frozenset({2}))
     assert place(["id", "a"], now, [(1,)]) is None

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidemark.schema.renamed_columns import Ahead, Naming, names_in_target, naming
+from tidemark.schema.renamed_columns import NamesAhead, Naming, names_in_target, naming
 
 FIELDS = ["_op", "id", "colour", "size"]
 CALLED = {"id": 1, "colour": 2, "size": 3}
@@ -45,7 +45,7 @@ def test_a_column_that_took_the_place_of_a_dropped_one_can_be_renamed() -> None:
 
 def test_changes_from_before_a_rename_wait_where_the_target_has_the_name_for_a_later_column() -> None:
     told = {"id": 1, "paint": 2, "colour": 4, "size": 3}
-    with pytest.raises(Ahead, match="colour"):
+    with pytest.raises(NamesAhead, match="colour"):
         naming([*FIELDS, "paint"], told, CALLED, {1: "id", 2: "colour", 3: "size"})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
-from tidemark.target.driver.history_files import MAX_SMALL_FILES, MAX_STRETCHES, AsStaged, as_staged
+from tidemark.target.driver.history_files import MAX_SMALL_FILES, MAX_STRETCHES, StagedHistoryFiles, as_staged
 
 OTHER_SHAPE, SHAPE = 1, 2
 NO_SESSION: Any = None  # no footer is read
@@ -20,7 +20,7 @@ def batch(number: int, *versions: int, unchanged: int = 0, bytes: int = LARGE) -
     return PlannedBatch(Lsn(100 * number), Lsn(100 * number + 100), files, unchanged, 0, 0)
 
 
-def chosen(batches: Sequence[PlannedBatch]) -> AsStaged:
+def chosen(batches: Sequence[PlannedBatch]) -> StagedHistoryFiles:
     return as_staged(NO_SESSION, "/lake", batches, {SHAPE}, lambda *_: None)
 
 
@@ -33,17 +33,17 @@ def test_files_that_follow_each_other_have_one_stretch_until_a_row_is_computed()
 
 
 def test_files_of_another_shape_are_computed_and_not_even_asked() -> None:
-    assert chosen([batch(1, OTHER_SHAPE), batch(2, OTHER_SHAPE, OTHER_SHAPE, unchanged=1)]) == AsStaged()
+    assert chosen([batch(1, OTHER_SHAPE), batch(2, OTHER_SHAPE, OTHER_SHAPE, unchanged=1)]) == StagedHistoryFiles()
 
 
 def test_files_that_alternate_too_often_with_others_are_all_computed() -> None:
     alternating = [batch(number, SHAPE, unchanged=number % 2) for number in range(2 * MAX_STRETCHES + 1)]
-    assert chosen(alternating) == AsStaged()
+    assert chosen(alternating) == StagedHistoryFiles()
     assert len(chosen(alternating[:-1]).stretches) == len(chosen(alternating[:-1]).files) == MAX_STRETCHES
 
 
 def test_files_that_would_be_crumbs_are_all_computed() -> None:
     crumbs = [batch(number, SHAPE, bytes=1) for number in range(MAX_SMALL_FILES + 1)]
-    assert chosen(crumbs) == AsStaged()
+    assert chosen(crumbs) == StagedHistoryFiles()
     assert len(chosen(crumbs[:-1]).files) == MAX_SMALL_FILES
     assert len(chosen([*crumbs[:-1], batch(99, SHAPE)]).files) == MAX_SMALL_FILES + 1

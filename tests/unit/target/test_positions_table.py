@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidemark.formats.merge_plan import Level, MergePlan
+from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.target import positions_table
@@ -13,7 +13,7 @@ from tidemark.target import positions_table
 def test_nothing_is_said_of_a_table_that_has_no_name() -> None:
     """It ended, and what follows of its relation is another table's: level with what is staged it never is."""
     names: dict[str, str | None] = {"s.item": None, "s.item~2": None, "s.item~3": "s.item"}
-    level = Level(1, Lsn(90), None, ("s.item~3", "s.item~2", "s.other"), (), names)
+    level = StagedLevel(1, Lsn(90), None, ("s.item~3", "s.item~2", "s.other"), (), names)
     plan = MergePlan("p", "shop", 1, "lake", 1, (), level)
     result = PlanResult("p", "shop", 1, (TableResult("s.item", Lsn(50), Lsn(50)),))
     rows = positions_table._rows(plan, level, result, datetime(2026, 1, 1, tzinfo=UTC))

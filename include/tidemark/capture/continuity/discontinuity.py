@@ -89,7 +89,7 @@ class SlotFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class SlotBreak:
     """Why the slot does not continue the generation, as half a sentence and as the error for it. `left_lsn`: where the
     source's history left what was staged, None if that is not known or nothing staged lies above. `sends_all`: the slot
     has everything from there."""
@@ -202,7 +202,7 @@ def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Gene
         )
 
 
-def _after(broken: Break, lost: LostPart | None, opening: GenerationFile, generation: Generation) -> GenerationFile:
+def _after(broken: SlotBreak, lost: LostPart | None, opening: GenerationFile, generation: Generation) -> GenerationFile:
     """The generation that follows the one that is broken. It goes on from where the source left what was staged, if
     the slot has all from there and it can be told what was lost; else every table needs a backfill."""
     if lost is None or not broken.sends_all:
@@ -273,7 +273,7 @@ def _follow(
     )
 
 
-def what_is_gone(facts: SlotFacts, generation: Generation) -> Break | None:
+def what_is_gone(facts: SlotFacts, generation: Generation) -> SlotBreak | None:
     """Why the slot does not continue the generation; None if it does."""
     slot, server, history = facts.slot, facts.server, facts.history
     confirmed_lsn, staged_lsn = facts.confirmed_lsn, generation.staged_lsn
@@ -287,7 +287,7 @@ def what_is_gone(facts: SlotFacts, generation: Generation) -> Break | None:
         sends_all = sends_all and left_lsn is not None and confirmed_lsn <= left_lsn
         return _replaced(difference, confirmed_lsn, generation, left_lsn if is_known else None, sends_all=sends_all)
     if confirmed_lsn > staged_lsn:
-        return Break(
+        return SlotBreak(
             f"the changes between {staged_lsn} and {confirmed_lsn} are gone",
             ChangesGone(
                 slot=slot.name,
@@ -299,7 +299,7 @@ def what_is_gone(facts: SlotFacts, generation: Generation) -> Break | None:
     return None
 
 
-def _rewound(server: Server, confirmed_lsn: Lsn, generation: Generation) -> Break:
+def _rewound(server: Server, confirmed_lsn: Lsn, generation: Generation) -> SlotBreak:
     difference = (
         f"its WAL, since its start at {server.started_at}, does not have the heartbeat that was staged up to "
         f"{generation.heartbeat_lsn}, so it was put back to an older copy and written on"
@@ -314,14 +314,14 @@ def _replaced(
     left_lsn: Lsn | None = None,
     *,
     sends_all: bool = False,
-) -> Break:
+) -> SlotBreak:
     replaced = SourceReplaced(
         difference=difference,
         generation=generation.number,
         staged_lsn=generation.staged_lsn,
         confirmed_lsn=confirmed_lsn,
     )
-    return Break(f"another life of the database: {difference}", replaced, left_lsn, sends_all)
+    return SlotBreak(f"another life of the database: {difference}", replaced, left_lsn, sends_all)
 
 
 def other_life(server: Server, generation: Generation) -> str | None:

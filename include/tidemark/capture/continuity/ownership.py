@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from tidemark.capture import lake_folder
-from tidemark.capture.preflight_context import Survey
+from tidemark.capture.preflight_context import PreflightContext
 from tidemark.config import PipelineConfig
 from tidemark.errors import PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
 from tidemark.findings import listed
@@ -101,7 +101,7 @@ def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any],
     raise SlotBusy(slot=config.slot, pid=user.pid, application=user.application_name or "unknown")
 
 
-def require_own_publication(survey: Survey, work: PublicationWork) -> None:
+def require_own_publication(survey: PreflightContext, work: PublicationWork) -> None:
     """Raises PublicationUnknown if the publication would have to change, and is not this pipeline's."""
     if not survey.config.manage_publication or not (work.add or work.drop) or survey.adopt_slot:
         return

@@ -71,7 +71,7 @@ class LostPart:
         )
 
 
-class _Untold(Exception):
+class _RowsNotTold(Exception):
     """The rows of a table that lost changes touched cannot be told. Internal."""
 
 
@@ -145,8 +145,8 @@ class _LeftChanges:
                 keys = self._keys.setdefault(table, {})
                 keys |= dict.fromkeys(_keys_of(schema, rows))
                 if len(keys) > MAX_KEYS:
-                    raise _Untold
-        except _Untold:
+                    raise _RowsNotTold
+        except _RowsNotTold:
             self._keys.pop(table, None)
             self._untold.add(table)
 
@@ -154,12 +154,12 @@ class _LeftChanges:
 def _keys_of(schema: TableSchema, rows: pa.Table) -> Iterator[Key]:
     """The keys of changes, those from before a key was changed included. Raises _Untold."""
     if not schema.key or pc.any(pc.equal(rows["_op"], "truncate")).as_py():
-        raise _Untold
+        raise _RowsNotTold
     try:
         new = [rows[name].to_pylist() for name in schema.key]
         before = rows["_old_key"].drop_null().to_pylist()
     except OverflowError:  # Python knows no day before the year 1, and none beyond 9999
-        raise _Untold from None
+        raise _RowsNotTold from None
     yield from zip(*(map(_text, values) for values in new), strict=True)
     for old in before:
         yield tuple(_text(old[name]) for name in schema.key)
@@ -181,4 +181,4 @@ def _text(value: Any) -> str:
         case date():
             return value.isoformat()
         case _:
-            raise _Untold
+            raise _RowsNotTold

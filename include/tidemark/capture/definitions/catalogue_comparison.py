@@ -20,7 +20,7 @@ import psycopg
 from msgspec import structs
 
 from tidemark.capture.continuity import generation
-from tidemark.capture.definitions.column_guarding import GuardBook, Guarding
+from tidemark.capture.definitions.column_guarding import ColumnGuards, LedgerGuards
 from tidemark.capture.definitions.marks import (
     KEY_CAME_LATER,
     catalogue_marks,
@@ -32,13 +32,13 @@ from tidemark.capture.definitions.marks import (
     passed_over_marks,
 )
 from tidemark.capture.definitions.passing_partitions import PassingPartitions
-from tidemark.capture.definitions.relation_versions import Looks, RelationLookup, Schemas
-from tidemark.capture.definitions.successor_shapes import Reshaping, may_have_another
+from tidemark.capture.definitions.relation_versions import EarlierFingerprints, RelationLookup, RelationVersions
+from tidemark.capture.definitions.successor_shapes import SuccessorShapes, may_have_another
 from tidemark.capture.definitions.table_definition import Catalog
-from tidemark.capture.definitions.told_definitions import ToldDefinitions
+from tidemark.capture.definitions.trigger_definitions import TriggerDefinitions
 from tidemark.capture.definitions.truncates import Truncates
 from tidemark.capture.open_batch import WrittenBatch
-from tidemark.capture.table_identities import Places
+from tidemark.capture.table_identities import TableIdentities
 from tidemark.config import PipelineConfig
 from tidemark.errors import SchemaNotFollowed, TidemarkError
 from tidemark.formats.manifest import TableMark
@@ -63,7 +63,7 @@ from tidemark.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ManifestNotes:
     """The part of a batch's manifest about definitions: versions that no change of the batch has, fingerprints by table
     that the ledger does not have yet, and marks."""
 
@@ -72,7 +72,7 @@ class Said:
     marks: tuple[TableMark, ...]
 
 
-class Looking:
+class CatalogueComparison:
     """The comparison of one drain, which holds the lease `slot`: meanwhile no table joins the pipeline or leaves it."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Looking:
         self._store = store
         self._generation = open_generation
         self._passed_over = table_errors.passed_over(ledger)
-        self._places = Places(config, ledger, open_generation.system_identifier)
+        self._places = TableIdentities(config, ledger, open_generation.system_identifier)
         self._places.look(source)
         rows = {row.table: row for row in tables.all_of(ledger)}
         # The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
@@ -104,16 +104,16 @@ class Looking:
         self._are_partitions: dict[int, bool] = {}
         self._bare = joins.restarted(ledger)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
-        self._guarding = Guarding(GuardBook(config, ledger, server), source, named)
+        self._guarding = ColumnGuards(LedgerGuards(config, ledger, server), source, named)
         installed = definition_trigger.look(source, config) or InstalledTrigger(None)
-        self.told = ToldDefinitions(installed.keys, installed.since_xid, config.publication)
+        self.told = TriggerDefinitions(installed.keys, installed.since_xid, config.publication)
         # What the catalogue shows of tables whose definitions the trigger told, for the case that it missed something.
         self._if_missed: dict[str, tuple[TableMark, ...]] = {}
         self._before = before
-        self.schemas = Schemas(
+        self.schemas = RelationVersions(
             config.rule,
             self._look,
-            schema_versions.Streamed(ledger),
+            schema_versions.StreamedVersions(ledger),
             lambda t: schema_versions.ahead(ledger, t),
             lambda t: schema_versions.merged(ledger, t),
             RelationLookup(
@@ -121,12 +121,14 @@ class Looking:
                 self._captured_as,
                 self._guarding.place,
                 self._keep_as_another,
-                self._is_bare,
+                self._has_no_shape,
                 self._guarding.applied,
                 self.told,
             ),
         )
-        self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed, self.schemas.is_bare)
+        self._reshaping = SuccessorShapes(
+            config, ledger, self._places, self.schemas.streamed, self.schemas.has_no_shape
+        )
         self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
         self._truncated = self._truncates.held
@@ -140,14 +142,14 @@ class Looking:
         self._changed -= self._grown | self._if_missed.keys()
         self.next_xid = _next_xid(source)
         staged_look = {t: look for t, look in before.items() if self._before_is_staged and t not in young}
-        looks = Looks(staged_look, self._fingerprints, self.next_xid)
-        self.schemas.explain_by(looks, self._lost_numbers(), before)
+        looks = EarlierFingerprints(staged_look, self._fingerprints, self.next_xid)
+        self.schemas.use_earlier_readings(looks, self._lost_numbers(), before)
         self.partitions = PassingPartitions(
             self._fingerprints,
             before,
             self._captured_as,
             self.schemas.streamed,
-            self.look_again,
+            self.read_fingerprint,
             self.next_xid,
         )
 
@@ -179,11 +181,11 @@ class Looking:
         """Return the versions that only the event trigger defined in this batch. No later drain reads its messages
         again."""
         versions = []
-        for told in self.schemas.told_unseen(end_lsn):
+        for told in self.schemas.versions_by_trigger(end_lsn):
             if isinstance(told, TableSchema):
                 versions.append(told)
             else:
-                self._reshaping.begin_told(told)
+                self._reshaping.begin_by_trigger(told)
         return versions
 
     def at_heartbeat(self) -> list[TableSchema]:
@@ -194,7 +196,7 @@ class Looking:
             if captured.table in self._key_came_later:
                 self._reshaping.build_anew(captured, self.schemas.catalog.types, KEY_CAME_LATER)
         self._leave_to_others()
-        self._reshaping.at_heartbeat(self.schemas.catalog, self.schemas.has_met)
+        self._reshaping.at_heartbeat(self.schemas.catalog, self.schemas.has_message)
         unseen = [
             self.schemas.unseen(captured, self._first.types)
             for captured in self._first.tables.values()
@@ -226,7 +228,7 @@ class Looking:
             and before[table].last_attnum < look.last_attnum
         )
 
-    def said_by(self, staged: WrittenBatch, *, at_heartbeat: bool) -> Said:
+    def manifest_notes(self, staged: WrittenBatch, *, at_heartbeat: bool) -> ManifestNotes:
         """The part of this batch's manifest about definitions; `at_heartbeat` for the last batch of the run."""
         of_partitions, with_partition = self.partitions.take()
         marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions, *self._truncates.take_refilled()]
@@ -239,7 +241,7 @@ class Looking:
         if at_heartbeat:
             changed |= self._held - self._reshaping.left
             marks += self._truncates.marks()
-        shapes, marks_of_shapes = self._reshaping.said_by(staged.schemas, staged.end_lsn)
+        shapes, marks_of_shapes = self._reshaping.manifest_notes(staged.schemas, staged.end_lsn)
         marks += marks_of_shapes
         for schema in staged.schemas:
             marks += self.schemas.take_marks(schema)
@@ -247,7 +249,7 @@ class Looking:
         looks = {table: look for table, look in self._fingerprints.items() if table in changed}
         looks |= self._doubted(looks)
         self._marked |= {mark.table for mark in marks}
-        return Said(tuple(shapes), looks, tuple(marks))
+        return ManifestNotes(tuple(shapes), looks, tuple(marks))
 
     def _key_error(self, table: TableName, unfit: Collection[str]) -> TidemarkError:
         """The error of a table whose rows have NULL in its key. Under FULL identity the stream uses a new key for rows
@@ -259,16 +261,18 @@ class Looking:
     def _doubted(self, looks: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
         """Fingerprints, without the trigger's transaction, of tables for which the trigger missed a change."""
         known = {**self._before, **looks}
-        doubted = {t: look for t, look in known.items() if look.told and self.told.is_doubted(look.relation_oid)}
-        return {table: structs.replace(look, told=0) for table, look in doubted.items()}
+        relations_in_doubt = {
+            t: look for t, look in known.items() if look.told and self.told.is_doubted(look.relation_oid)
+        }
+        return {table: structs.replace(look, told=0) for table, look in relations_in_doubt.items()}
 
     def registered(self) -> None:
         """Called when the manifest is registered: later manifests do not repeat its marks and fingerprints."""
         self._marks, self._changed = (), frozenset()
 
-    def staged_all(self, end: WalPoint) -> None:
+    def heartbeat_registered(self, end: WalPoint) -> None:
         """Called when the heartbeat is registered: this reading is now older than every change that is not staged."""
-        self._guarding.staged_all()
+        self._guarding.heartbeat_registered()
         for table in self._whole_in_stream():
             joins.clear_existing_rows(self._ledger, table, end)
 
@@ -294,20 +298,20 @@ class Looking:
         """The fingerprint of each table."""
         return self._fingerprints
 
-    def kept_looks(self) -> dict[str, Fingerprint]:
+    def lasting_fingerprints(self) -> dict[str, Fingerprint]:
         """The fingerprints that the next comparison may use. Left out are tables that are kept as another one by now,
         and tables that had no shape yet: the stream may have given them an older one since."""
-        left = self._reshaping.left | set(filter(self.schemas.has_met, self._bare))
+        left = self._reshaping.left | set(filter(self.schemas.has_message, self._bare))
         return {table: look for table, look in self._fingerprints.items() if table not in left}
 
-    def look_again(self, table: str) -> Fingerprint | None:
+    def read_fingerprint(self, table: str) -> Fingerprint | None:
         """The current fingerprint of one table; None if it is not captured any more."""
         relation = self._places.relation_of(TableName.parse(table))
         if relation is None:
             return None
         catalogue = self._look(relation.oid)
         here = [t for t in catalogue.tables.values() if str(t.table) == table and t.published]
-        if here and self._reshaping.look_at(here[0], catalogue.types) is not None:
+        if here and self._reshaping.changed_shape(here[0], catalogue.types) is not None:
             return None  # as which it is not kept any more, once this look is staged
         return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 
@@ -337,7 +341,7 @@ class Looking:
         table = self._places.known(oid)
         return table if str(table) in self._captured else None
 
-    def _is_bare(self, table: str) -> bool:
+    def _has_no_shape(self, table: str) -> bool:
         # Asked again: a batch of this drain may have claimed chunks.
         return table in self._bare and table in joins.restarted(self._ledger)
 
@@ -378,7 +382,7 @@ class Looking:
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
         gone = self._gone(rows, {table for table in before if table not in fingerprints})
         # Where no row is in Delta yet, none is older than what the catalogue shows: each chunk is compared with it.
-        with_rows = {table: look for table, look in fingerprints.items() if not self.schemas.is_bare(table)}
+        with_rows = {table: look for table, look in fingerprints.items() if not self.schemas.has_no_shape(table)}
         trusted = {t: look for t, look in with_rows.items() if t in before and 0 != before[t].told == look.told}
         marks = catalogue_marks(with_rows, before, gone, self.schemas.streamed, trusted)
         for table, look in trusted.items():

@@ -1,12 +1,12 @@
 """Decides which columns of a RELATION message are masked or left out, despite renames (`schema.guards`).
 
-    the drain begins ──► the guards of the ledger ──► a first look at all guarded tables, bound and kept
-    RELATION of transaction X   seen by the first look: before = the ledger's look, after = the first one
-                                not seen by it:         before = the first look,    after = one that has seen X
-    the heartbeat is registered ──► the first look becomes the ledger's: it has not seen anything that is still unstaged
+    the drain begins ──► the masks in the ledger ──► the first reading of all masked tables, recorded with its masks
+    RELATION of transaction X   the first reading contains X: before = the ledger's reading, after = the first one
+                                it does not:                  before = the first reading,   after = one that contains X
+    the heartbeat is registered ──► the ledger keeps the first reading: it is older than every change that is not staged
 
-A table of which the file's own entry names a column that it does not have, and one that is gone by now, is passed over:
-nothing of it is staged (`Withheld`), and it needs a backfill. That is the way of failing here; no other is in doubt.
+Changes of a table are not staged in two cases (`ChangesWithheld`), and the table needs a backfill: its own entry of the
+file names a column that the table does not have, or the table was dropped since.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema import guards
-from tidemark.schema.guards import Guard, Guards, Hidden, Rows
+from tidemark.schema.guards import Guard, Guards, HiddenColumns, Rows
 from tidemark.source.catalogue import column_names
 from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.catalogue.column_names import ColumnNames
@@ -39,12 +39,12 @@ from tidemark.source.wal.slot import Server
 VISIBLE_WITHIN_S: Final = 10.0
 
 
-class Withheld(Exception):
+class ChangesWithheld(Exception):
     """None of the table's changes may be staged, for the given reason. Internal: the drain passes over the table."""
 
 
 @dataclass(frozen=True, slots=True)
-class GuardBook:
+class LedgerGuards:
     """The masked and left-out columns of one pipeline in the ledger, for the server that is the source now."""
 
     config: PipelineConfig
@@ -98,7 +98,7 @@ def guarded_by(table: CapturedTable, bound: Guards) -> CapturedTable:
     return dataclasses.replace(table, rule=_hiding(table.rule, guards.in_names(table.rule, columns, bound)))
 
 
-def _hiding(rule: TableRule, hidden: Hidden) -> TableRule:
+def _hiding(rule: TableRule, hidden: HiddenColumns) -> TableRule:
     return dataclasses.replace(rule, leave_out=hidden.leave_out, mask=hidden.mask)
 
 
@@ -106,7 +106,7 @@ def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...]
     """Raises Withheld if the table's own entry masks or leaves out a column that the table does not have."""
     missing = guards.unfit(config.guarded_by_name(table), str(table), names, rows, bound)
     if missing:
-        raise Withheld(f"the file masks or leaves out {', '.join(missing)}, which it does not have")
+        raise ChangesWithheld(f"the file masks or leaves out {', '.join(missing)}, which it does not have")
 
 
 def guard_findings(
@@ -139,7 +139,7 @@ def guard_findings(
     return followed, findings
 
 
-def look_first(book: GuardBook, source: psycopg.Connection[Any], matched: Matching) -> None:
+def look_first(book: LedgerGuards, source: psycopg.Connection[Any], matched: Matching) -> None:
     """Record the columns of tables with masks before their changes can be in the stream. Later renames are then
     detected."""
     stored = book.stored()
@@ -150,10 +150,10 @@ def look_first(book: GuardBook, source: psycopg.Connection[Any], matched: Matchi
         book.keep_columns(oid, table, now, {})
 
 
-class Guarding:
+class ColumnGuards:
     """The masks of one drain. `captured` are the tables that the pipeline file names now, by OID."""
 
-    def __init__(self, book: GuardBook, source: psycopg.Connection[Any], captured: dict[int, TableName]) -> None:
+    def __init__(self, book: LedgerGuards, source: psycopg.Connection[Any], captured: dict[int, TableName]) -> None:
         self._book = book
         self._source = source
         # The guards first: whoever made them had looked before this look.
@@ -177,7 +177,7 @@ class Guarding:
         assert relation.xid is not None
         before, after = self._around(oid, relation.xid)
         if after is None:
-            raise Withheld("it was dropped since, and which of its columns were masked cannot be told any more")
+            raise ChangesWithheld("it was dropped since, and which of its columns were masked cannot be told any more")
         called, rows = after
         bound = self._book.bind(oid, called, rows, self._known.get(oid, {}))
         names = tuple(column.name for column in relation.columns)
@@ -217,7 +217,7 @@ class Guarding:
             time.sleep(0.05)
         return self._latest
 
-    def staged_all(self) -> None:
+    def heartbeat_registered(self) -> None:
         """Called when every change before the first reading is staged: the ledger keeps that reading for the next
         drain."""
         for oid, (table, _) in self._first.tables.items():

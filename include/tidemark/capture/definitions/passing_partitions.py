@@ -47,7 +47,7 @@ class PassingPartitions:
     - `looks` are this run's fingerprints, `before` those of the previous run.
     - `captured` returns the captured table of a relation, by its OID.
     - `streamed` returns the last version that the stream brought of a table.
-    - `look_again` reads a table's fingerprint again.
+    - `read_fingerprint` reads a table's fingerprint again.
     - Every transaction that `looks` contain has an id below `next_xid`.
     """
 
@@ -57,14 +57,14 @@ class PassingPartitions:
         before: Mapping[str, Fingerprint],
         captured: Callable[[int], TableName | None],
         streamed: Callable[[str], TableSchema | None],
-        look_again: Callable[[str], Fingerprint | None],
+        read_fingerprint: Callable[[str], Fingerprint | None],
         next_xid: int,
     ) -> None:
         self._looks = looks
         self._before = before
         self._captured = captured
         self._streamed = streamed
-        self._look_again = look_again
+        self._read_fingerprint = read_fingerprint
         self._next_xid = next_xid
         self._seen: set[tuple[int, int]] = set()
         self._latest: dict[str, Fingerprint] = {}
@@ -100,7 +100,7 @@ class PassingPartitions:
             return
         now = self._latest.get(str(root))
         if now is None or _leaf_of(now, root_oid, oid) is None:
-            now = self._look_again(str(root))
+            now = self._read_fingerprint(str(root))
         if now is None or now.relation_oid != root_oid:
             return  # the root is gone itself, or is kept as another table from this look on
         self._latest[str(root)] = now

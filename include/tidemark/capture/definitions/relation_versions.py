@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from tidemark.capture.definitions.column_guarding import Withheld
+from tidemark.capture.definitions.column_guarding import ChangesWithheld
 from tidemark.capture.definitions.marks import marks_of, withheld_marks
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, nested_as_text, numbered
-from tidemark.capture.definitions.told_definitions import ToldDefinitions
+from tidemark.capture.definitions.trigger_definitions import TriggerDefinitions
 from tidemark.capture.definitions.version_differences import (
     another_shape,
     differences_since,
@@ -30,7 +30,7 @@ from tidemark.formats.manifest import TableMark
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
-from tidemark.schema.column_numbers import Published, place
+from tidemark.schema.column_numbers import PublishedNumbers, place
 from tidemark.schema.delta_types import PgType
 from tidemark.schema.evolution import (
     STOPS,
@@ -46,7 +46,7 @@ from tidemark.source.catalogue.catalog import CapturedTable
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class EarlierFingerprints:
     """Fingerprints of tables, by table id, from two earlier readings of the catalogue.
 
     `staged` is older than every change that is not staged yet; it is empty if no such reading is known. `first` was
@@ -79,11 +79,11 @@ class RelationLookup:
     another: Callable[[int, TableName, str], TableName | None] = lambda _, called, reason: None
     bare: Callable[[str], bool] = lambda _: False
     hidden: Callable[[CapturedTable], CapturedTable] = lambda table: table
-    told: ToldDefinitions | None = None
+    told: TriggerDefinitions | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
+class ExactShape:
     """The certain shape of a message, the reasons why parts of it cannot be captured, and its columns by number."""
 
     shape: TableSchema
@@ -92,7 +92,7 @@ class Exact:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldShape:
+class TriggerShape:
     """A shape from the event trigger that the Delta tables cannot take, so that another table has to, and the
     reason."""
 
@@ -101,7 +101,7 @@ class ToldShape:
     reason: str
 
 
-class Schemas:
+class RelationVersions:
     """Returns the captured table and the schema version of each RELATION message of one drain."""
 
     def __init__(
@@ -118,8 +118,8 @@ class Schemas:
         read in the catalogue. `merged` returns the version of the table's Delta tables. `kept` maps relations to
         tables."""
         self._kept = kept
-        self._told = kept.told or ToldDefinitions()
-        self._looks = Looks({}, {}, 0)
+        self._told = kept.told or TriggerDefinitions()
+        self._looks = EarlierFingerprints({}, {}, 0)
         self._before: Mapping[str, Fingerprint] = {}
         self._older: dict[TableName, list[TableSchema]] = {}
         self._rule_for = rule_for
@@ -136,9 +136,9 @@ class Schemas:
         self._met: set[TableName] = set()
         self._passed: list[TableSchema] = []
 
-    def explain_by(
+    def use_earlier_readings(
         self,
-        looks: Looks,
+        looks: EarlierFingerprints,
         lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset(),
         before: Mapping[str, Fingerprint] | None = None,
     ) -> None:
@@ -164,7 +164,7 @@ class Schemas:
             return None
         try:
             rule = self._kept.rule(relation, rule)
-        except Withheld as withheld:
+        except ChangesWithheld as withheld:
             self._renamed += withheld_marks(table, str(withheld))
             return None
         sent, relation = relation, replace(relation, table=table)
@@ -180,32 +180,32 @@ class Schemas:
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
         lost = self._lost_of(relation.table)
         same = latest is not None and latest.same_shape(shape) and lost.isdisjoint(latest.published)
-        may_be_others = same and latest is not None and self._may_be_others(latest, relation)
+        may_be_others = same and latest is not None and self._may_be_other_columns(latest, relation)
         if same and latest is not None and relation.identity == "full":
             # Its message says nothing of the key, which the catalogue may have looked at meanwhile shows.
             shape, _ = define(relation, rule, self._catalog, latest)
             same = latest.same_shape(shape)
             may_be_others = may_be_others and same
-        if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
+        if same and not may_be_others and latest is not None and not self._gains_numbers(latest, relation):
             last = self._behind_readers(latest, self._gone_from(latest))
             return self._noted(structs.replace(last, relation_oid=shape.relation_oid), differences)
         if not same:
-            self._look_behind(relation)  # it has the columns that are new
+            self._read_catalogue_after(relation)  # it has the columns that are new
             captured = self._catalog.tables.get(relation.relation_oid)
             shape = nested_as_text(shape, captured, latest or (ahead[-1] if ahead else None))
-        shape = self._placed(relation, shape)
+        shape = self._with_numbers(relation, shape)
         if may_be_others and latest is not None and latest.published == shape.published:
             return self._noted(structs.replace(latest, relation_oid=shape.relation_oid), differences)
         ahead = self._ahead_of(relation.table, latest)
         gone = self._gone_from(shape) if shape.published else ()
         schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, gone))
         older = self._older.setdefault(schema.table, [])
-        if not self.is_bare(str(schema.table)):
+        if not self.has_no_shape(str(schema.table)):
             dropped = self._dropped(schema, ahead)
             others = name_taken_by_key(older, schema)
             reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
             if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
-                self._go_on_as(another, relation.table)
+                self._take_over_readings(another, relation.table)
                 return self.schema_for(sent)
             since = [
                 *differences_since(latest, ahead, schema, dropped),
@@ -218,7 +218,7 @@ class Schemas:
         older.append(schema)
         return self._noted(schema, differences)
 
-    def _exact(self, relation: RelationMessage, rule: TableRule, latest: TableSchema | None) -> Exact | None:
+    def _exact(self, relation: RelationMessage, rule: TableRule, latest: TableSchema | None) -> ExactShape | None:
         """The definition of the message by the event trigger; None if the trigger wrote none, or none that can be
         trusted."""
         oid = relation.relation_oid
@@ -229,7 +229,9 @@ class Schemas:
             shape, unfit = define(relation, rule, Catalog({oid: captured}, types), latest)
             numbers = {column.name: column.attnum for column in captured.columns}
             prints = {column.attnum: column for column in captured.columns}
-            return Exact(numbered(shape, relation, [numbers[c.name] for c in relation.columns], prints), unfit, prints)
+            return ExactShape(
+                numbered(shape, relation, [numbers[c.name] for c in relation.columns], prints), unfit, prints
+            )
         if latest is None or latest.relation_oid != oid or not self._is_followed(relation.table):
             return None
         if self._told.definition(oid) is None and len(relation.columns) == len(latest.published):
@@ -238,7 +240,7 @@ class Schemas:
                 shape = structs.replace(shape, key=latest.key)
             shape = structs.replace(shape, published=latest.published)
             if latest.same_shape(shape):
-                return Exact(latest, unfit, {})
+                return ExactShape(latest, unfit, {})
         self._told.doubt(oid)
         return None
 
@@ -248,7 +250,7 @@ class Schemas:
         look = self._before.get(str(table))
         return look is not None and 0 != look.told == self._told.since and not self._told.is_doubted(look.relation_oid)
 
-    def _as_told(self, sent: RelationMessage, exact: Exact, latest: TableSchema | None) -> TableSchema | None:
+    def _as_told(self, sent: RelationMessage, exact: ExactShape, latest: TableSchema | None) -> TableSchema | None:
         shape, oid = exact.shape, sent.relation_oid
         differences = [Difference(Verdict.PARK, reason) for reason in exact.unfit]
         differences += self._told.older_values(oid, shape, latest)
@@ -258,10 +260,10 @@ class Schemas:
             return self._noted(structs.replace(last, relation_oid=oid), differences)
         ahead = self._ahead_of(shape.table, latest)
         schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, self._told.gone(oid)))
-        if not self.is_bare(str(schema.table)):
+        if not self.has_no_shape(str(schema.table)):
             new, reason = self._told_since(schema, latest, ahead, exact.prints)
             if reason and (another := self._kept.another(oid, sent.table, reason)) is not None:
-                self._go_on_as(another, shape.table)
+                self._take_over_readings(another, shape.table)
                 return self.schema_for(sent)
             differences += new
         differences += self._numbers_given_again(schema)
@@ -283,11 +285,11 @@ class Schemas:
         differences = [*differences_since(latest, ahead, schema, dropped), *again]
         return [*differences, *self._older_values(schema, ahead if latest is None else [latest], prints)], reason
 
-    def told_unseen(self, end_lsn: Lsn) -> list[TableSchema | ToldShape]:
+    def versions_by_trigger(self, end_lsn: Lsn) -> list[TableSchema | TriggerShape]:
         """Definitions of the event trigger that no RELATION message followed before the batch ends: new versions, and
         shapes that another table has to take. Also the readers' versions that the stream has passed without a change.
         """
-        unseen: list[TableSchema | ToldShape] = []
+        unseen: list[TableSchema | TriggerShape] = []
         for oid in self._told.pending(end_lsn):
             known = self._catalog.tables.get(oid)
             table = self._kept.captured(oid)
@@ -320,7 +322,7 @@ class Schemas:
             schema = structs.replace(shape, version=number)
             new, reason = self._told_since(schema, latest, [], prints)
             if reason:
-                unseen.append(ToldShape(captured, shape, reason))
+                unseen.append(TriggerShape(captured, shape, reason))
             else:
                 self._older.setdefault(table, []).append(schema)
                 unseen.append(self._noted(schema, [*differences, *new, *self._numbers_given_again(schema)]))
@@ -387,17 +389,17 @@ class Schemas:
         self._older.setdefault(schema.table, []).append(schema)
         return self._noted(schema, [*self._older_values(schema, [before]), *self._numbers_given_again(schema)])
 
-    def _go_on_as(self, table: TableName, before: TableName) -> None:
+    def _take_over_readings(self, table: TableName, before: TableName) -> None:
         """Use the earlier fingerprints and the catalogue's table of `before` for the table that replaces it."""
         staged, first = dict(self._looks.staged), dict(self._looks.first)
         for looks in (staged, first):
             if str(before) in looks:
                 looks[str(table)] = looks[str(before)]
-        self._looks = Looks(staged, first, self._looks.first_below)
+        self._looks = EarlierFingerprints(staged, first, self._looks.first_below)
         kept = {oid: one.kept_as(table) if one.table == before else one for oid, one in self._catalog.tables.items()}
         self._catalog = replace(self._catalog, tables=kept)
 
-    def _look_behind(self, relation: RelationMessage) -> None:
+    def _read_catalogue_after(self, relation: RelationMessage) -> None:
         """Read the catalogue again unless the last reading contains the message's transaction. One reading covers all
         tables, so many altered tables cost one reading."""
         if relation.xid is None or relation.xid >= self._catalog.seen_below:
@@ -410,15 +412,15 @@ class Schemas:
         self._met.add(schema.table)
         return schema
 
-    def _may_be_others(self, latest: TableSchema, relation: RelationMessage) -> bool:
+    def _may_be_other_columns(self, latest: TableSchema, relation: RelationMessage) -> bool:
         """Whether a column of this name and type may be another column than before, because one of them was dropped."""
         if not latest.published or latest.relation_oid != relation.relation_oid:
             return False
-        self._look_behind(relation)
+        self._read_catalogue_after(relation)
         captured = self._catalog.tables.get(relation.relation_oid)
         return captured is not None and not {c.attnum for c in captured.columns}.issuperset(latest.published)
 
-    def _published(self, captured: CapturedTable, relation: RelationMessage) -> Published:
+    def _published(self, captured: CapturedTable, relation: RelationMessage) -> PublishedNumbers:
         """The columns that the stream sends of the table, by the catalogue. `settled` are columns that were dropped
         before the message's transaction wrote anything."""
         looks = [self._looks.staged]
@@ -426,7 +428,7 @@ class Schemas:
             looks.append(self._looks.first)
         seen = [look[str(captured.table)] for look in looks if str(captured.table) in look]
         names = set(captured.published_columns)
-        return Published(
+        return PublishedNumbers(
             tuple((c.attnum, c.name) for c in captured.columns if c.name in names),
             frozenset(c.attnum for c in captured.columns),
             frozenset(captured.dropped),
@@ -435,7 +437,7 @@ class Schemas:
             ),
         )
 
-    def _would_learn(self, latest: TableSchema, relation: RelationMessage) -> bool:
+    def _gains_numbers(self, latest: TableSchema, relation: RelationMessage) -> bool:
         """Whether the catalogue now gives the columns' numbers, which the previous version does not have."""
         if latest.published or latest.relation_oid != relation.relation_oid:
             return False
@@ -444,7 +446,7 @@ class Schemas:
             place([c.name for c in relation.columns], self._published(captured, relation), ())
         )
 
-    def _placed(self, relation: RelationMessage, shape: TableSchema) -> TableSchema:
+    def _with_numbers(self, relation: RelationMessage, shape: TableSchema) -> TableSchema:
         """The shape with its columns' numbers, and with the default that older rows have in added columns. The shape is
         returned unchanged if the numbers are not certain."""
         captured = self._catalog.tables.get(relation.relation_oid)
@@ -524,11 +526,11 @@ class Schemas:
         """The last version that the stream brought of the table."""
         return self._latest_of(TableName.parse(table))
 
-    def is_bare(self, table: str) -> bool:
+    def has_no_shape(self, table: str) -> bool:
         """Whether the table starts anew and no change has given it a shape yet, this drain's included."""
-        return not self.has_met(table) and self._kept.bare(table)
+        return not self.has_message(table) and self._kept.bare(table)
 
-    def has_met(self, table: str) -> bool:
+    def has_message(self, table: str) -> bool:
         """Whether this drain has read a RELATION message of the table."""
         return TableName.parse(table) in self._met
 

@@ -22,10 +22,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tidemark.capture.definitions.relation_versions import ToldShape
+from tidemark.capture.definitions.relation_versions import TriggerShape
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape
 from tidemark.capture.definitions.version_differences import another_shape
-from tidemark.capture.table_identities import Places
+from tidemark.capture.table_identities import TableIdentities
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
 from tidemark.formats.manifest import TableMark
@@ -47,7 +47,7 @@ FITS_NOT: Final = (SchemaNotFollowed.__name__, SchemaVersionsDiffer.__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaped:
+class ChangedShape:
     """A table whose shape in the catalogue does not fit its Delta tables, with the reason; or a table that is
     replayed."""
 
@@ -58,7 +58,7 @@ class Reshaped:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunSuccessor:
     """A table that replaces `before` from a batch on. `shape` is set if no change has that shape."""
 
     table: TableName
@@ -68,25 +68,25 @@ class Begun:
     kind: str = ANOTHER_SHAPE
 
 
-class Reshaping:
+class SuccessorShapes:
     """The tables of one drain that are built anew. `streamed` returns the last version that the stream brought of a
-    table. `is_bare` returns whether the table starts anew and has no shape yet, so that every shape fits."""
+    table. `has_no_shape` returns whether the table starts anew and has no shape yet, so that every shape fits."""
 
     def __init__(
         self,
         config: PipelineConfig,
         ledger: Ledger,
-        places: Places,
+        places: TableIdentities,
         streamed: Callable[[str], TableSchema | None],
-        is_bare: Callable[[str], bool],
+        has_no_shape: Callable[[str], bool],
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._places = places
         self._streamed = streamed
-        self._is_bare = is_bare
-        self._pending: dict[str, Reshaped] = {}
-        self._begun: list[Begun] = []
+        self._has_no_shape = has_no_shape
+        self._pending: dict[str, ChangedShape] = {}
+        self._begun: list[BegunSuccessor] = []
         self._left: set[str] = set()
 
     def look(
@@ -96,29 +96,29 @@ class Reshaping:
         for table in captured:
             row = rows.get(str(table.table))
             is_parked = row is not None and is_parked_for_its_shape(row)
-            reshaped_table = self._as_it_is(table, types) if is_parked else self.look_at(table, types)
+            reshaped_table = self._in_present_shape(table, types) if is_parked else self.changed_shape(table, types)
             if reshaped_table is not None:
                 self._pending[str(table.table)] = reshaped_table
 
-    def _as_it_is(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
+    def _in_present_shape(self, captured: CapturedTable, types: Mapping[int, PgType]) -> ChangedShape | None:
         """A table that is parked for its shape, to be built anew in its present shape: its waiting changes may not fit
         together in one table."""
-        if self._is_bare(str(captured.table)):
+        if self._has_no_shape(str(captured.table)):
             return None
         return self._in_its_shape(captured, types, "definitions that do not fit into one table are staged of it")
 
-    def _in_its_shape(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> Reshaped | None:
+    def _in_its_shape(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> ChangedShape | None:
         shape, unfit = catalogue_shape(captured, types, self._streamed(str(captured.table)))
         if unfit or self._config.evolves(captured.name) != "follow":
             return None
-        return Reshaped(captured, shape, reason)
+        return ChangedShape(captured, shape, reason)
 
-    def look_at(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
+    def changed_shape(self, captured: CapturedTable, types: Mapping[int, PgType]) -> ChangedShape | None:
         """The table with the shape that another table has to take; None if its own Delta tables can take it."""
         if self._config.evolves(captured.name) != "follow":
             return None
         table = str(captured.table)
-        if self._is_bare(table):
+        if self._has_no_shape(table):
             return None
         latest = self._streamed(table)
         ahead = [] if latest is not None else schema_versions.ahead(self._ledger, table)
@@ -133,7 +133,7 @@ class Reshaping:
             return None
         dropped = {c.name for c in before.columns if c.attnum and c.attnum not in live}
         reason = "" if unfit else reshaped(another_shape(latest, ahead, shape, dropped))
-        return Reshaped(captured, shape, reason) if reason else None
+        return ChangedShape(captured, shape, reason) if reason else None
 
     def build_anew(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> None:
         """Build a table anew in its present shape, from this run's heartbeat on."""
@@ -146,7 +146,7 @@ class Reshaping:
         for table in captured:
             latest = self._streamed(str(table.table))
             if latest is not None:
-                asked = Reshaped(table, latest, "it is replayed", tables.REPLAYED)
+                asked = ChangedShape(table, latest, "it is replayed", tables.REPLAYED)
                 self._pending.setdefault(str(table.table), asked)
 
     @property
@@ -160,7 +160,7 @@ class Reshaping:
         """The tables that another one has replaced, or will replace at the heartbeat."""
         return frozenset(self._pending.keys() | self._left)
 
-    def begin(self, oid: int, called: TableName, reason: str, pending: Reshaped | None = None) -> TableName | None:
+    def begin(self, oid: int, called: TableName, reason: str, pending: ChangedShape | None = None) -> TableName | None:
         """Keep the relation as another table from here on. None if its table has to be parked instead. A replayed table
         keeps its version."""
         before = self._places.known(oid)
@@ -171,38 +171,38 @@ class Reshaping:
         shape = None if pending is None else replace(pending.shape, table=table)
         if shape is not None and kind == ANOTHER_SHAPE:
             shape = replace(shape, version=1)
-        self._begun.append(Begun(table, before, reason, shape, kind))
+        self._begun.append(BegunSuccessor(table, before, reason, shape, kind))
         self._pending.pop(str(before), None)
         self._left.add(str(before))
         return table
 
-    def begin_told(self, told: ToldShape) -> None:
+    def begin_by_trigger(self, told: TriggerShape) -> None:
         """Begin a table for a shape that the event trigger defined and no change has."""
         captured = told.captured
-        pending = Reshaped(captured, told.shape, told.reason)
+        pending = ChangedShape(captured, told.shape, told.reason)
         if self._config.evolves(captured.name) == "follow":
             self.begin(captured.relation_oid, captured.name, told.reason, pending)
 
-    def at_heartbeat(self, catalog: Catalog, has_met: Callable[[str], bool]) -> None:
+    def at_heartbeat(self, catalog: Catalog, has_message: Callable[[str], bool]) -> None:
         """Begin the tables whose new shape only the catalogue has: every change so far came before it. This also covers
         tables whose first changes in this drain have a shape that is no longer valid, or leave the columns in doubt
-        (`has_met`)."""
+        (`has_message`)."""
         for pending in list(self._pending.values()):
             self._begin_pending(pending)
         self._pending.clear()
         for captured in catalog.tables.values():
             table = self._places.known(captured.relation_oid)
-            if table is None or not captured.published or not has_met(str(table)):
+            if table is None or not captured.published or not has_message(str(table)):
                 continue
-            if (reshaped_table := self.look_at(captured.kept_as(table), catalog.types)) is not None:
+            if (reshaped_table := self.changed_shape(captured.kept_as(table), catalog.types)) is not None:
                 self._begin_pending(reshaped_table)
 
-    def _begin_pending(self, pending: Reshaped) -> None:
+    def _begin_pending(self, pending: ChangedShape) -> None:
         captured = pending.captured
         if self._places.known(captured.relation_oid) == captured.table:
             self.begin(captured.relation_oid, captured.name, pending.reason, pending)
 
-    def said_by(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
+    def manifest_notes(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
         """Definitions without a change, and marks, for the manifest of a batch that ends there. A table that begins
         with a change of a later batch waits for that batch."""
         names = {schema.table for schema in staged}
@@ -211,7 +211,7 @@ class Reshaping:
         shapes = [begun.shape for begun in saying if begun.shape is not None and begun.table not in names]
         return shapes, [self._mark(begun, end_lsn) for begun in saying]
 
-    def _mark(self, begun: Begun, end_lsn: Lsn) -> TableMark:
+    def _mark(self, begun: BegunSuccessor, end_lsn: Lsn) -> TableMark:
         seen = self._places.readers_see(begun.before)
         until = "all rows are read" if begun.kind == ANOTHER_SHAPE else "a merge has built it from staging"
         return TableMark(

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, SlotTaken, of_run, slot_taken
-from tidemark.capture.following.window import Window
+from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
+from tidemark.capture.following.window import FollowWindow
 from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
@@ -58,7 +58,7 @@ class RunFile(Protocol):
         does not hold the slot."""
 
 
-class AsItWas:
+class UnchangingRunFile:
     """A file that does not change."""
 
     def has_changed(self) -> bool:
@@ -68,14 +68,14 @@ class AsItWas:
         return run
 
 
-def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | None = None) -> DrainResult:
+def follow(run: Run, window: FollowWindow, *, wait_s: float = 0.0, file: RunFile | None = None) -> DrainResult:
     """Stage what happens at the source until the window is over; the run's batches, those of earlier tries included.
 
     The lease `slot` is waited for up to `wait_s`, and let go for a moment whenever somebody else waits for it. A try
     that begins when the window is over stages up to one heartbeat. Without a `file` it stays as it is. Raises what
     `drain` raises.
     """
-    file = file or AsItWas()
+    file = file or UnchangingRunFile()
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
         while not _is_over(run, book, window):
@@ -87,7 +87,7 @@ def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | Non
         return of_run(book, run.run_id)
 
 
-def _is_over(run: Run, book: Ledger, window: Window) -> bool:
+def _is_over(run: Run, book: Ledger, window: FollowWindow) -> bool:
     """Whether the window is, and all up to a heartbeat of the run is staged."""
     if window.left_s(run.now()) > 0:
         return False
@@ -108,8 +108,8 @@ class _Following:
 
     run: Run
     book: Ledger
-    window: Window
-    taken: SlotTaken
+    window: FollowWindow
+    taken: HeldSlot
     stream: ReplicationStream
     file: RunFile
     due_at: float = field(init=False)  # when the heartbeat of the cycle is

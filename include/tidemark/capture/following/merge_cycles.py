@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tidemark.capture.following.window import Window
+from tidemark.capture.following.window import FollowWindow
 from tidemark.capture.merge_planning import Ingested, PlanScope, ingest, ingested_by_another, leased_plan
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats import layout
@@ -73,7 +73,7 @@ class MergeCycles:
     """
 
     run: Run
-    window: Window
+    window: FollowWindow
     drain_holder: str
     drain_has_ended: Callable[[], bool]
     all_of_them: bool = False

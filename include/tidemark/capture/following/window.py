@@ -1,4 +1,4 @@
-"""Computes how long a run follows the source, and how often it stages and merges: `Window`.
+"""Computes how long a run follows the source, and how often it stages and merges: `FollowWindow`.
 
 A run ends when the next one of its schedule is due, so that there is one at any time. Where the schedule does not say
 when that is, as `@continuous`, it ends after `OTHERWISE_S`.
@@ -20,7 +20,7 @@ LEAST_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class FollowWindow:
     """Until when a run follows the source, and the least seconds between two of its batches."""
 
     ends_at: datetime
@@ -31,10 +31,10 @@ class Window:
         return max(0.0, (self.ends_at - now).total_seconds())
 
 
-def window_of(schedule: str | None, every_s: float, began_at: datetime) -> Window:
+def window_of(schedule: str | None, every_s: float, began_at: datetime) -> FollowWindow:
     """The window of a run that began then; each try of each of its tasks has the same one."""
     due_at = next_after(schedule, began_at + timedelta(seconds=LEAST_S))
-    return Window(began_at + timedelta(seconds=OTHERWISE_S) if due_at is None else due_at, every_s)
+    return FollowWindow(began_at + timedelta(seconds=OTHERWISE_S) if due_at is None else due_at, every_s)
 
 
 def longest_s(config: PipelineConfig) -> int:

@@ -28,13 +28,13 @@ from tidemark.capture import lake_folder
 from tidemark.capture.continuity import ownership
 from tidemark.capture.continuity.generation import settle
 from tidemark.capture.continuity.recovery import look_into_staging
-from tidemark.capture.definitions.column_guarding import GuardBook, guard_findings, look_first
+from tidemark.capture.definitions.column_guarding import LedgerGuards, guard_findings, look_first
 from tidemark.capture.preflight import table_findings
 from tidemark.capture.preflight.airflow_findings import this_installation
 from tidemark.capture.preflight.lake_findings import log_store_findings, look_at_bucket, probe
 from tidemark.capture.preflight.slot_and_publication import bring_about_publication, make_slot
 from tidemark.capture.preflight.spark_findings import spark_findings
-from tidemark.capture.preflight.table_findings import NO_TABLE_YET, InLedger
+from tidemark.capture.preflight.table_findings import NO_TABLE_YET, KnownTables
 from tidemark.capture.preflight.table_joins import (
     begun_in_stream,
     join,
@@ -44,8 +44,8 @@ from tidemark.capture.preflight.table_joins import (
     put_aside,
     to_put_aside,
 )
-from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S, Survey
-from tidemark.capture.table_identities import Places
+from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S, PreflightContext
+from tidemark.capture.table_identities import TableIdentities
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SlotInvalidated, SlotNotReady, StagingMissing, TidemarkError
 from tidemark.findings import Finding, Report, listed
@@ -204,15 +204,15 @@ class _PreflightRun:
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot, own))
             if not self.ledger_ready:
-                table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=InLedger())
+                table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=KnownTables())
                 return
             with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
                 postgres_session.require_own_process(ledger.connection, "ledger")
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
-                places = Places(self.config, ledger, system_identifier(source), records=self.act)
+                places = TableIdentities(self.config, ledger, system_identifier(source), records=self.act)
                 places.look(source)
-                survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
+                survey = PreflightContext(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
                 self.compare(survey, slot if own else None, slot)
 
     def whose_folder(self, source: psycopg.Connection[Any], opened: Generation | None) -> None:
@@ -231,7 +231,7 @@ class _PreflightRun:
             if not self.act:
                 self.note("lake", f"Would write {layout.generation_file(self.config.pipeline, opened.number)} again")
 
-    def compare(self, survey: Survey, own_slot: SlotState | None, slot: SlotState | None) -> None:
+    def compare(self, survey: PreflightContext, own_slot: SlotState | None, slot: SlotState | None) -> None:
         """What the file wants beside what source and ledger have; then what is missing is brought about, or said."""
         source, ledger = survey.source, survey.ledger
         if self.act:
@@ -242,7 +242,7 @@ class _PreflightRun:
         captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
-            source, self.config, survey.facts, self.findings, slot=own_slot, in_ledger=InLedger(captured, followed)
+            source, self.config, survey.facts, self.findings, slot=own_slot, in_ledger=KnownTables(captured, followed)
         )
         captured &= table_findings.covered(published)
         work = publication_work(self.config, selected, published, survey.facts)
@@ -261,7 +261,7 @@ class _PreflightRun:
 
     def guarded(self, source: psycopg.Connection[Any], ledger: Ledger) -> Collection[tuple[TableName, str]]:
         """The masked and left-out columns that are followed under another name, each said."""
-        stored = GuardBook(self.config, ledger, read_server(source)).stored()
+        stored = LedgerGuards(self.config, ledger, read_server(source)).stored()
         followed, findings = guard_findings(self.config, stored, column_names.read(source, stored))
         self.findings += findings
         return followed
@@ -314,7 +314,7 @@ class _PreflightRun:
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def bring_about(
-        self, survey: Survey, selected: Matching, published: Publication | None, slot: SlotState | None
+        self, survey: PreflightContext, selected: Matching, published: Publication | None, slot: SlotState | None
     ) -> None:
         """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
         source, ledger, pipeline = survey.source, survey.ledger, self.config.pipeline
@@ -341,7 +341,7 @@ class _PreflightRun:
             if self.adopt_slot:
                 for one in ownership.adopt(self.config, source, ledger, lease):
                     survey.note(one.kind, f'{one.kind.capitalize()} "{one.name}" is this pipeline\'s from now on')
-            look_first(GuardBook(self.config, ledger, read_server(source)), source, selected)
+            look_first(LedgerGuards(self.config, ledger, read_server(source)), source, selected)
             if self.config.manage_publication:
                 bring_about_publication(survey, lease, selected)
             opened = generations.current(ledger)
@@ -355,7 +355,7 @@ class _PreflightRun:
             published = publication.read(source, self.config.publication)
             join(survey, selected, published, begun, is_slot_new=slot is None)
 
-    def restore_staging(self, survey: Survey, lease: Lease) -> None:
+    def restore_staging(self, survey: PreflightContext, lease: Lease) -> None:
         opened = generations.current(survey.ledger)
         if opened is None:
             return
@@ -367,7 +367,7 @@ class _PreflightRun:
             survey.note("lake", f"{self.config.lake}/{path} is there: nothing was written again")
 
 
-def _pending(survey: Survey, selected: Matching, published: Publication | None) -> bool:
+def _pending(survey: PreflightContext, selected: Matching, published: Publication | None) -> bool:
     """Whether there is anything to do but for the slot."""
     work = publication_work(survey.config, selected, published, survey.facts)
     return bool(

@@ -17,7 +17,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.capture.continuity import ownership
-from tidemark.capture.preflight_context import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, Survey
+from tidemark.capture.preflight_context import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, PreflightContext
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SlotCreationBlocked, SourceLocked
 from tidemark.findings import Finding, listed
@@ -40,7 +40,7 @@ _CREATE: Final = "SELECT pg_create_logical_replication_slot(%s, %s)"
 _CREATE_FAILOVER: Final = "SELECT pg_create_logical_replication_slot(%s, %s, false, false, true)"
 
 
-def make_slot(survey: Survey, lease: Lease, conninfo: str) -> bool:
+def make_slot(survey: PreflightContext, lease: Lease, conninfo: str) -> bool:
     """Create the slot, noted as our own before; False if another try of this task just did. Raises SlotUnknown
     where it was somebody else. `conninfo` leads to the source, as for `create_slot`."""
     named = ownership.thing(survey.source, "slot", survey.config.slot)
@@ -100,7 +100,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
     return True
 
 
-def bring_about_publication(survey: Survey, lease: Lease, matched: Matching) -> None:
+def bring_about_publication(survey: PreflightContext, lease: Lease, matched: Matching) -> None:
     """Create or change it where it is not what the file says, noted as our own before."""
     named = ownership.thing(survey.source, "publication", survey.config.publication)
     own = owned_objects.is_own(survey.ledger, named)
@@ -131,7 +131,7 @@ def bring_about_publication(survey: Survey, lease: Lease, matched: Matching) -> 
         raise
 
 
-def _change(survey: Survey, work: PublicationWork) -> None:
+def _change(survey: PreflightContext, work: PublicationWork) -> None:
     """All at once; where PostgreSQL refuses that because of some table, one by one, and only that table is left
     out: somebody holds a lock on it, or it was dropped, altered or given away just now."""
     name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
@@ -173,7 +173,7 @@ def _change(survey: Survey, work: PublicationWork) -> None:
             )
 
 
-def _one_by_one(survey: Survey, tables: Sequence[TableName], *, create: bool) -> list[TableName]:
+def _one_by_one(survey: PreflightContext, tables: Sequence[TableName], *, create: bool) -> list[TableName]:
     """Those of the tables that could be added. All together wait for locks as long as two statements may."""
     name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
     ends_at = time.monotonic() + 2 * bound_s

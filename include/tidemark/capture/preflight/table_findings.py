@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark.capture.preflight_context import Survey
+from tidemark.capture.preflight_context import PreflightContext
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move
 from tidemark.findings import Finding, listed
@@ -40,7 +40,7 @@ NO_TABLE_YET: Final = "no table yet"
 
 
 @dataclass(frozen=True, slots=True)
-class InLedger:
+class KnownTables:
     """What the ledger knows of the tables, nothing if it cannot be asked: those that have joined, and the masked and
     left-out columns that are followed under another name."""
 
@@ -55,7 +55,7 @@ def select(
     findings: list[Finding],
     *,
     slot: SlotState | None,
-    in_ledger: InLedger,
+    in_ledger: KnownTables,
 ) -> tuple[Matching, Publication | None]:
     """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
     them is added to the findings, of which those that are there already may keep a table out too."""
@@ -91,7 +91,7 @@ def select(
     return selected, published
 
 
-def keep(survey: Survey, captured: frozenset[TableName]) -> None:
+def keep(survey: PreflightContext, captured: frozenset[TableName]) -> None:
     """Keep the tables' errors in the ledger, where runs and pages look for them."""
     errors: dict[str, list[TableError]] = {}
     for finding in survey.findings:

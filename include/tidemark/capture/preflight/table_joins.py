@@ -20,7 +20,7 @@ import psycopg
 
 from tidemark.capture import lake_folder
 from tidemark.capture.preflight.table_findings import captured_tables
-from tidemark.capture.preflight_context import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, Survey
+from tidemark.capture.preflight_context import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, PreflightContext
 from tidemark.config import PipelineConfig
 from tidemark.errors import TimelineNotFollowed
 from tidemark.findings import listed
@@ -43,7 +43,7 @@ from tidemark.storage.store import Store
 LOOKS_S: Final = 60
 
 
-def leaving(survey: Survey, matched: Matching, published: Publication | None) -> list[str]:
+def leaving(survey: PreflightContext, matched: Matching, published: Publication | None) -> list[str]:
     """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
     captured = {str(survey.places.of_table(table)) for table in captured_tables(matched, published)}
     rows = ledger_tables.all_of(survey.ledger)
@@ -51,7 +51,7 @@ def leaving(survey: Survey, matched: Matching, published: Publication | None) ->
 
 
 def joining(
-    survey: Survey, matched: Matching, published: Publication | None
+    survey: PreflightContext, matched: Matching, published: Publication | None
 ) -> list[tuple[SourceTable, TableRow | None]]:
     """Captured tables whose join was not judged yet, with what the ledger knows of them."""
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
@@ -59,7 +59,7 @@ def joining(
     return [(table, row) for table, row in pairs if row is None or row.life.awaits_its_join]
 
 
-def begun_in_stream(survey: Survey, matched: Matching, published: Publication | None) -> set[str]:
+def begun_in_stream(survey: PreflightContext, matched: Matching, published: Publication | None) -> set[str]:
     """The tables that join and of which all rows are in the stream: each was created under its name, in the place of a
     captured one that was dropped, after that one had joined, and a publication of all tables, or of all of its schema,
     has published both. To be asked before the one that was dropped leaves."""
@@ -92,7 +92,7 @@ def begun_in_stream(survey: Survey, matched: Matching, published: Publication | 
 
 
 def join(
-    survey: Survey,
+    survey: PreflightContext,
     matched: Matching,
     published: Publication | None,
     begun: Collection[str] = frozenset(),
@@ -148,7 +148,7 @@ def join(
     survey.note("tables", f"Capturing {listed(table.table for table, _ in newcomers)}")
 
 
-def to_put_aside(survey: Survey) -> list[str]:
+def to_put_aside(survey: PreflightContext) -> list[str]:
     """Tables of which nothing comes any more, since another one has their name or they have another shape, and nothing
     waits."""
     rows = ledger_tables.all_of(survey.ledger)
@@ -163,7 +163,7 @@ def to_put_aside(survey: Survey) -> list[str]:
     return [table for table in done if table not in waiting]
 
 
-def put_aside(survey: Survey) -> None:
+def put_aside(survey: PreflightContext) -> None:
     """What nothing comes of any more is listed no more; its Delta tables are kept as they are, and listed apart if its
     relation is gone. One that was renamed is there still, and may be named by the file again. With a shape whose
     relation is gone before it was whole goes what it was built beside."""
@@ -178,7 +178,7 @@ def put_aside(survey: Survey) -> None:
         survey.note("tables", f"Another table has the place of {table} by now: its Delta tables are kept as they are")
 
 
-def look_again_at_marked(survey: Survey, matched: Matching) -> None:
+def look_again_at_marked(survey: PreflightContext, matched: Matching) -> None:
     """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest. Of what
     became of it since its join the runs' looks tell."""
     tables = {str(survey.places.of_table(table)): table for table in matched.tables}
@@ -195,7 +195,7 @@ def look_again_at_marked(survey: Survey, matched: Matching) -> None:
             survey.note("tables", f"{table.table} was seen empty: it needs no backfill")
 
 
-def _as_created(survey: Survey, looks: Mapping[str, Fingerprint]) -> set[str]:
+def _as_created(survey: PreflightContext, looks: Mapping[str, Fingerprint]) -> set[str]:
     """The tables that never left the files and the schema that they were created with; and those of which the stream
     has nothing from before this pipeline listed them."""
     in_their_schema = catalog.made_by(survey.source, [look.relation_oid for look in looks.values()])
@@ -207,7 +207,7 @@ def _as_created(survey: Survey, looks: Mapping[str, Fingerprint]) -> set[str]:
     }
 
 
-def _always_published(survey: Survey, looks: Mapping[str, Fingerprint]) -> set[str]:
+def _always_published(survey: PreflightContext, looks: Mapping[str, Fingerprint]) -> set[str]:
     """The tables that are listed, or that a publication has had since looks of earlier runs. At the first run there is
     none, and nothing is staged."""
     rows = ledger_tables.all_of(survey.ledger)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from psycopg.types.json import Jsonb
 
 from tidemark.formats.manifest import BatchManifest
-from tidemark.formats.merge_plan import Base
+from tidemark.formats.merge_plan import HistoryBase
 from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import positions
@@ -132,7 +132,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> L
     return base
 
 
-def bases(ledger: Ledger) -> dict[str, Base]:
+def bases(ledger: Ledger) -> dict[str, HistoryBase]:
     """By table, what those take over of which the ledger knows no more than that they began."""
     rows = ledger.execute(
         """
@@ -143,7 +143,7 @@ def bases(ledger: Ledger) -> dict[str, Base]:
         """,
         (ledger.pipeline,),
     )
-    return {table: Base(before, generation, lsn) for table, before, generation, lsn in rows}
+    return {table: HistoryBase(before, generation, lsn) for table, before, generation, lsn in rows}
 
 
 def waiting(ledger: Ledger) -> set[str]:

@@ -91,7 +91,7 @@ def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[i
     return {version for (version,) in rows}
 
 
-class Streamed:
+class StreamedVersions:
     """What `streamed` says of one table after another, for a drain, which alone streams: where it asks of many tables,
     they are read all at once."""
 

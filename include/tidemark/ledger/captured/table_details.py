@@ -20,7 +20,7 @@ from tidemark.schema.table import Column, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ShapeVersion:
     """A shape of the table by its number, and what it changed: half sentences with names."""
 
     number: int
@@ -37,7 +37,7 @@ class TableDetails:
     history_lsn: Lsn | None
     current_lsn: Lsn | None
     unfit: dict[str, int]
-    versions: tuple[Version, ...]
+    versions: tuple[ShapeVersion, ...]
     delta: tuple[DeltaTable, ...]
     definition_changes: tuple[DefinitionChange, ...] = ()
     merges: tuple[LastMerge, ...] = ()
@@ -71,7 +71,7 @@ def read(ledger: Ledger, table: str) -> TableDetails | None:
         )
 
 
-def _versions(versions: list[TableSchema]) -> tuple[Version, ...]:
+def _versions(versions: list[TableSchema]) -> tuple[ShapeVersion, ...]:
     changes_by_version = []
     for before, schema in zip([None, *versions], versions, strict=False):
         if before is None:
@@ -80,7 +80,7 @@ def _versions(versions: list[TableSchema]) -> tuple[Version, ...]:
             dropped = dropped_before(versions[: versions.index(schema)], schema)
             differences = compare_schemas(before, schema, [column.name for column in dropped])
             changed = [difference.reason for difference in differences] or ["nothing that is seen in the target"]
-        changes_by_version.append(Version(schema.version, tuple(changed)))
+        changes_by_version.append(ShapeVersion(schema.version, tuple(changed)))
     return tuple(reversed(changes_by_version))
 
 

@@ -31,7 +31,7 @@ from tidemark.ledger.observations import runs, table_sizes
 from tidemark.ledger.observations.runs import FailedRun
 from tidemark.ledger.observations.table_sizes import DeltaTable
 from tidemark.ledger.reading import backfill_progress, backfills, chunks, proofs
-from tidemark.ledger.reading.backfill_progress import Filled, Progress
+from tidemark.ledger.reading.backfill_progress import Progress, ReadStretch
 from tidemark.ledger.reading.proofs import Verified
 from tidemark.ledger.retention import retirement
 from tidemark.ledger.retention.retirement import LastMaintenance
@@ -104,7 +104,7 @@ class OpenBackfill:
     opened_at: datetime
     active_at: datetime
     read_by: str | None
-    filled: tuple[Filled, ...]
+    filled: tuple[ReadStretch, ...]
 
 
 @dataclass(frozen=True, slots=True)

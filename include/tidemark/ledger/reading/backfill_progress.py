@@ -15,7 +15,7 @@ RATE_WINDOW_S: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class ReadStretch:
     """A stretch of a range that was read, `(lower, upper]` as keys in PostgreSQL's texts, None for no bound; of chosen
     keys, how many of their rows. The bounds are values of rows: never for a log."""
 
@@ -109,7 +109,7 @@ def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
     return [Progress(*row) for row in rows]
 
 
-def filled(ledger: Ledger, backfill: str) -> list[Filled]:
+def filled(ledger: Ledger, backfill: str) -> list[ReadStretch]:
     """The stretches whose chunks were claimed, in order: they are in the target, or will be with the next merge. What
     lies between them is as the stream left it."""
     rows = ledger.execute(
@@ -121,15 +121,15 @@ def filled(ledger: Ledger, backfill: str) -> list[Filled]:
         """,
         (ledger.pipeline, backfill),
     ).fetchall()
-    stretches: list[Filled] = []
+    stretches: list[ReadStretch] = []
     goes_on = False
     for number, lower, upper, count, by_keys, is_claimed in rows:
         if is_claimed and goes_on and stretches[-1].range == number:
             last = stretches[-1]
             keys = None if last.keys is None else last.keys + count
-            stretches[-1] = Filled(number, last.lower, _key(upper), keys)
+            stretches[-1] = ReadStretch(number, last.lower, _key(upper), keys)
         elif is_claimed:
-            stretches.append(Filled(number, _key(lower), _key(upper), count if by_keys else None))
+            stretches.append(ReadStretch(number, _key(lower), _key(upper), count if by_keys else None))
         goes_on = is_claimed
     return stretches
 

@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TableCut:
     """How a table's key order is cut; `key_order` is what its bounds are positions in."""
 
     key_order: KeyOrder
@@ -64,7 +64,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class VerifyOutcome:
     """What a verify found, summed over its chunks: `unknown` chunks have no result. `missing` rows the target lacks,
     `extra` ones the source lacks, `differs` have other values, by column in `columns`."""
 
@@ -96,7 +96,7 @@ class Outcome:
         return ", ".join(kinds) or "no difference"
 
 
-def cut_of(ledger: Ledger, table: str) -> Cut | None:
+def cut_of(ledger: Ledger, table: str) -> TableCut | None:
     """The table's parts, in order; None if it was never cut."""
     rows = ledger.execute(
         """
@@ -108,10 +108,10 @@ def cut_of(ledger: Ledger, table: str) -> Cut | None:
     if not rows:
         return None
     parts = tuple(Part(part, _bounds(lower, upper), *rest) for _, part, lower, upper, *rest in rows)
-    return Cut(rows[0][0], parts)
+    return TableCut(rows[0][0], parts)
 
 
-def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPart], rows: int) -> Cut:
+def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPart], rows: int) -> TableCut:
     """Cut the table into these parts, of about `rows` rows together. They take over the oldest proof of the parts from
     before, if all of those have one, and what was found to differ."""
     with ledger.transaction():
@@ -142,7 +142,7 @@ def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPar
     return new_cut
 
 
-def outcome(ledger: Ledger, verify: Backfill) -> Outcome:
+def outcome(ledger: Ledger, verify: Backfill) -> VerifyOutcome:
     """What the results of the verify's chunks say together."""
     rows = ledger.execute(
         "SELECT rows, result FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND claimed_lsn IS NOT NULL",
@@ -155,7 +155,7 @@ def outcome(ledger: Ledger, verify: Backfill) -> Outcome:
     for result in results:
         for name, count in result.get("columns", {}).items():
             columns[name] = columns.get(name, 0) + count
-    return Outcome(
+    return VerifyOutcome(
         chunks=len(rows),
         unknown=unknown,
         rows=sum(count for count, _ in rows),
@@ -205,7 +205,7 @@ def _may_be_judged(row: TableRow) -> bool:
     return row.life.is_captured and not row.life.needs_backfill
 
 
-def _write_difference(ledger: Ledger, verify: Backfill, result: Outcome) -> None:
+def _write_difference(ledger: Ledger, verify: Backfill, result: VerifyOutcome) -> None:
     """Of a table that was cut anew since, nobody knows in which part it lies: then it is said of all."""
     numbers = _numbers(ledger, verify)
     is_cut_anew = verify.parts is not None and len(numbers) < len(verify.parts)

@@ -53,7 +53,7 @@ class KeptFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class RetiredPrefix:
     """`file` says how far the generation is retired by now; `rows` are what this call retired. `held_by` is why the
     prefix ends before the cutoff, "" if it does not."""
 
@@ -96,7 +96,7 @@ def mark(
     cutoff: datetime,
     confirmed: Lsn | None = None,
     xmin: int | None = None,
-) -> Marked:
+) -> RetiredPrefix:
     """Retire what may go of the generation, registered before `cutoff`. Needs the lease `slot`.
 
     Of the open generation `confirmed` is the slot's position and `xmin` that of a snapshot taken at the source under
@@ -113,7 +113,7 @@ def mark(
 
 def _mark_some(
     ledger: Ledger, lease: Lease, generation: int, cutoff: datetime, confirmed: Lsn | None, xmin: int | None
-) -> tuple[Marked, bool]:
+) -> tuple[RetiredPrefix, bool]:
     """About MOST_ROWS of it, the oldest; and whether that is all."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
@@ -135,7 +135,7 @@ def _mark_some(
         )
         kept = _kept(ledger, generation, up_to)
         unfit = unfit_values.all_of(ledger)
-    marked = Marked(
+    marked = RetiredPrefix(
         file=RetiredFile(ledger.pipeline, generation, up_to, row[0], tuple(sorted(kept)), unfit),
         rows=sum(rows for rows, _, _ in retired),
         bytes=sum(size for _, size, _ in retired),

@@ -27,14 +27,16 @@ class TablePosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
+class PositionRise:
     """The applied position of a table before and after its two positions were raised."""
 
     before: Lsn | None
     after: Lsn | None
 
 
-def rise(ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None, Lsn | None]]) -> dict[str, Rise]:
+def rise(
+    ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None, Lsn | None]]
+) -> dict[str, PositionRise]:
     """Raise the positions in history and current of each table to these where they are higher."""
     values = {
         "generation": generation,
@@ -68,7 +70,7 @@ def rise(ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None
             """,
             values,
         ).fetchall()
-    return {table: Rise(before, after) for table, before, after in rows}
+    return {table: PositionRise(before, after) for table, before, after in rows}
 
 
 def skip_staged(ledger: Ledger, table: str) -> None:

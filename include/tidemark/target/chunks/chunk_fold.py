@@ -105,7 +105,7 @@ class _Change:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _JudgedRow:
     """A chunk's row under the changes that its snapshot did not see.
 
     `row` is the row's number in `_ChunkFold.rows` after older changes, which may be a delete. `stream` is the plan's
@@ -146,7 +146,7 @@ class _ChunkFold:
         added = [each for each, verdict in zip(judged, verdicts, strict=True) if verdict in (INSERTED, REPAIRED)]
         return self._rows_to_add(added), _results(judged, verdicts)
 
-    def verdicts(self) -> tuple[list[_Judged], list[str]]:
+    def verdicts(self) -> tuple[list[_JudgedRow], list[str]]:
         judged = [self._judge(claim, key, row) for row, (claim, key) in enumerate(self._keyed_reads())]
         return judged, self._verdicts(judged)
 
@@ -177,7 +177,7 @@ class _ChunkFold:
 
     # --- verdicts -------------------------------------------------------------------------------------------------
 
-    def _judge(self, claim: Claim, key: Key, read: int) -> _Judged:
+    def _judge(self, claim: Claim, key: Key, read: int) -> _JudgedRow:
         changes = self.changes_of.get(key, [])
         unseen = [c for c in changes if not c.is_seen_by(claim)]
         older_unseen = [c for c in unseen if c.is_older]
@@ -185,11 +185,11 @@ class _ChunkFold:
         stream = max(below, key=lambda c: c.place, default=None)
         is_lost = any(c.commit_lsn < int(claim.low_lsn) for c in unseen)
         if stream is not None or not older_unseen:
-            return _Judged(claim, key, read, False, stream, is_lost)
+            return _JudgedRow(claim, key, read, False, stream, is_lost)
         newest = max(older_unseen, key=lambda c: c.place)
-        return _Judged(claim, key, newest.row, newest.is_delete, None, is_lost)
+        return _JudgedRow(claim, key, newest.row, newest.is_delete, None, is_lost)
 
-    def _verdicts(self, judged: Sequence[_Judged]) -> list[str]:
+    def _verdicts(self, judged: Sequence[_JudgedRow]) -> list[str]:
         forms = self._forms_of([j.row for j in judged], [j.stream.row for j in judged if j.stream is not None])
         current_forms = self._current_forms()
         verdicts = []
@@ -232,7 +232,7 @@ class _ChunkFold:
 
     # --- rows to write --------------------------------------------------------------------------------------------
 
-    def _rows_to_add(self, added: Sequence[_Judged]) -> pa.Table:
+    def _rows_to_add(self, added: Sequence[_JudgedRow]) -> pa.Table:
         """The rows to add, each at its chunk's watermark. A `sweep` row has only the key."""
         rows = self.rows.take(pa.array([each.row for each in added], pa.int64()))
         stays = pa.array([not each.is_delete for each in added], pa.bool_())
@@ -256,7 +256,7 @@ class _ChunkFold:
         return pa.table(columns, schema=self.shape)
 
 
-def _results(judged: Sequence[_Judged], verdicts: Sequence[str]) -> tuple[ChunkResult, ...]:
+def _results(judged: Sequence[_JudgedRow], verdicts: Sequence[str]) -> tuple[ChunkResult, ...]:
     counts: dict[int, Counter[str]] = {}
     for each, verdict in zip(judged, verdicts, strict=True):
         of_claim = counts.setdefault(id(each.claim), Counter())

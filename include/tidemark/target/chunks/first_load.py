@@ -48,7 +48,7 @@ from tidemark.target.delta import data_files, delta_tables, hadoop_files, parque
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
-from tidemark.target.delta.parquet_footer import Constants, Footer
+from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import TargetRows
@@ -251,7 +251,7 @@ class FirstLoad:
         )
 
 
-def _parts(group: Sequence[_LoadedFile], facts: Facts) -> list[tuple[Footer, Constants]]:
+def _parts(group: Sequence[_LoadedFile], facts: Facts) -> list[tuple[Footer, ConstantColumns]]:
     return [(f.footer, parquet_footer.constants(f.footer.rows, facts(f.claim))) for f in group]
 
 

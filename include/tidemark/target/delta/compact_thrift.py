@@ -17,14 +17,14 @@ INTEGERS: Final = (I16, I32, I64)
 Struct = dict[int, tuple[int, Any]]
 
 
-class NotPlain(Exception):
+class FooterNotPlain(Exception):
     """A part of a Parquet file that says more than is understood here."""
 
 
 def value_of(fields: Struct, number: int) -> Any:
     """The value of a field. Raises NotPlain if it is not there."""
     if number not in fields:
-        raise NotPlain
+        raise FooterNotPlain
     return fields[number][1]
 
 
@@ -61,7 +61,7 @@ class ThriftReader:
             return self._list()
         if kind == STRUCT:
             return self.struct()
-        raise NotPlain
+        raise FooterNotPlain
 
     def _list(self) -> tuple[int, list[Any]]:
         head = self._byte()
@@ -78,7 +78,7 @@ class ThriftReader:
     def _take(self, size: int) -> bytes:
         taken = self._content[self.at : self.at + size]
         if len(taken) != size:
-            raise NotPlain
+            raise FooterNotPlain
         self.at += size
         return taken
 

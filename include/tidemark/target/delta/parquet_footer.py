@@ -30,7 +30,7 @@ from tidemark.target.delta.compact_thrift import (
     I64,
     LIST,
     STRUCT,
-    NotPlain,
+    FooterNotPlain,
     Struct,
     ThriftReader,
     value_of,
@@ -75,27 +75,27 @@ def read_footer(file: BinaryIO, size: int) -> Footer:
     file.seek(max(0, size - 8))
     end = file.read(8)
     if len(end) != 8 or end[4:] != MAGIC:
-        raise NotPlain
+        raise FooterNotPlain
     (length,) = struct.unpack("<I", end[:4])
     body = size - 8 - length
     if body < len(MAGIC):
-        raise NotPlain
+        raise FooterNotPlain
     file.seek(body)
     fields = ThriftReader(file.read(length)).struct()
     if _ENCRYPTION in fields:
-        raise NotPlain
+        raise FooterNotPlain
     return Footer(fields, body)
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
+class ConstantColumns:
     """A file of constant columns, as body and footer. It has the same row groups as the file that it extends."""
 
     body: bytes
     footer: Footer
 
 
-def constants(rows: Sequence[int], values: Mapping[str, pa.Scalar]) -> Constants:
+def constants(rows: Sequence[int], values: Mapping[str, pa.Scalar]) -> ConstantColumns:
     """Write constant columns, in row groups of these numbers of rows."""
     fields = pa.schema([pa.field(name, value.type) for name, value in values.items()])
     sink = io.BytesIO()
@@ -105,10 +105,10 @@ def constants(rows: Sequence[int], values: Mapping[str, pa.Scalar]) -> Constants
             writer.write_table(pa.table(columns, schema=fields), row_group_size=max(1, count))
     content = sink.getvalue()
     footer = read_footer(io.BytesIO(content), len(content))
-    return Constants(content[: footer.body], footer)
+    return ConstantColumns(content[: footer.body], footer)
 
 
-def joined(parts: Sequence[tuple[Footer, Constants]], excluded: Set[str]) -> bytes:
+def joined(parts: Sequence[tuple[Footer, ConstantColumns]], excluded: Set[str]) -> bytes:
     """The bytes that follow all bodies in the joined file: footer, length and magic.
 
     Each body is followed by its constants, in the order of `parts`, which all have the same `shape`. The joined file
@@ -148,7 +148,7 @@ def _subtrees(fields: Struct) -> list[list[Struct]]:
             at += 1
         columns.append(elements[begins:at])
     if at != len(elements):
-        raise NotPlain
+        raise FooterNotPlain
     return columns
 
 
@@ -160,7 +160,7 @@ def _elements(fields: Struct, added: Struct, excluded: Set[str]) -> list[Struct]
     kept = [tree for tree in _subtrees(fields) if _name(tree[0]) not in excluded]
     trees = [*kept, *_subtrees(added)]
     if len({_name(tree[0]) for tree in trees}) != len(trees):
-        raise NotPlain
+        raise FooterNotPlain
     root = dict(value_of(fields, _SCHEMA)[1][0])
     root[_CHILDREN] = (I32, len(trees))
     return [root, *[element for tree in trees for element in tree]]
@@ -182,7 +182,7 @@ def _group(
     group: Struct, begins: int, constant: Struct, constant_begins: int, excluded: Set[str], number: int
 ) -> Struct:
     if value_of(group, _GROUP_ROWS) != value_of(constant, _GROUP_ROWS):
-        raise NotPlain
+        raise FooterNotPlain
     columns = [
         *[_moved(c, begins) for c in value_of(group, _COLUMNS)[1] if _column_of(c) not in excluded],
         *[_moved(c, constant_begins) for c in value_of(constant, _COLUMNS)[1]],
@@ -208,7 +208,7 @@ def _column_of(chunk: Struct) -> str:
 def _moved(chunk: Struct, by: int) -> Struct:
     """The column chunk, with all offsets moved by so many bytes."""
     if _FILE_PATH in chunk:
-        raise NotPlain
+        raise FooterNotPlain
     facts = dict(value_of(chunk, _METADATA))
     for number in (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _BLOOM):
         _move(facts, number, by)

@@ -138,7 +138,7 @@ def walk_changes(staged: pa.Table, key: Sequence[str], columns: Sequence[str]) -
     masks = staged["_unchanged"].to_pylist()
     moved = "_old_key" in staged.column_names
     old_keys: Sequence[Key | None] = _old_keys(staged, key) if moved else [None] * len(ops)
-    lives = _Lives(walk, tracked=sorted({name for mask in masks for name in mask or ()}))
+    lives = _KeyLives(walk, tracked=sorted({name for mask in masks for name in mask or ()}))
     last_truncate = max((row for row, op in enumerate(ops) if op == "truncate"), default=None)
     for row, (op, own, mask) in enumerate(zip(ops, keys, masks, strict=True)):
         old_key = old_keys[row] if op == "update" else None
@@ -172,7 +172,7 @@ def _old_keys(staged: pa.Table, key: Sequence[str]) -> list[Key | None]:
 
 
 @dataclass(slots=True)
-class _Lives:
+class _KeyLives:
     """The present life of each key, with the sources of the values of the `tracked` columns.
 
     A life that began with an insert has a source for each tracked column. A life that began in the target has one only

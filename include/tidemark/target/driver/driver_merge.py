@@ -28,7 +28,7 @@ from tidemark.target.delta.jvm import java_class
 from tidemark.target.driver import driver_memory, history_files
 from tidemark.target.driver.change_reader import StagedTable, read_changes
 from tidemark.target.driver.driver_fold import FoldedChanges, NewestChanges, fold_changes, newest_changes
-from tidemark.target.driver.history_files import AsStaged, OnFailure
+from tidemark.target.driver.history_files import OnFailure, StagedHistoryFiles
 from tidemark.target.driver.prefetch import ReadAhead
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import DriverLimits
@@ -87,9 +87,9 @@ class DriverMerge:
         failpoints.reach("merge.after_history")
         return count
 
-    def _as_staged(self) -> AsStaged:
+    def _as_staged(self) -> StagedHistoryFiles:
         if not self.keeps_files:
-            return AsStaged()
+            return StagedHistoryFiles()
         table = self.table
         versions = {schema.version for schema in table.schemas if schema.is_read_as(table.schema)}
         return history_files.as_staged(table.session, table.lake, self.batches, versions, self.on_failure)

@@ -50,7 +50,7 @@ _LAST_ORDINAL: Final = 2**63 - 1  # as an ordinal
 
 
 @dataclass(frozen=True, slots=True)
-class AsStaged:
+class StagedHistoryFiles:
     """The files of some batches that are added to history unchanged, each with its batch.
 
     `stretches` are pairs of order keys, both inclusive. All rows within a stretch are rows of these files.
@@ -86,7 +86,7 @@ def as_staged(
     batches: Sequence[PlannedBatch],
     versions: Collection[int],
     on_failure: OnFailure,
-) -> AsStaged:
+) -> StagedHistoryFiles:
     """The files whose staged rows are history's rows.
 
     Such a file has no value to fill in, no key change to split, and one of the schema `versions`, in which every column
@@ -115,8 +115,8 @@ def as_staged(
                 stretches.append((begins, stretch[1]))
             adjoins = stretch is not None
     if are_many_and_small([file for _, file in kept]) or len(stretches) > MAX_STRETCHES:
-        return AsStaged()
-    return AsStaged(tuple(kept), tuple(stretches))
+        return StagedHistoryFiles()
+    return StagedHistoryFiles(tuple(kept), tuple(stretches))
 
 
 def _stretch_of(

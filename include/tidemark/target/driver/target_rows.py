@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from tidemark.formats.columns import staged_schema
 from tidemark.names import ROW_HOLES
 from tidemark.target.delta import data_files, hadoop_files
-from tidemark.target.delta.compact_thrift import NotPlain
+from tidemark.target.delta.compact_thrift import FooterNotPlain
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.driver.arrow_columns import in_shape
@@ -282,7 +282,7 @@ class TargetRows:
                         done += len(texts)
                         if may_have.count >= at_once:
                             yield may_have.take()
-                except NotPlain:
+                except FooterNotPlain:
                     in_pages = False  # neither are the file's other row groups
             if done == ends - begins:
                 continue

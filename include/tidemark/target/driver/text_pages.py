@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tidemark.target.delta.compact_thrift import I32, STRUCT, NotPlain, Struct, ThriftReader, unsigned, value_of
+from tidemark.target.delta.compact_thrift import I32, STRUCT, FooterNotPlain, Struct, ThriftReader, unsigned, value_of
 
 Bytes = NDArray[np.uint8]
 
@@ -134,9 +134,9 @@ def pages_of_texts(source: io.BufferedIOBase, parquet: pq.ParquetFile, group: in
     column = _place(parquet, name)
     chunk = parquet.metadata.row_group(group).column(column)
     if chunk.num_values != parquet.metadata.row_group(group).num_rows or chunk.has_dictionary_page:
-        raise NotPlain
+        raise FooterNotPlain
     if chunk.compression not in _CODECS:
-        raise NotPlain
+        raise FooterNotPlain
     may_be_null = parquet.schema.column(column).max_definition_level == 1
     codec = _CODECS[chunk.compression]
     pages = _Pages(source, chunk.data_page_offset, chunk.total_compressed_size)
@@ -147,7 +147,7 @@ def pages_of_texts(source: io.BufferedIOBase, parquet: pq.ParquetFile, group: in
         count = _of(described, _VALUES)
         is_plain = (_of(header, _KIND), _of(described, _ENCODING)) == (_DATA_PAGE, _PLAIN)
         if not is_plain or not 0 < count <= left:
-            raise NotPlain
+            raise FooterNotPlain
         decoded = _decoded(content, _of(header, _UNCOMPRESSED), codec)
         if may_be_null:
             decoded = _without_levels(decoded, count, _of(described, _LEVELS))
@@ -162,13 +162,13 @@ def _place(parquet: pq.ParquetFile, name: str) -> int:
         is_text = column.physical_type == "BYTE_ARRAY" and column.logical_type.type == "STRING"
         if column.path == column.name == name and is_text and not column.max_repetition_level:
             return number
-    raise NotPlain
+    raise FooterNotPlain
 
 
 def _of(fields: Struct, number: int, kind: int = I32) -> Any:
     """The value of a field that has to be of this type."""
     if fields.get(number, (None,))[0] != kind:
-        raise NotPlain
+        raise FooterNotPlain
     return value_of(fields, number)
 
 
@@ -176,11 +176,11 @@ def _decoded(content: memoryview, size: int, codec: str | None) -> memoryview:
     if codec is None:
         return content
     if not 0 < size <= _PAGE_BYTES:
-        raise NotPlain
+        raise FooterNotPlain
     try:
         return memoryview(pa.decompress(content, size, codec))
     except (pa.ArrowException, OSError):
-        raise NotPlain from None
+        raise FooterNotPlain from None
 
 
 def _without_levels(decoded: memoryview, count: int, encoding: int) -> memoryview:
@@ -188,7 +188,7 @@ def _without_levels(decoded: memoryview, count: int, encoding: int) -> memoryvie
     run = unsigned(count << 1) + b"\1"
     behind = 4 + len(run)
     if encoding != _RLE or bytes(decoded[:behind]) != struct.pack("<I", len(run)) + run:
-        raise NotPlain
+        raise FooterNotPlain
     return decoded[behind:]
 
 
@@ -196,11 +196,11 @@ def _texts(decoded: memoryview, count: int) -> Bytes:
     """The texts, of one length."""
     distance, rest = divmod(len(decoded), count)
     if rest or distance <= 4:
-        raise NotPlain
+        raise FooterNotPlain
     rows = np.frombuffer(decoded, np.uint8).reshape(count, distance)
     lengths = rows[:, :4].view("<u4")[:, 0].copy()
     if (lengths != distance - 4).any():
-        raise NotPlain
+        raise FooterNotPlain
     return rows[:, 4:]
 
 
@@ -223,11 +223,11 @@ class _Pages:
         self._begins += reader.at
         size = _of(header, _COMPRESSED)
         if not 0 <= size <= _PAGE_BYTES:
-            raise NotPlain
+            raise FooterNotPlain
         self._read(size)
         begins, self._begins = self._begins, self._begins + size
         if self._begins > self._ends:
-            raise NotPlain
+            raise FooterNotPlain
         return header, self._buffer[begins : self._begins]
 
     def _read(self, size: int) -> None:

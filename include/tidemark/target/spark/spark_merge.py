@@ -28,7 +28,7 @@ from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.driver.change_reader import StagedTable
-from tidemark.target.driver.history_files import AsStaged, OnFailure, as_staged, copy_to_history
+from tidemark.target.driver.history_files import OnFailure, StagedHistoryFiles, as_staged, copy_to_history
 from tidemark.target.spark import fold
 from tidemark.target.spark.staged_changes import read_changes
 
@@ -202,7 +202,7 @@ class Changes:
         return max(1, -(-(sum(f.bytes for f in staged) + of_chunks) // FILE_BYTES))
 
     def _computed_frames(
-        self, kept: AsStaged, computed_files: Sequence[StagedFile], shape: StructType
+        self, kept: StagedHistoryFiles, computed_files: Sequence[StagedFile], shape: StructType
     ) -> list[DataFrame]:
         """The rows that history gets from `computed_files`, which are not copied, and from chunks, in its shape.
 
@@ -219,14 +219,14 @@ class Changes:
             frames.append(select_columns_of(self.additions, shape))
         return frames
 
-    def _as_staged(self, history: PinnedTable) -> AsStaged:
+    def _as_staged(self, history: PinnedTable) -> StagedHistoryFiles:
         """The staged files that can be copied to history.
 
         There are none for a multiset, whose updates are two rows, for a history with column mapping, whose files have
         other column names, and on `public_path`, which cannot add files.
         """
         if self.multiset or history.is_mapped or history.logged is not None:
-            return AsStaged()
+            return StagedHistoryFiles()
         versions = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
         return as_staged(self.session, self.lake, self.batches, versions, self.on_failure)
 

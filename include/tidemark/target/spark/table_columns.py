@@ -238,7 +238,7 @@ def column_numbers(table: PinnedTable, schema: TableSchema, called: Mapping[str,
 
 
 def target_naming(table: PinnedTable, schema: TableSchema, called: Mapping[str, int]) -> Naming:
-    """The names that the table's columns shall have. Raises `renamed_columns.Ahead`."""
+    """The names that the table's columns shall have. Raises `renamed_columns.NamesAhead`."""
     now = {c.attnum: c.name for c in schema.columns if c.attnum and c.name not in schema.dropped}
     return naming(table.schema().names, source_numbers(table, schema.relation_oid), called, now)
 

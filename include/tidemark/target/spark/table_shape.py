@@ -23,7 +23,7 @@ from tidemark.formats.merge_plan import MergePlan, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 from tidemark.schema.delta_types import widens
-from tidemark.schema.renamed_columns import Ahead, Naming, names_in_target
+from tidemark.schema.renamed_columns import NamesAhead, Naming, names_in_target
 from tidemark.schema.table import TableSchema
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable
@@ -198,7 +198,7 @@ class PlannedShape:
     def _naming(self, step: str, table: PinnedTable, schema: TableSchema) -> Naming:
         try:
             return table_columns.target_naming(table, schema, self.planned.called)
-        except Ahead as name:
+        except NamesAhead as name:
             raise TargetAhead(step=step, table=self.planned.table, column=str(name)) from None
 
     def _add_columns(self, step: str, table: PinnedTable, fields: list[StructField]) -> None:

@@ -24,7 +24,7 @@ from tidemark.formats.definition import (
     DroppedRelation,
     Keys,
     RewrittenRelation,
-    Unknown,
+    UnknownDefinition,
     parse,
 )
 from tidemark.lsn import Lsn
@@ -73,7 +73,7 @@ class _Relation:
     was_truncated: bool = False
 
 
-class ToldDefinitions:
+class TriggerDefinitions:
     """The trigger's definitions in one drain. Without `keys` there is no trusted trigger, and every message is
     ignored."""
 
@@ -110,10 +110,10 @@ class ToldDefinitions:
                     relation.is_pending, relation.commit_lsn = True, message.commit_lsn
             case DroppedRelation():
                 self._relations.pop(told.oid, None)
-            case Unknown(oid=None):
+            case UnknownDefinition(oid=None):
                 self._all_doubted = True
                 self._relations.clear()
-            case Unknown(oid=int(oid)):
+            case UnknownDefinition(oid=int(oid)):
                 self.doubt(oid)
         return told is not None
 
@@ -150,7 +150,7 @@ class ToldDefinitions:
         return self._all_doubted or oid in self._doubted
 
     @property
-    def doubted(self) -> frozenset[int] | None:
+    def relations_in_doubt(self) -> frozenset[int] | None:
         """The relations that are in doubt; None for all of them."""
         return None if self._all_doubted else frozenset(self._doubted)
 
