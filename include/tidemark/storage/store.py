@@ -69,8 +69,8 @@ class Files(Protocol):
 
 
 class Store:
-    """One lake root: an absolute local path, a `file://` URI, the URI of an object store, or another URI whose
-    fsspec package is installed. `access` has the credentials of an object store. Raises StoreClientMissing."""
+    """One lake root: an absolute local path, a `file://` URI, or the URI of an object store, whose credentials `access`
+    has. Raises StoreClientMissing."""
 
     def __init__(self, root: str, access: LakeAccess = MACHINES_OWN) -> None:
         uri = urlsplit(root)

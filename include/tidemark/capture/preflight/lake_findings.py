@@ -140,10 +140,3 @@ def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str
         )
     if scheme in _OF_ANOTHER_CLOUD:
         yield Finding.warning("log_store", *_OF_ANOTHER_CLOUD[scheme], Move.FIX_CONFIG)
-    elif scheme not in ("", "file", "hdfs", "s3a"):
-        yield Finding.warning(
-            "log_store",
-            f"Nobody tried a lake on {scheme}://; Delta needs a log store that puts a file only if it is absent",
-            "Use a local path, hdfs://, gs://, abfss:// or s3://",
-            Move.FIX_CONFIG,
-        )
