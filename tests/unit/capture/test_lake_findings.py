@@ -35,10 +35,6 @@ DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
         ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": DYNAMODB}, []),
         ("s3a://bucket/lake", {"spark.delta.logStore.class": DYNAMODB}, ["error"]),
         ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3SingleDriverLogStore"}, ["error"]),
-        ("hdfs://host/lake", {}, []),
-        ("abfs://c@a.dfs.core.windows.net/lake", {}, ["warning"]),
-        ("oss://bucket/lake", {}, ["warning"]),
-        ("ftp://host/lake", {}, ["warning"]),
     ],
 )
 def test_a_log_store_that_does_not_fence_drivers_is_refused(
