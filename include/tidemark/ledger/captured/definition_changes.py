@@ -34,7 +34,7 @@ MOST: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """`before` and `after` are the version numbers, None where the catalogue alone showed the change."""
+    """`before` and `after` are version numbers; None if only the catalogue had the change."""
 
     table: str
     lsn: Lsn
@@ -48,7 +48,7 @@ class DefinitionChange:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionEvidence:
-    """The batch that showed a change, and both definitions, None where the catalogue alone had it."""
+    """The batch that had a change, and both definitions; None if only the catalogue had them."""
 
     generation: int
     lsn: Lsn
@@ -57,7 +57,7 @@ class DefinitionEvidence:
 
 
 def of_batch(ledger: Ledger, manifest: BatchManifest, new: Iterable[TableSchema]) -> None:
-    """Record what the batch's drain decided; `new` are the versions that no batch had changes of before."""
+    """Record the decisions of the batch's drain; `new` are the versions that no earlier batch had changes of."""
     versions = sorted(new, key=lambda schema: schema.version)
     marks = {mark.table: mark for mark in manifest.marks if mark.kind in _OF_DEFINITIONS}
     older = tables.versions_of(ledger, {str(schema.table) for schema in versions}, only_streamed=True)
@@ -92,7 +92,7 @@ def _reason(before: TableSchema, after: TableSchema) -> str:
 
 
 def add(ledger: Ledger, table: str, shown: DefinitionEvidence, decided: Decision, reason: str) -> None:
-    """Record a decision that nobody in person took."""
+    """Record a decision that no person made."""
     ledger.insert(
         "definition_changes",
         table=table,
@@ -110,7 +110,7 @@ def _json(schema: TableSchema | None) -> Jsonb | None:
 
 
 def accept(ledger: Ledger, table: str, who: str | None) -> bool:
-    """Follow what the table was stopped for last. False if it was not."""
+    """Follow the change that stopped the table last. False if none did."""
     return ledger.holds(
         """
         INSERT INTO tidemark.definition_changes
@@ -125,7 +125,7 @@ def accept(ledger: Ledger, table: str, who: str | None) -> bool:
 
 
 def accepted(ledger: Ledger, table: str) -> int:
-    """The newest version that somebody accepted; 0 if there is none."""
+    """The newest version that a person accepted; 0 if there is none."""
     row = ledger.execute(
         "SELECT max((after ->> 'version')::int) FROM tidemark.definition_changes "
         "WHERE pipeline = %s AND \"table\" = %s AND decided = 'accepted'",
@@ -135,17 +135,17 @@ def accepted(ledger: Ledger, table: str) -> int:
 
 
 def of_table(ledger: Ledger, table: str) -> tuple[DefinitionChange, ...]:
-    """The newest `MOST` of one table, newest first."""
+    """The newest `MOST` changes of one table, newest first."""
     return _read(ledger, '"table" = %s', (table,))
 
 
 def newest(ledger: Ledger, limit: int) -> tuple[DefinitionChange, ...]:
-    """The newest of all tables, newest first."""
+    """The newest changes of all tables, newest first."""
     return _read(ledger, "true", (), limit)
 
 
 def between(ledger: Ledger, table: str, generation: int, start: Lsn | None, end: Lsn) -> tuple[DefinitionChange, ...]:
-    """Those that batches in `[start, end)` of the generation showed, newest first."""
+    """The changes in batches of `[start, end)` of the generation, newest first."""
     within = '"table" = %s AND generation = %s AND lsn >= %s AND lsn < %s'
     return _read(ledger, within, (table, generation, start or Lsn(0), end))
 

@@ -19,7 +19,7 @@ from tidemark.schema.guards import Guard, Guards, Rows
 
 @dataclass(frozen=True, slots=True)
 class GuardedColumns:
-    """`snapshot` is None if `rows` are no look from before."""
+    """`snapshot` is None if `rows` do not come from an earlier reading."""
 
     table: str
     timeline: int
@@ -46,7 +46,7 @@ def change(
     timeline: int,
     how: Callable[[Guards], dict[int, Guard]],
 ) -> dict[int, Guard]:
-    """Let `how` make other guards of those that the ledger has now; what it then has."""
+    """Replace the ledger's present guards by the result of `how`; returns the new guards."""
     with ledger.transaction():
         ledger.insert(
             "guards",
@@ -74,8 +74,8 @@ def change(
 
 
 def carry(ledger: Ledger, before: str, after: str, timeline: int) -> None:
-    """Guard the same columns on the system that `pg_upgrade` made: it keeps OIDs and column numbers. The look of the
-    old system is not comparable there."""
+    """Guard the same columns on the system that `pg_upgrade` made, which keeps OIDs and column numbers. The old
+    system's reading cannot be compared there."""
     ledger.execute(
         """
         INSERT INTO tidemark.guards (pipeline, system_identifier, relation_oid, "table", timeline, guards)
@@ -93,7 +93,7 @@ def keep_columns(
     relation_oid: int,
     look: GuardedColumns,
 ) -> None:
-    """From now on `look` is the one from before. Of its guards those whose column it no longer has are let go."""
+    """Store `look` as the earlier reading of the next drain. Guards of columns that it no longer has are deleted."""
     gone = [str(attnum) for attnum in look.guards if attnum not in look.rows]
     ledger.execute(
         """

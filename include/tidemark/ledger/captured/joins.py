@@ -36,11 +36,11 @@ def join(
     *,
     backfill: tuple[str, str] | None,
 ) -> None:
-    """Record the join; `backfill` is (kind, reason) if the table needs one. `seen_at` is where in WAL all that it was
-    judged by is durable.
+    """Record the join; `backfill` is (kind, reason) if the table needs one. `seen_at` is the WAL position at which
+    the evidence of the decision is durable.
 
-    A mark that it already has stays, as `tables.mark_needs_backfill` says. Join and mark are one transaction: a table
-    that is captured with a horizon is never judged again.
+    An existing mark stays, as in `tables.mark_needs_backfill`. Join and mark are one transaction: a table that is
+    captured with a horizon is never judged again.
     """
     with ledger.transaction():
         with step(ledger, "capture", "join", [table]):
@@ -66,8 +66,8 @@ def judged_above(ledger: Ledger, lsn: Lsn) -> set[str]:
 
 
 def take_over(ledger: Ledger, table: str, before: str) -> None:
-    """The table is captured since the other one was: its relation never left the stream. Where that one's join is not
-    judged yet, nor is this one's."""
+    """Capture the table from the other one's join on: its relation never left the stream. If the other one's join
+    is not judged yet, neither is this one's."""
     row = ledger.execute(
         "SELECT join_horizon, joined_timeline, joined_lsn FROM tidemark.tables "
         'WHERE pipeline = %s AND "table" = %s AND captured AND join_horizon IS NOT NULL',
@@ -78,8 +78,8 @@ def take_over(ledger: Ledger, table: str, before: str) -> None:
 
 
 def leave(ledger: Ledger, table: str) -> None:
-    """The table is no longer in the file or the publication. What is staged of it is still
-    merged; coming back is a join. Its open backfill is closed."""
+    """Record that the table left the file or the publication. Its staged changes are still merged. If it comes
+    back, it joins anew. Its open backfill is closed."""
     with step(ledger, "capture", "leave", [table]):
         ledger.execute(
             'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
@@ -89,8 +89,8 @@ def leave(ledger: Ledger, table: str) -> None:
 
 
 def forget(ledger: Ledger, table: str) -> None:
-    """Stop showing a table that is no longer captured, until it joins again. If it is parked it stays so,
-    untried, and is told anew when it is back."""
+    """Hide a table that is no longer captured until it joins again. A parked table stays parked, is not tried, and
+    is reported again when it is back."""
     with step(ledger, "capture", "forget", [table]):
         ledger.execute(
             'UPDATE tidemark.tables SET forgotten_at = clock_timestamp() WHERE pipeline = %s AND "table" = %s',
@@ -99,10 +99,10 @@ def forget(ledger: Ledger, table: str) -> None:
 
 
 def restart(ledger: Ledger, table: str) -> bool:
-    """Un-park a table whose Delta tables are gone: what is staged of it by now is never merged, and a backfill brings
-    the rows. False if it is not parked.
+    """Unpark a table whose Delta tables are gone. Its staged changes are never merged, and a backfill reads its
+    rows. False if it is not parked.
 
-    Its join is judged anew by the next preflight, so that the backfill's snapshots see whatever is passed over here.
+    The next preflight judges its join anew, so that the backfill's snapshots contain the changes that are skipped here.
     """
     reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
     with ledger.transaction():
@@ -119,8 +119,8 @@ def restart(ledger: Ledger, table: str) -> bool:
 
 
 def restarted(ledger: Ledger) -> set[str]:
-    """The tables that begin anew, and of which nothing was staged or merged since: their Delta tables will be made in
-    whatever shape comes first."""
+    """The tables that start anew and have nothing staged or merged since. Their Delta tables are created in the
+    first shape that arrives."""
     rows = ledger.execute(
         """
         SELECT t."table" FROM tidemark.tables t
@@ -138,8 +138,8 @@ def restarted(ledger: Ledger) -> set[str]:
 
 
 def pass_over(ledger: Ledger, table: str) -> bool:
-    """Un-park a table of which something staged is lost. As `restart`, but its Delta tables stay, and what they have
-    is as good as it was: a backfill brings what was passed over. False if it is not parked."""
+    """Unpark a table whose staged files are lost. As `restart`, but its Delta tables stay and are as exact as
+    before; a backfill reads the skipped changes' rows. False if it is not parked."""
     reason = "what was staged of it could not be read, and was passed over"
     with ledger.transaction():
         if not _skip_staged(ledger, table, reason):
@@ -153,7 +153,7 @@ def pass_over(ledger: Ledger, table: str) -> bool:
 
 
 def _skip_staged(ledger: Ledger, table: str, why: str) -> bool:
-    """Un-park it, and let all that is staged of it by now count as applied. False if it is not parked."""
+    """Unpark the table and count all its staged changes as applied. False if it is not parked."""
     tables.lock(ledger, [table])
     if not tables.unpark(ledger, table):
         return False
@@ -168,8 +168,8 @@ def _skip_staged(ledger: Ledger, table: str, why: str) -> bool:
 
 
 def lost_joins(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
-    """The tables whose join was judged on an earlier timeline than this one, by what lies above the point where that
-    one was left; their rows are locked."""
+    """The tables whose join was judged on an earlier timeline, by WAL above the point where the source left that
+    timeline. Their rows are locked."""
     rows = ledger.execute(
         """
         SELECT "table" FROM tidemark.tables
@@ -183,7 +183,7 @@ def lost_joins(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
 
 
 def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
-    """Let the next preflight judge the table's join, as if it joined then. Its open backfill is closed."""
+    """Let the next preflight judge the table's join as a new join. Its open backfill is closed."""
     with step(ledger, "capture", "judge_anew", [table]):
         ledger.execute(
             "UPDATE tidemark.tables SET join_horizon = NULL, joined_timeline = NULL, joined_lsn = NULL "
@@ -194,8 +194,8 @@ def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
 
 
 def clear_existing_rows(ledger: Ledger, table: str, seen_at: WalPoint) -> bool:
-    """Take the mark EXISTING_ROWS away, and no other. True if it was there. If WAL from before `seen_at` is lost, the
-    rows that were gone may be back: the join then stands on this look."""
+    """Clear the mark EXISTING_ROWS and no other. True if it was set. `seen_at` becomes the join's evidence: if WAL
+    below it is lost, the deleted rows may be back."""
     with ledger.transaction():
         tables.lock(ledger, [table])
         row = tables.one(ledger, table)

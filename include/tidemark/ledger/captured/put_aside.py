@@ -31,8 +31,8 @@ _KEPT: Final = """
 
 @dataclass(frozen=True, slots=True)
 class PutAside:
-    """`table` is its id, `name` what the source called it last; all of it lies below `lsn`, None if nobody saw its end.
-    `bytes` are those of its Delta tables, None if no maintenance has looked at them."""
+    """`table` is its id, `name` its last name at the source. All of it lies below `lsn`, None if its end is
+    unknown. `bytes` is the size of its Delta tables, None if no maintenance has measured it."""
 
     table: str
     name: str
@@ -42,7 +42,7 @@ class PutAside:
 
 
 def note(ledger: Ledger, table: str, name: TableName, lsn: Lsn | None) -> None:
-    """The table is put aside from now on."""
+    """Put the table aside from now on."""
     ledger.execute(
         """
         INSERT INTO tidemark.put_aside (pipeline, "table", name, lsn) VALUES (%s, %s, %s, %s)
@@ -55,7 +55,7 @@ def note(ledger: Ledger, table: str, name: TableName, lsn: Lsn | None) -> None:
 
 
 def all_of(ledger: Ledger) -> tuple[PutAside, ...]:
-    """Those that are kept still, the oldest first."""
+    """The tables that are put aside, the oldest first."""
     query = f"""
         SELECT a."table", a.name, a.lsn, a.since,
                (SELECT sum(bytes)::bigint FROM tidemark.delta_tables d
@@ -67,7 +67,7 @@ def all_of(ledger: Ledger) -> tuple[PutAside, ...]:
 
 
 def due(ledger: Ledger, before: datetime) -> list[str]:
-    """Those that were put aside before that, and those that are there in part."""
+    """The tables that were put aside before the given time, and those that are deleted in part."""
     query = f"""
         SELECT a."table" FROM tidemark.put_aside a
          WHERE a.pipeline = %s AND (a.since < %s OR a.removing_since IS NOT NULL) AND {_KEPT}
@@ -77,8 +77,8 @@ def due(ledger: Ledger, before: datetime) -> list[str]:
 
 
 def begin_removal(ledger: Ledger, lease: Lease, table: str) -> bool:
-    """Write down that its Delta tables go, before they do. False if it came back meanwhile, or changes wait for it.
-    Needs the lease of the table."""
+    """Record that its Delta tables are about to be deleted. False if the table came back meanwhile, or if changes
+    wait for it. Needs the table's lease."""
     with ledger.transaction():
         lease.check(ledger, of_table(table))
         tables.lock(ledger, [table])
@@ -94,7 +94,7 @@ def begin_removal(ledger: Ledger, lease: Lease, table: str) -> bool:
 
 
 def removed(ledger: Ledger, table: str) -> None:
-    """Its Delta tables are gone."""
+    """Record that its Delta tables are deleted."""
     with ledger.transaction():
         ledger.execute(
             'UPDATE tidemark.put_aside SET removed_at = clock_timestamp() WHERE pipeline = %s AND "table" = %s',

@@ -22,9 +22,8 @@ from tidemark.schema.table import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class RelationRecord:
-    """`table` is its id, `name` what the source called it last. `born` is the transaction that made it, by the 32 bits
-    that the catalogue has of it, None where nobody looked: an OID may be given out again. `gone_lsn` is the position
-    below which all of it lies, None while it is there."""
+    """`table` is its id, `name` its last name at the source. `born` is the transaction that created it (32 bits),
+    None if it was not read: an OID may be used again. All of it lies below `gone_lsn`, None while it exists."""
 
     oid: int
     table: TableName
@@ -33,12 +32,12 @@ class RelationRecord:
     gone_lsn: Lsn | None
 
     def is_another(self, born: int | None) -> bool:
-        """Whether a relation with its OID, made by that transaction, is not this one."""
+        """Whether a relation with this OID that the given transaction created is another one."""
         return None not in (self.born, born) and self.born != born
 
 
 def all_of(ledger: Ledger, system_identifier: str) -> dict[int, RelationRecord]:
-    """By OID, those of one server."""
+    """The relations of one server by OID."""
     rows = ledger.execute(
         'SELECT relation_oid, "table", name, born, gone_lsn FROM tidemark.relations '
         "WHERE pipeline = %s AND system_identifier = %s",
@@ -51,7 +50,7 @@ def all_of(ledger: Ledger, system_identifier: str) -> dict[int, RelationRecord]:
 
 
 def names(ledger: Ledger) -> dict[str, TableName]:
-    """By id, what the source calls each table now, or called it last."""
+    """The present or last name at the source, by table id."""
     rows = ledger.execute(
         'SELECT DISTINCT ON ("table") "table", name FROM tidemark.relations WHERE pipeline = %s '
         'ORDER BY "table", gone_lsn IS NOT NULL, noted_at DESC',
@@ -65,13 +64,13 @@ def name_of(ledger: Ledger, table: str) -> TableName:
 
 
 def name_in(known: Mapping[str, TableName], table: str) -> TableName:
-    """Of the `names`, that of one table; of a table of which no relation was seen, the one in its id."""
+    """The table's name in `names`; without a relation, the name in its id."""
     return known.get(table, TableName.parse(table).at_source)
 
 
 @dataclass(frozen=True, slots=True)
 class _TableId:
-    """An id that the ledger has, with the servers on which a relation is kept as it, and what is there called last."""
+    """An id in the ledger, with the servers on which a relation is kept under it, and the last name there."""
 
     table: TableName
     systems: frozenset[str]
@@ -79,7 +78,7 @@ class _TableId:
 
 
 def _table_ids(ledger: Ledger) -> list[_TableId]:
-    """Every id that anything of the pipeline stands under, those that are chosen and not used yet included."""
+    """Every id in use in the pipeline, chosen but unused ones included."""
     rows = ledger.execute(
         """
         SELECT "table", coalesce(array_agg(system_identifier) FILTER (WHERE system_identifier IS NOT NULL), '{}'),
@@ -104,8 +103,8 @@ def _table_ids(ledger: Ledger) -> list[_TableId]:
 def choose(
     ledger: Ledger, system_identifier: str, called: TableName, in_lake: Callable[[], Iterable[int]]
 ) -> TableName:
-    """The id of a new relation. `in_lake` are the places of that name in the lake: a lost or restored ledger may lack
-    some of them, and it is unknown which relation their tables belong to."""
+    """Choose the id of a new relation. `in_lake` are the places of that name in the lake: a lost or restored ledger
+    may lack some, and then it is unknown which relation their tables belong to."""
     known = _table_ids(ledger)
     left = [one.table for one in known if called in one.there and system_identifier not in one.systems]
     if left:
@@ -118,13 +117,13 @@ def choose(
 
 
 def next_place(ledger: Ledger, name: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
-    """The next place of the name, which neither ledger nor lake has."""
+    """The next place of the name that neither the ledger nor the lake has."""
     places = [one.table.place for one in _table_ids(ledger) if one.table.at_source == name]
     return TableName(name.schema, name.name, 1 + max([1, *places, *in_lake()]))
 
 
 def lock(ledger: Ledger) -> None:
-    """The pipeline's row, under which ids are chosen, until the caller's transaction ends."""
+    """Lock the pipeline's row until the caller's transaction ends. Ids are chosen under it."""
     ledger.insert("pipelines", or_nothing=True)
     ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
 
@@ -137,7 +136,7 @@ def assign(
     born: int | None,
     in_lake: Callable[[], Iterable[int]],
 ) -> RelationRecord:
-    """The relation, which gets an id here if it has none, or if its OID was that of another one."""
+    """The relation's record. It gets an id if it has none, or if its OID belonged to another relation."""
     with ledger.transaction():
         lock(ledger)
         relation = all_of(ledger, system_identifier).get(oid)
@@ -160,8 +159,8 @@ def assign(
 def note(
     ledger: Ledger, system_identifier: str, now: Mapping[int, tuple[TableName, int]], gone: Collection[int], lsn: Lsn
 ) -> None:
-    """Keep what the catalogue says of known relations: by OID what they are called and who made them, and which are
-    `gone`; everything of those lies below `lsn`."""
+    """Store the catalogue's names and creators of known relations by OID, and which are `gone`: all of those lies
+    below `lsn`."""
     ledger.execute(
         """
         UPDATE tidemark.relations r
@@ -188,8 +187,8 @@ def note(
 
 
 def carry(ledger: Ledger, before: str, after: str) -> None:
-    """Keep each relation of one system under the other too, which has the same OIDs: `pg_upgrade` made it. Which
-    transaction made a relation is another one there, and is not known yet."""
+    """Keep each relation under the system that `pg_upgrade` made too, which has the same OIDs. The creating
+    transaction differs there and is not known yet."""
     ledger.execute(
         """
         INSERT INTO tidemark.relations (pipeline, system_identifier, relation_oid, "table", name)
@@ -203,8 +202,8 @@ def carry(ledger: Ledger, before: str, after: str) -> None:
 
 
 def keep_staged(ledger: Ledger, system_identifier: str, schemas: Iterable[TableSchema]) -> list[str]:
-    """What a manifest says: the files of each of its definitions are of that relation. Returns the ids that relations
-    had until now, and that none has any more."""
+    """Record from a manifest that the files of its definitions belong to these relations. Returns the ids that
+    relations had before and none has now."""
     staged: dict[int, TableName] = {}
     for schema in schemas:
         staged[schema.relation_oid] = max(schema.table, staged.get(schema.relation_oid, schema.table))

@@ -34,8 +34,8 @@ _CARRIED = "what it was built of lacked rows or values"
 
 @dataclass(frozen=True, slots=True)
 class ReplayableStaging:
-    """What staging has of a table in the open generation: everything up to `base` has to be taken over, and `batches`
-    behind it can be applied once more."""
+    """The staging of a table in the open generation: everything up to `base` has to be copied from history, and the
+    later `batches` can be applied again."""
 
     base: Lsn
     batches: int
@@ -76,8 +76,8 @@ def _staged_lsn(ledger: Ledger, generation: int) -> Lsn:
 
 
 def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> Lsn:
-    """Make `table` what the other one was: captured since then, with its definitions, the look at it and its marks, and
-    have the batches that staging holds wait for it. Returns its base. Both rows are locked."""
+    """Make `table` a copy of the other one: its join, definitions, fingerprint and marks. The staged batches wait
+    for it. Returns its base. Both rows are locked."""
     base = staged(ledger, manifest.generation, before).base
     values = {
         "table": table,
@@ -133,7 +133,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> L
 
 
 def bases(ledger: Ledger) -> dict[str, HistoryBase]:
-    """By table, what those take over of which the ledger knows no more than that they began."""
+    """By table, the base of those that are only recorded as begun."""
     rows = ledger.execute(
         """
         SELECT s."table", s.before, s.base_generation, s.base_lsn FROM tidemark.shapes s
@@ -147,7 +147,7 @@ def bases(ledger: Ledger) -> dict[str, HistoryBase]:
 
 
 def waiting(ledger: Ledger) -> set[str]:
-    """Those whose base is not merged yet into what it is taken from."""
+    """The tables whose base is not merged yet into the table that it is copied from."""
     rows = ledger.execute(
         """
         SELECT s."table" FROM tidemark.shapes s
@@ -162,7 +162,7 @@ def waiting(ledger: Ledger) -> set[str]:
 
 
 def unplaced(ledger: Ledger) -> dict[str, str]:
-    """By what each was before, those that readers do not see yet."""
+    """By the replaced table, the new tables that readers do not use yet."""
     rows = ledger.execute(
         'SELECT before, "table" FROM tidemark.shapes '
         "WHERE pipeline = %s AND base_lsn IS NOT NULL AND placed_at IS NULL "
@@ -173,7 +173,7 @@ def unplaced(ledger: Ledger) -> dict[str, str]:
 
 
 def why_not(ledger: Ledger, generation: int, table: str) -> str | None:
-    """What keeps a table from being replayed now, half a sentence; None if nothing does."""
+    """The reason why a table cannot be replayed now, half a sentence; None if it can."""
     row = tables.one(ledger, table)
     if row is None or not row.life.can_be_read:
         return "is not captured, or its join is not judged yet"
@@ -194,7 +194,7 @@ def why_not(ledger: Ledger, generation: int, table: str) -> str | None:
 
 
 def end(ledger: Ledger) -> None:
-    """Take the marks away of those that are built: all that was staged before they began is applied to them."""
+    """Clear the marks of tables that are built: everything that was staged before they began is applied to them."""
     rows = ledger.execute(
         """
         SELECT t."table" FROM tidemark.tables t

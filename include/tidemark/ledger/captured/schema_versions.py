@@ -23,8 +23,8 @@ FEW: Final = 8
 
 
 def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
-    """The shape under its version number, which is given to it here where the table's latest version is another shape,
-    or has no numbers of its columns; `schema.version` is not read. Two readers at once get one number."""
+    """The shape with its version number. It gets a new number if the table's latest version is another shape or has
+    no column numbers; `schema.version` is ignored. Two readers at once get one number."""
     with ledger.transaction():
         tables.add(ledger, str(schema.table))
         tables.lock(ledger, [str(schema.table)])
@@ -46,15 +46,17 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
 
 
 def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
-    """The versions that registered batches hold changes of, oldest first."""
+    """The versions that registered batches have changes of, oldest first."""
     return _versions(ledger, "streamed", table)
 
 
 def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
-    """The numbers of columns that only versions have from parts of the stream that the source lost: `left` is from
-    where on that is so, by generation. A new column may get such a number again. A version of chunks that were claimed
-    below that point is known there, wherever its first change was streamed. If no version is known there, no row of the
-    table is from there, and those of the lost part are read again as they are."""
+    """The column numbers that only occur in versions from WAL that the source lost. `left` has the position from
+    which that is so, by generation. A new column may get such a number again.
+
+    Chunks that were claimed below that position count as known there, wherever their version's first change was. If no
+    version is known there, no row of the table is older, and rows of the lost part are read again.
+    """
     if not left:
         return frozenset()
     rows = ledger.execute(
@@ -78,7 +80,7 @@ def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozens
 
 
 def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[int]:
-    """The versions of those chunks that were claimed in what the source still has."""
+    """The versions of chunks that were claimed in WAL that the source still has."""
     rows = ledger.execute(
         """
         SELECT DISTINCT (f.value ->> 'schema_version')::int
@@ -92,8 +94,8 @@ def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[i
 
 
 class StreamedVersions:
-    """What `streamed` says of one table after another, for a drain, which alone streams: where it asks of many tables,
-    they are read all at once."""
+    """`streamed` for one table after another, for a drain, which alone streams. If it needs many tables, they are
+    read together."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -110,7 +112,7 @@ class StreamedVersions:
 
 
 def ahead(ledger: Ledger, table: str) -> list[TableSchema]:
-    """The versions above the last streamed one, which so far only readers use, oldest first."""
+    """The versions above the last streamed one, which only readers use so far, oldest first."""
     newer = """
         NOT streamed AND version > coalesce((
             SELECT max(version) FROM tidemark.schema_versions s
@@ -128,7 +130,7 @@ def _versions(ledger: Ledger, condition: str, table: str) -> list[TableSchema]:
 
 
 def merged(ledger: Ledger, table: str) -> TableSchema | None:
-    """The newest version of which anything was applied: the shape that the target has. None before that."""
+    """The newest version with an applied change: the target's shape. None before that."""
     versions = _versions(
         ledger,
         # The stream's numbers only rise, so the last applied batch that has changes has the newest.

@@ -33,8 +33,8 @@ FOLLOWED: Final = "the table has another shape by now, which a backfill of its o
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """`table` follows `before` in the life of a relation, and is built `beside` what readers see until it is whole,
-    which is since `placed_at`. All changes of `before` lie below `begun_lsn`."""
+    """`table` follows `before` for a relation. It is built `beside` the table that readers use, until it is
+    complete, since `placed_at`. All changes of `before` lie below `begun_lsn`."""
 
     table: str
     before: str
@@ -44,7 +44,7 @@ class Successor:
 
 
 def all_of(ledger: Ledger) -> dict[str, Successor]:
-    """By id, those that a registered batch has begun."""
+    """By id, the successors that a registered batch has begun."""
     rows = ledger.execute(
         'SELECT "table", before, beside, begun_lsn, placed_at FROM tidemark.shapes '
         'WHERE pipeline = %s AND begun_lsn IS NOT NULL ORDER BY "table"',
@@ -54,18 +54,18 @@ def all_of(ledger: Ledger) -> dict[str, Successor]:
 
 
 def unplaced(ledger: Ledger) -> set[str]:
-    """The tables that readers do not see yet by the name of their relation, those that were given up included."""
+    """The tables that readers do not use yet under the name of their relation, given-up ones included."""
     return {table for table, shape in all_of(ledger).items() if shape.placed_at is None}
 
 
 def beside(shapes: Mapping[str, Successor], table: str) -> str:
-    """What readers see of a relation that is kept as this table."""
+    """The table that readers use for the relation of this table."""
     shape = shapes.get(table)
     return table if shape is None or shape.placed_at is not None else shape.beside
 
 
 def reserve(ledger: Ledger, before: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
-    """The id of what follows this table. A drain that begins again finds what the one before chose."""
+    """Choose the id of the table's successor. A drain that runs again gets the id of the drain before."""
     with ledger.transaction():
         relation_ids.lock(ledger)
         row = ledger.execute(
@@ -80,8 +80,8 @@ def reserve(ledger: Ledger, before: TableName, in_lake: Callable[[], Iterable[in
 
 
 def is_built_by_capture(row: TableRow, called: TableName, evolves: Callable[[TableName], str]) -> bool:
-    """Whether the capture starts the backfill that the table needs, whatever the file says of other backfills: it is
-    built beside another one, and changes of what the source calls so now are followed."""
+    """Whether the capture starts the backfill that the table needs, whatever the file says about other backfills:
+    it is built beside another one and has the relation's present changes."""
     return row.backfill_kind == ANOTHER_SHAPE and evolves(called) == "follow"
 
 
@@ -91,7 +91,7 @@ def marks_of(manifest: BatchManifest) -> dict[str, TableMark]:
 
 
 def left_by(ledger: Ledger, manifest: BatchManifest) -> dict[str, str]:
-    """By the table that the batch begins, in their order, the one that its relation was kept as until then."""
+    """By table that the batch begins, in order, the table that its relation had before."""
     begun = marks_of(manifest)
     if not begun:
         return {}
@@ -106,8 +106,8 @@ def left_by(ledger: Ledger, manifest: BatchManifest) -> dict[str, str]:
 
 
 def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> None:
-    """The relations are kept as these tables from here on. What they were kept as leaves: nothing more comes of it, and
-    its open backfill is closed."""
+    """Keep the relations as these tables from here on. Their former tables leave: they get no more changes, and
+    their open backfill is closed."""
     marks = marks_of(manifest)
     for table, before in left.items():
         row = tables.one(ledger, before)
@@ -153,7 +153,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
 
 
 def name(ledger: Ledger, plan: str, whole: Collection[str]) -> None:
-    """The plan is to say that these tables have the names of their relations."""
+    """Record that a plan will give these tables the names of their relations."""
     ledger.execute(
         'UPDATE tidemark.shapes SET named_by = %s WHERE pipeline = %s AND "table" = ANY(%s) AND placed_at IS NULL',
         (plan, ledger.pipeline, sorted(whole)),
@@ -161,7 +161,8 @@ def name(ledger: Ledger, plan: str, whole: Collection[str]) -> None:
 
 
 def place(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
-    """The plan said so, but of the tables that `failed`; which have their place now."""
+    """Record the names that the plan gave, except for the tables that `failed`. Returns the tables that readers use
+    now."""
     rows = ledger.execute(
         "UPDATE tidemark.shapes SET placed_at = clock_timestamp() WHERE pipeline = %s AND named_by = %s "
         'AND placed_at IS NULL AND "table" <> ALL(%s) RETURNING "table"',
@@ -171,14 +172,14 @@ def place(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
 
 
 def given_up(ledger: Ledger, table: str) -> list[Successor]:
-    """As `replaced_by`, of a shape that will never have its place; none of any other table."""
+    """As `replaced_by`, for a shape that readers will never use; no table for others."""
     shape = all_of(ledger).get(table)
     return [] if shape is None or shape.placed_at is not None else replaced_by(ledger, table)
 
 
 def replaced_by(ledger: Ledger, table: str) -> list[Successor]:
-    """The shapes of the relation from this one back to the first that is built beside the same table: what each
-    followed, readers need no more once this one has its place."""
+    """The shapes of the relation from this one back to the first that is built beside the same table. Readers need
+    none of the earlier ones once they use this one."""
     known = all_of(ledger)
     shapes = [known[table]]
     while shapes[-1].before != shapes[-1].beside and shapes[-1].before in known:

@@ -21,7 +21,7 @@ from tidemark.schema.table import Column, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class ShapeVersion:
-    """A shape of the table by its number, and what it changed: half sentences with names."""
+    """A shape of the table by its number, and its changes as half sentences with names."""
 
     number: int
     changed: tuple[str, ...]
@@ -29,9 +29,9 @@ class ShapeVersion:
 
 @dataclass(frozen=True, slots=True)
 class TableDetails:
-    """`unfit` maps a column to its values that the target type could not hold; `versions` and
-    `definition_changes` stand newest first; `columns` are those of the newest version; `merges` are
-    its last ones. `called` is what the source calls the table now, or called it last."""
+    """`unfit` maps a column to its number of values that the target type could not hold. `versions` and
+    `definition_changes` are newest first. `columns` are those of the newest version, `merges` the last merges.
+    `called` is the table's present or last name at the source."""
 
     row: TableRow
     history_lsn: Lsn | None

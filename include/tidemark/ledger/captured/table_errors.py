@@ -21,7 +21,7 @@ from tidemark.ledger.connection import Ledger
 
 @dataclass(frozen=True, slots=True)
 class TableError:
-    """One error as preflight words it; `bars` is what it keeps the table from."""
+    """One error as preflight words it; `bars` is what the table may not do because of it."""
 
     check: str
     message: str
@@ -31,7 +31,7 @@ class TableError:
 
 @dataclass(frozen=True, slots=True)
 class TableErrors:
-    """A table's errors; `barred` says that it is not captured because of them."""
+    """A table's errors; `barred` if the table is not captured because of them."""
 
     table: str
     errors: tuple[TableError, ...]
@@ -48,7 +48,7 @@ def keep(
     errors: Mapping[str, Sequence[TableError]],
     barred: Collection[str],
 ) -> None:
-    """Let these be the pipeline's tables with errors, and no others. What is as it was is not written again."""
+    """Store the pipeline's tables with errors, and delete all others. Unchanged rows are not written again."""
     with ledger.transaction():
         ledger.execute(
             'DELETE FROM tidemark.table_errors WHERE pipeline = %s AND NOT "table" = ANY(%s)',
@@ -78,8 +78,8 @@ def all_of(ledger: Ledger) -> list[TableErrors]:
 
 
 def passed_over(ledger: Ledger) -> frozenset[str]:
-    """The tables that a drain stages nothing of: barred and not captured. Read it under the lease `slot`, under which
-    alone a table joins or leaves."""
+    """The tables of which a drain stages nothing: barred and not captured. Read it under the lease `slot`: tables
+    join and leave only under it."""
     rows = ledger.execute(
         """
         SELECT "table" FROM tidemark.table_errors e

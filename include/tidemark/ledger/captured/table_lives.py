@@ -24,11 +24,10 @@ _COLUMN: Final[dict[Machine, str]] = {
 
 @contextmanager
 def step(ledger: Ledger, machine: Machine, event: str, tables: Collection[str]) -> Iterator[None]:
-    """The block does to these tables what the event means, in one transaction with the checks before and after it.
+    """Run the block as the event for these tables, in one transaction with the checks before and after it.
 
-    Raises TableLifeBroken if the event does not fit the state of one of them, or the block left it in another state
-    than the event leads to; then nothing of it is done. `merge` and `target` have no state for a table without a row:
-    LookupError.
+    Raises TableLifeBroken, and undoes the block, if the event does not fit the state of a table or the block leads to
+    another state. `merge` and `target` have no state for a table without a row: LookupError.
     """
     with ledger.transaction():
         expected = {}
@@ -45,7 +44,7 @@ def step(ledger: Ledger, machine: Machine, event: str, tables: Collection[str]) 
 
 
 def _states(ledger: Ledger, machine: Machine, tables: Collection[str]) -> dict[str, str]:
-    """The states of these tables, locked in one order for all until the transaction ends."""
+    """The states of these tables, locked in one order until the transaction ends."""
     query = sql.SQL(
         'SELECT "table", {} FROM tidemark.tables WHERE pipeline = %s AND "table" = ANY(%s) ORDER BY "table" FOR UPDATE'
     ).format(sql.Identifier(_COLUMN[machine]))

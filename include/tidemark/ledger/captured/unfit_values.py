@@ -22,8 +22,8 @@ _NEWEST: Final = 2**31 - 1
 
 
 def add(ledger: Ledger, touched: Iterable[TableChanges]) -> None:
-    """Count what a batch brings; the caller registers it in this transaction. A verify reads the values that the lake
-    has already, so its chunks count only what exceeds the count."""
+    """Add the counts of a batch that the caller registers in this transaction. A verify reads values that the lake
+    already has, so its chunks only count what exceeds the present count."""
     for changes in touched:
         if changes.counts.get("truncate"):
             ledger.execute(
@@ -37,24 +37,24 @@ def add(ledger: Ledger, touched: Iterable[TableChanges]) -> None:
 
 
 def restore(ledger: Ledger, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Take over the counts, by table and column, of a clean-up that a restored ledger does not know. Where it has a
-    count itself, the higher one stays."""
+    """Take counts, by table and column, from a clean-up that a restored ledger does not have. A higher count of its
+    own stays."""
     for table, of_table in counts.items():
         _count(ledger, table, _NEWEST, of_table, is_again=True)
 
 
 def take_over(ledger: Ledger, table: str, before: str) -> None:
-    """The table is built from what staging has of another one, and from that one's history below: its values are the
-    same."""
+    """Copy the counts of the table from whose staging and history this table is built: its values are the same."""
     restore(ledger, {table: all_of(ledger).get(before, {})})
 
 
 def replace(ledger: Ledger, table: str, backfill: str, snapshot: str, since: Lsn | None, generation: int) -> None:
-    """A backfill read all rows of the table, so only its own counts remain, and those of the batches whose changes its
-    chunks may not include: by the `snapshot` from before the first one, or above `since` if that is given.
+    """Replace the counts after a backfill of all rows: its own counts remain, and those of batches whose changes
+    its chunks may lack. These lie above `since` if that is given, or may be missing from the `snapshot` before the
+    first chunk.
 
-    If one of these changes moved a key and did not send all values, a value may have gone with it from a row that was
-    there before: then nothing is replaced.
+    Nothing is replaced if one of those changes moved a key without sending all values: a counted value may have moved
+    with it.
     """
     unseen = """
         FROM tidemark.batch_tables
@@ -83,8 +83,8 @@ def replace(ledger: Ledger, table: str, backfill: str, snapshot: str, since: Lsn
 
 
 def all_of(ledger: Ledger) -> dict[str, dict[str, int]]:
-    """By table and column, as the column is called now, how many of its values did not fit. Tables and columns of
-    which all did are left out."""
+    """By table and present column name, the number of values that did not fit. Tables and columns without any are
+    left out."""
     rows = ledger.execute(
         'SELECT "table", version, name, values FROM tidemark.unfit_values '
         'WHERE pipeline = %s ORDER BY "table", version DESC, name',
@@ -120,7 +120,7 @@ def _count(ledger: Ledger, table: str, version: int, converted: Mapping[str, int
 
 
 def _name_now(versions: list[TableSchema], version: int, name: str) -> str | None:
-    """What the column is called that had the name in this version; None if the table has it no more."""
+    """The present name of the column that had this name in this version; None if the table has it no more."""
     if not versions:
         return name
     for schema in reversed([v for v in versions if v.version <= version]):

@@ -13,25 +13,25 @@ from tidemark.schema.table_life import MERGING
 
 
 def applied(ledger: Ledger) -> dict[str, Lsn]:
-    """Per table, whatever its state, how far it counts as applied in the open generation: the start of its next
-    untreated batch, staged where it has none."""
+    """Per table, in any state, the position up to which it counts as applied in the open generation: the start of
+    its next unapplied batch, or staged if it has none."""
     return {table: lsn for table, _, lsn, _ in _progress(ledger)}
 
 
 def confirmable(ledger: Ledger) -> Lsn:
-    """R3's minimum in the open generation: over the tables, applied, or staged where parked,
-    paused or deferred; staged without any."""
+    """R3's minimum in the open generation: over all tables, applied, or staged if they are parked, paused or
+    deferred. It is staged without any table."""
     staged = generations.required(ledger).staged_lsn
     return min([staged, *held_back_by(ledger).values()])
 
 
 def held_back_by(ledger: Ledger) -> dict[str, Lsn]:
-    """The merging tables whose next untreated batch keeps `confirmable` below staged, with that batch's start."""
+    """The merging tables whose next unapplied batch keeps `confirmable` below staged, with that batch's start."""
     return {table: lsn for table, state, lsn, staged in _progress(ledger) if state == MERGING and lsn < staged}
 
 
 def _progress(ledger: Ledger) -> list[tuple[str, str, Lsn, Lsn]]:
-    """Table, state, applied, staged; one statement, so that all four are of one moment."""
+    """Table, state, applied, staged; one statement, so that all four belong to one moment."""
     return ledger.execute(
         """
         SELECT t."table", t.merge_state,

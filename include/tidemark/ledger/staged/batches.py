@@ -127,8 +127,8 @@ def register(
 
 
 def _lock_tables(ledger: Ledger, manifest: BatchManifest, touched: list[TableChanges], left: Iterable[str]) -> None:
-    """The rows of all tables that the manifest says something of, which are made where they are missing, and of those
-    that are `left`. A reader that adopts a version of one of them waits, or was waited for."""
+    """Lock the rows of all tables in the manifest, and create missing ones, and of those that are `left`. A reader
+    that adopts a version of one of them waits, or this waits for the reader."""
     named = {t.table for t in touched} | {str(s.table) for s in manifest.schemas} | set(manifest.fingerprints)
     named |= {mark.table for mark in manifest.marks} | set(left)
     tables.add(ledger, *named)
@@ -160,7 +160,7 @@ def _is_registered(ledger: Ledger, manifest: BatchManifest) -> bool:
 
 
 def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
-    """The compare-and-set of R4: the open generation's staged LSN must be the batch's start, and becomes its end."""
+    """R4's compare-and-set: the open generation's staged LSN must equal the batch's start, and becomes its end."""
     heartbeat_at = None if manifest.heartbeat_lsn is None else manifest.created_at
     extended = ledger.execute(
         """
@@ -237,8 +237,8 @@ def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[Ta
 
 
 def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[str, int]]) -> list[TableSchema]:
-    """`streamed`: table and version of the changes that the batch holds, rather than rows of chunks alone. Returns the
-    versions of which it is the first batch with changes."""
+    """Store the manifest's versions. `streamed` are table and version of those with changes in the batch, as
+    opposed to rows of chunks. Returns the versions whose first changes are in this batch."""
     schemas = {(str(schema.table), schema.version): schema for schema in manifest.schemas}
     rows = ledger.execute(
         """
@@ -324,7 +324,7 @@ def unapplied(ledger: Ledger, names: Iterable[str] | None = None) -> list[Touche
 
 
 def unapplied_counts(ledger: Ledger, names: Iterable[str]) -> dict[str, int]:
-    """How many batches wait to be applied to each of the tables, by name; tables for which none waits are left out."""
+    """The number of unapplied batches of each table, by name; tables without any are left out."""
     rows = ledger.execute(
         'SELECT "table", count(*) FROM tidemark.unapplied '
         'WHERE pipeline = %s AND "table" = ANY(%s) GROUP BY 1 ORDER BY 1',
@@ -334,13 +334,13 @@ def unapplied_counts(ledger: Ledger, names: Iterable[str]) -> dict[str, int]:
 
 
 def ending_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> Batch | None:
-    """The generation's batch that ends there; None without such a batch."""
+    """The generation's batch that ends at this LSN; None if there is none."""
     condition = "pipeline = %s AND generation = %s AND end_lsn = %s"
     return next(iter(_batches(ledger, condition, (ledger.pipeline, generation, end_lsn))), None)
 
 
 def newest_xid(ledger: Ledger, system_identifier: str) -> int | None:
-    """The highest id of a transaction that is staged of the server, retired batches included; None without any."""
+    """The highest staged transaction id of the server, retired batches included; None without any."""
     return ledger.value(
         """
         SELECT max(greatest(b.max_xid, g.retired_xid)) FROM tidemark.generations g
@@ -432,14 +432,14 @@ _LATEST = 2000
 
 @dataclass(frozen=True, slots=True)
 class RecentChanges:
-    """How many changes of a table were staged over the last seconds."""
+    """The number of a table's changes that were staged in the last seconds."""
 
     changes: int
     over_s: float
 
 
 def recent_changes(ledger: Ledger, generation: int, table: str) -> RecentChanges:
-    """Of the last day, or of the latest batches that touch the table where these reach less far back."""
+    """The changes of the last day, or of the latest batches with the table if these cover less."""
     row = ledger.row(
         """
         SELECT coalesce(sum(t.changes) FILTER (WHERE t.registered_at > clock_timestamp() - interval '1 day'),
@@ -472,9 +472,9 @@ def newest_files(ledger: Ledger, generation: int, table: str, below: Lsn, number
 
 
 def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) -> dict[str, Lsn | None]:
-    """Per table, of those with their start: end of the last batch of the generation that touches it and ends at or
-    below the start; None if none does, or the table was begun anew behind it. It is the `after` of a plan whose first
-    batch for the table starts there."""
+    """Per table, the end of the generation's last batch with the table that ends at or below the given start. None
+    if there is none, or if the table began anew after it. It is the `after` of a plan whose first batch for the
+    table starts there."""
     rows = ledger.execute(
         """
         SELECT f."table",

@@ -33,10 +33,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One life of the slot; `confirmed_lsn` is what was last read back from the source, no truth about it now.
-    `history` is that of the timeline (`source.wal.timelines`), `source_started_at` the start of the server that was
-    last asked whether its WAL is the one that was staged; None where nobody noted it yet.
-    `last_committed_at` is the latest commit time of a change that is staged."""
+    """One life of the slot. `confirmed_lsn` was last read back from the source and may be out of date. `history` is
+    that of the timeline (`source.wal.timelines`). `source_started_at` is the start of the server whose WAL was last
+    verified as the staged one; None if it was not. `last_committed_at` is the latest commit time of a staged
+    change."""
 
     number: int
     system_identifier: str
@@ -55,7 +55,7 @@ class Generation:
 
 
 def has_begun(conninfo: str, pipeline: str) -> bool:
-    """Whether a capture of the pipeline has run: before, its ledger may not even have a schema."""
+    """Whether a capture of the pipeline has ever run; before that its ledger may lack a schema."""
     with open_ledger(conninfo, pipeline) as ledger:
         return migrations.version(ledger.connection) is not None and current(ledger) is not None
 
@@ -68,7 +68,7 @@ def current(ledger: Ledger) -> Generation | None:
 
 
 def all_of(ledger: Ledger) -> list[Generation]:
-    """The oldest first."""
+    """All generations, the oldest first."""
     with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
         query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number"
         return cursor.execute(query.encode(), (ledger.pipeline,)).fetchall()
@@ -137,7 +137,8 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
 
 
 def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
-    """What a table had before it joined above the point that is left, was changed without a trace in what is staged."""
+    """Mark the tables of which the source lost changes. Also those that joined above the point where the source left
+    the staged WAL: changes before their join are not staged, and may be among the lost ones."""
     for table, keys in sorted((opening.tables or {}).items()):
         rows = "any of its rows" if keys is None else counted(len(keys), "row")
         tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
@@ -148,8 +149,8 @@ def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FollowedPromotion:
-    """What a promotion took away: the tables whose join is judged anew, the backfills that begin anew, and how many
-    chunks are read again."""
+    """The consequences of a promotion: tables whose join is judged anew, backfills that begin anew, and the number
+    of chunks that are read again."""
 
     tables: tuple[str, ...]
     backfills: tuple[str, ...]
@@ -183,8 +184,8 @@ def follow(
 
 
 def take_error(ledger: Ledger, lease: Lease) -> TidemarkError | None:
-    """The error with which the open generation was opened, if nobody was given it yet. Recorded as given before it
-    returns, so it is raised by one run and the next goes on. Needs the lease `slot`."""
+    """The error with which the open generation began, if no run has raised it yet. It is recorded as raised before
+    it returns, so one run fails with it and the next goes on. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
         row = ledger.execute(
@@ -205,8 +206,8 @@ def note_source(
     generation: int,
     **seen: str | Lsn,
 ) -> None:
-    """Record what was seen at the source: `confirmed_lsn`, the slot's as read back; `slot`, another one's name;
-    `history`, that of its timeline; `source_started_at`. Needs the lease `slot`."""
+    """Record facts of the source: `confirmed_lsn`, read back from the slot; `slot`, a new name; `history`, that of
+    its timeline; `source_started_at`. Needs the lease `slot`."""
     columns = ("confirmed_lsn", "slot", "history", "source_started_at")
     if not set(seen) <= set(columns):
         raise TypeError(f"a generation does not keep {sorted(set(seen) - set(columns))}")

@@ -22,7 +22,7 @@ from tidemark.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlan:
-    """`path` of plan.json and `tables` (table id -> end LSN of the plan for it) as they were written."""
+    """`path` of plan.json and `tables` (table id -> end LSN of the plan for it), as written."""
 
     plan: str
     generation: int
@@ -41,8 +41,8 @@ def record(ledger: Ledger, lease: Lease, plan: MergePlan, *, run_id: str, path: 
 
 
 def record_from_lake(ledger: Ledger, lease: Lease, plan: MergePlan, *, path: str) -> None:
-    """Write the row of a plan that lies in the lake but not in the ledger, which was restored from an older copy: its
-    result is then ingested like any other. Needs the lease `slot`, as registering a batch again does."""
+    """Write the row of a plan that the lake has and a restored ledger lacks; its result is then ingested as any
+    other. Needs the lease `slot`, as registering a batch again does."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
         _insert(ledger, plan, run_id="", holder=lease.holder, path=path)
@@ -63,7 +63,7 @@ def _insert(ledger: Ledger, plan: MergePlan, *, run_id: str, holder: str, path: 
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """`ended` says how it ended: `ingested`, `abandoned`, or `open`."""
+    """`ended` is `ingested`, `abandoned`, or `open`."""
 
     plan: str
     created_at: datetime
@@ -86,13 +86,13 @@ def last(ledger: Ledger, number: int) -> list[PlanSummary]:
 
 
 def recorded(ledger: Ledger) -> set[str]:
-    """The names of all plans, ingested and abandoned ones among them."""
+    """The names of all plans, ingested and abandoned ones included."""
     rows = ledger.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (ledger.pipeline,))
     return {plan for (plan,) in rows}
 
 
 def not_ingested(ledger: Ledger) -> list[RecordedPlan]:
-    """The plans whose result was neither ingested nor given up, oldest first."""
+    """The plans whose result was neither ingested nor abandoned, oldest first."""
     rows = ledger.execute(
         """
         SELECT plan, generation, run_id, holder, path, tables, created_at FROM tidemark.plans
@@ -109,8 +109,8 @@ def not_ingested(ledger: Ledger) -> list[RecordedPlan]:
 
 
 def ingest(ledger: Ledger, result: PlanResult) -> bool:
-    """Keep the result with its plan; True exactly once per plan. Call it first in the
-    transaction that raises the positions."""
+    """Store the result with its plan; True exactly once per plan. Call it first in the transaction that raises the
+    positions."""
     return ledger.wrote_one(
         """
         UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
@@ -121,7 +121,7 @@ def ingest(ledger: Ledger, result: PlanResult) -> bool:
 
 
 def result_of(ledger: Ledger, plan: str) -> PlanResult | None:
-    """The result as it was ingested; None if it was not."""
+    """The ingested result; None if there is none."""
     row = ledger.execute(
         "SELECT result FROM tidemark.plans WHERE pipeline = %s AND plan = %s", (ledger.pipeline, plan)
     ).fetchone()
@@ -130,8 +130,8 @@ def result_of(ledger: Ledger, plan: str) -> PlanResult | None:
 
 @dataclass(frozen=True, slots=True)
 class LastMerge:
-    """One merge of a table: what it wrote to `history` and how long it took, by step of it the way and why, and what
-    was left to Spark after an error, by the error's class. `planned_by` is the run that planned it, `<dag>/<run>`."""
+    """One merge of a table: its rows in `history`, its duration, the way and reason of each step, and the class of
+    each error after which Spark took over. `planned_by` is the planning run, `<dag>/<run>`."""
 
     plan: str
     at: datetime
@@ -144,7 +144,7 @@ class LastMerge:
 
 
 def last_merges(ledger: Ledger, table: str) -> tuple[LastMerge, ...]:
-    """Ten at most: those of the table that did anything, of the latest 100 plans that were ingested, newest first."""
+    """The last merges of the table that did anything: at most ten, of the latest 100 ingested plans, newest first."""
     rows = ledger.execute(
         """
         SELECT p.plan, p.ingested_at, p.run_id, (t.value -> 'rows' ->> 'history')::bigint,
@@ -165,8 +165,8 @@ def last_merges(ledger: Ledger, table: str) -> tuple[LastMerge, ...]:
 
 
 def abandon(ledger: Ledger, plan: str) -> None:
-    """Stop looking for a result: every table of the plan is applied past it, or another plan covers it and a driver
-    that still runs loses by its fence. Its positions, if it commits after all, are found by the next plan's driver."""
+    """Stop waiting for a result. Every table of the plan is applied past it, or another plan covers it and its
+    driver, if it still runs, is fenced. If it commits after all, the next plan's driver reads its positions."""
     ledger.execute(
         "UPDATE tidemark.plans SET abandoned_at = clock_timestamp() "
         "WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL AND abandoned_at IS NULL",

@@ -16,8 +16,8 @@ from tidemark.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TablePosition:
-    """`applied_lsn` is the lower of the two, None until both tables exist. A table without identity has no `current`:
-    its history's position stands for both. `risen_at` is when either last rose."""
+    """`applied_lsn` is the lower of the two, None until both tables exist. For a table without identity, which has
+    no `current`, history's position counts for both. `risen_at` is the last rise of either."""
 
     table: str
     history_lsn: Lsn | None
@@ -37,7 +37,7 @@ class PositionRise:
 def rise(
     ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None, Lsn | None]]
 ) -> dict[str, PositionRise]:
-    """Raise the positions in history and current of each table to these where they are higher."""
+    """Raise the positions in history and current of each table to these, if they are higher."""
     values = {
         "generation": generation,
         "tables": list(reached),
@@ -74,7 +74,7 @@ def rise(
 
 
 def skip_staged(ledger: Ledger, table: str) -> None:
-    """Everything of the table that is staged, in every generation, counts as applied, though no Delta table has it."""
+    """Count all staged changes of the table, in every generation, as applied, although no Delta table has them."""
     ledger.execute(
         """
         INSERT INTO tidemark.positions AS known
@@ -89,8 +89,8 @@ def skip_staged(ledger: Ledger, table: str) -> None:
 
 
 def start_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
-    """Everything of the table below, and in older generations, counts as applied: it is taken over from another one. A
-    table that is further on already stays there."""
+    """Count everything below the position, and all older generations, as applied: it is copied from another table.
+    A higher position stays."""
     ledger.execute(
         """
         INSERT INTO tidemark.positions (pipeline, generation, "table", history_lsn, current_lsn, begun_lsn)
@@ -102,7 +102,7 @@ def start_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
 
 
 def last_risen(ledger: Ledger) -> dict[str, datetime]:
-    """When a merge moved each table the last time, in any generation."""
+    """The time of each table's last merge, in any generation."""
     rows = ledger.execute(
         'SELECT "table", max(risen_at) FROM tidemark.positions WHERE pipeline = %s GROUP BY "table"', (ledger.pipeline,)
     )
@@ -110,7 +110,7 @@ def last_risen(ledger: Ledger) -> dict[str, datetime]:
 
 
 def all_of(ledger: Ledger, generation: int) -> dict[str, TablePosition]:
-    """The positions of the tables that have one in this generation."""
+    """The positions of this generation's tables."""
     rows = ledger.execute(
         'SELECT "table", history_lsn, current_lsn, applied_lsn, risen_at FROM tidemark.positions '
         "WHERE pipeline = %s AND generation = %s",

@@ -13,7 +13,7 @@ from tidemark.lsn import Lsn
 
 @dataclass(slots=True)
 class NeededEvidence:
-    """Batches with a transaction at or above `xmin`, with a change above `point`, or with chunks of `swept`."""
+    """Matches batches with a transaction at or above `xmin`, with a change above `point`, or with chunks of `swept`."""
 
     xmin: int | None = None
     point: Lsn | None = None
@@ -24,7 +24,7 @@ class NeededEvidence:
         self.xmin = xmin if self.xmin is None else min(self.xmin, xmin)
 
     def add_chunk(self, snapshot: str, consistent_point: Lsn | None) -> None:
-        """A chunk under an exported snapshot saw everything below its consistent point."""
+        """Add a chunk. Under an exported snapshot it contains every change below its consistent point."""
         if consistent_point is None:
             self.add_snapshot(snapshot)
         else:
@@ -34,7 +34,7 @@ class NeededEvidence:
         self.point = point if self.point is None else min(self.point, point)
 
     def includes(self, max_xid: int | None, end: Lsn) -> bool:
-        """Whether a batch that ends there, and whose highest transaction is `max_xid`, has a change among them."""
+        """Whether a batch with this end and highest transaction `max_xid` may have one of the needed changes."""
         if max_xid is None:
             return False
         return (self.xmin is not None and max_xid >= self.xmin) or (self.point is not None and end > self.point)

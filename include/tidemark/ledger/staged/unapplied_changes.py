@@ -13,9 +13,9 @@ from tidemark.ledger.connection import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """One table's batches that are registered and not applied, over all generations. `since` is when the oldest of them
-    was registered, `oldest_change_at` when their oldest change committed, None without any; `has_chunks` if one of them
-    claims chunks or sweeps; `is_of_the_past` if one is of a generation that has ended."""
+    """One table's registered and unapplied batches, over all generations. `since` is the registration of the
+    oldest, `oldest_change_at` the commit of its oldest change, None without any. `has_chunks` if one of them claims
+    chunks or sweeps. `is_of_the_past` if one belongs to an ended generation."""
 
     table: str
     batches: int
@@ -28,7 +28,7 @@ class Backlog:
 
 
 def all_of(ledger: Ledger, names: Collection[str] | None = None) -> dict[str, Backlog]:
-    """By table, of these (None: all), for which anything waits."""
+    """The backlog by table, of the given tables (None: all), if anything waits."""
     wanted = None if names is None else sorted(names)
     with ledger.connection.cursor(row_factory=class_row(Backlog)) as cursor:
         rows = cursor.execute(
