@@ -24,7 +24,7 @@ StepName = Literal["connections", "slot", "capture", "backfill", "first proof"]
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:
-    """`said` is the state in a few words, `way` what to do where it is not done; `tables` are what it is about."""
+    """`said` is the state in a few words, `way` what to do if the step is not done, `tables` the tables concerned."""
 
     name: StepName
     is_done: bool
@@ -40,8 +40,8 @@ def first_steps(
     unseen: Mapping[str, str],
     being_read: Collection[str],
 ) -> tuple[FirstStep, ...]:
-    """All of them, in order; empty once the pipeline is not new, or where nobody knows. `unseen` is what could not be
-    read, by its name, `being_read` the tables that a backfill reads now."""
+    """All steps in order; empty if the pipeline is not new or its state cannot be read. `unseen` names what could
+    not be read. `being_read` are the tables that a backfill reads now."""
     if "ledger" in unseen or _is_past_them(ledger):
         return ()
     dag, file = f"{config.pipeline}_capture", quote(config.path)
@@ -60,18 +60,18 @@ def first_steps(
 
 
 def next_step(steps: Collection[FirstStep]) -> FirstStep | None:
-    """The first one that is not done; None if the pipeline is not new."""
+    """The first step that is not done; None if the pipeline is not new."""
     return next((step for step in steps if not step.is_done), None)
 
 
 def has_never_run(ledger: PipelineStatus) -> bool:
-    """Whether no capture came to its end so far."""
+    """Whether no capture has ever ended."""
     return ledger.generation.number == 1 and ledger.generation.heartbeat_at is None
 
 
 def _is_past_them(ledger: PipelineStatus | None) -> bool:
-    """Whether a verify proved any part, or the slot is not the first one. A pipeline of history alone has nothing to
-    prove, and is past them with its first run."""
+    """Whether a verify proved a part, or the slot is not the first one. A pipeline with history alone has nothing
+    to prove and is past the steps after its first run."""
     if ledger is None or has_never_run(ledger):
         return False
     if ledger.generation.number > 1:

@@ -86,9 +86,12 @@ LINE_CHARACTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """`table` is `schema.table`, empty if it is about the pipeline; `columns` are what it is about. Those of one `kind`
-    and `group` are said together. `ways` are what to do next, with the commands to type, `do` the one of them that a
-    line has room for; `brief` is why, in a few words."""
+    """One thing that is wrong. `table` is `schema.table`, empty for the whole pipeline; `columns` are the columns
+    concerned. Concerns of one `kind` and `group` are shown together.
+
+    `ways` are the next actions with their commands, `do` the one that fits on a line, `brief` the reason in a few
+    words.
+    """
 
     kind: str
     severity: Severity
@@ -103,8 +106,8 @@ class Concern:
 
     @property
     def alert(self) -> tuple[str, str]:
-        """Kind and subject, by which it is known again in a later run. A table that is parked anew is another alert,
-        one that is being backfilled the same that it was before."""
+        """Kind and subject, which identify the concern in later runs. A table that is parked again is a new alert;
+        a table that is being backfilled is the same alert as before."""
         kind = "needs a backfill" if self.kind in ("being backfilled", "another shape", "replayed") else self.kind
         if self.kind == "parked" and self.since is not None:
             return kind, f"{self.table} {self.since.astimezone(UTC).isoformat()}"
@@ -112,7 +115,7 @@ class Concern:
 
     @property
     def line(self) -> str:
-        """What, where, what to do."""
+        """What is wrong, where, and what to do, on one line."""
         what = f"{self.table} {KINDS[self.kind]}" if self.table else ""
         why = self.brief or self.message
         since = "" if self.since is None else f" since {moment(self.since)}"
@@ -123,9 +126,8 @@ class Concern:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`concerns` are ordered by severity; `states` has a word or two per table, by its id, EXACT at rest. Concerns of
-    the kinds `not_judged` were not judged: their absence does not mean that all is well. `first_steps` are those of a
-    new pipeline, none of another."""
+    """`concerns` are ordered by severity. `states` has a word or two per table id, EXACT at rest. Concerns of the
+    kinds `not_judged` are missing because they were not judged. `first_steps` are empty unless the pipeline is new."""
 
     pipeline: str
     concerns: tuple[Concern, ...]
@@ -138,12 +140,12 @@ class Health:
 
     @property
     def worst(self) -> Literal["red", "warning"] | None:
-        """The hardest severity, where a note is none."""
+        """The highest severity; a note counts as none."""
         return "red" if self.of("red") else "warning" if self.of("warning") else None
 
     @property
     def line(self) -> str:
-        """How it stands on one line of a screen."""
+        """The pipeline's state on one line."""
         wrong = (*self.of("red"), *self.of("warning"))
         if not wrong:
             return f"{self.pipeline}: every table is exact{self._not_proven}"
@@ -165,7 +167,8 @@ class Health:
 
     @property
     def _not_proven(self) -> str:
-        """A copy is exact by its construction, and proven by a verify. What waits is exact as of its last merge."""
+        """The tables without a proof. A copy is exact by construction and proven by a verify. A table with waiting
+        changes is exact as of its last merge."""
         counts = Counter(concern.kind for concern in self.of("note"))
         kinds = [kind for kind in ("behind", "unproven") if counts[kind]]
         return "".join(f"; {counted(counts[kind], 'table')} {of_many(kind, counts[kind])}" for kind in kinds)
@@ -177,7 +180,7 @@ def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = u
 
 
 def is_unread(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> bool:
-    """Whether a run is missing, so that changes may wait in WAL that nobody has read."""
+    """Whether a run is missing, so that changes may wait in WAL that no run has read."""
     gap_s = longest_unread_s(config)
     return now - ledger.level_through > timedelta(seconds=config.alerts.max_lag_s if gap_s is None else 2 * gap_s)
 
@@ -191,8 +194,8 @@ def judge(
     unusable: TidemarkError | None = None,
     unseen: Mapping[str, str] | None = None,
 ) -> Health:
-    """`slot` is None if it was not asked for; `unusable` is why no drain may read it; `unseen` maps what could not
-    be read, as "source", to why."""
+    """`slot` is None if it was not read. `unusable` is the reason why no drain may read it. `unseen` maps what
+    could not be read, as "source", to the reason."""
     concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
     states: dict[str, str] = {}
     being_read = frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
@@ -216,7 +219,7 @@ def judge(
 
 
 def _new(steps: tuple[FirstStep, ...]) -> Iterator[Concern]:
-    """A first proof comes by itself in the night, and nothing is amber until then."""
+    """A new pipeline. Its first proof follows in the night by itself, and nothing is amber until then."""
     following = first_steps.next_step(steps)
     if following is not None and following.name != "first proof":
         brief = f"it is new, and next is its {following.name}"
@@ -270,7 +273,8 @@ def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iter
 
 
 def _failed_runs(config: PipelineConfig, ledger: PipelineStatus) -> Iterator[Concern]:
-    """Of the DAGs with a schedule. The next run may be well; the red findings say what it means if none is."""
+    """Failed runs of DAGs with a schedule. The next run may succeed; if none does, red findings name the
+    consequences."""
     scheduled = [f"{config.pipeline}_{kind}" for kind in ("capture", "verify", "maintenance")]
     for run in ledger.failed_runs:
         if run.dag in scheduled and run.stage not in VERDICTS:
@@ -343,7 +347,7 @@ def _of_table(
 
 
 def _paused(config: PipelineConfig, table: TableStatus) -> Concern:
-    """A person's choice, which a person may forget."""
+    """Paused tables: a person's choice, which a person may forget."""
     row, name = table.row, table.table
     by = f"by {row.paused_by}"
     message = f"Nothing of it is merged until somebody resumes it; {counted(table.waiting_changes, 'change')} wait."
@@ -352,7 +356,7 @@ def _paused(config: PipelineConfig, table: TableStatus) -> Concern:
 
 
 def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Concern:
-    """What waits by choice is late from when it is due."""
+    """Waiting tables. A table that waits by choice is late once it is due."""
     assert table.waiting_since is not None
     waited_s = (now - table.waiting_since).total_seconds()
     until = deferral.waits_until(config, table, now)
@@ -371,7 +375,8 @@ def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Conce
 
 
 def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[str]) -> Concern:
-    """What is being read ends by itself, and so does what the capture starts; a table that is parked is not read."""
+    """Tables that need a backfill. One that is being read ends by itself, and so does one that the capture starts;
+    a parked table is not read."""
     row, name = table.row, table.table
     reason = message = row.backfill_reason or "nobody knows why"
     kind: str = "needs a backfill"
@@ -400,8 +405,8 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
 
 
 def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime) -> Iterator[Concern]:
-    """A table of history alone has nothing to be proven. One that never was, where two rounds of nights went by, is as
-    one whose proof is as old as that."""
+    """The age of proofs. A table with history alone has nothing to prove. A table without a proof after two rounds
+    of nightly verifies counts as one with an old proof."""
     name, proof = table.table, table.verified
     if not table.row.has_current:
         return
@@ -452,7 +457,7 @@ def _table(backfill: OpenBackfill) -> str:
 
 
 def _is_read(backfill: OpenBackfill) -> bool:
-    """Whether somebody reads it, or it waits for its merge alone."""
+    """Whether a backfill is being read, or only waits for its merge."""
     done = backfill.progress.ranges_done == backfill.progress.ranges
     return backfill.purpose == "fill" and (backfill.read_by is not None or done)
 

@@ -22,8 +22,8 @@ NAMES = 20
 
 
 def announce(ledger: Ledger, health: Health, *, tell: Callable[[str], None]) -> list[str]:
-    """Call `tell` with one message for all tables that became red for one reason since the last time, and with one for
-    what cleared. Returns the messages. Raises what `tell` raises; unsent messages are sent the next time."""
+    """Call `tell` with one message for all tables that became red for one reason since the last call, and with one
+    for what cleared. Returns the messages. Raises what `tell` raises; unsent messages are sent the next time."""
     messages: list[str] = []
 
     def say(message: str) -> None:
@@ -45,7 +45,8 @@ def announce(ledger: Ledger, health: Health, *, tell: Callable[[str], None]) -> 
 
 
 def _over(notices: Iterable[SentAlert], health: Health) -> list[SentAlert]:
-    """What nothing is left of: while it is only less bad, as a table that is being backfilled, it is not over."""
+    """The alerts that have cleared. An alert that only became milder, as for a table that is being backfilled, has
+    not."""
     still = {one.alert for one in (*health.of("red"), *health.of("warning"))}
     over = [one for one in notices if (one.kind, one.subject) not in still and one.kind not in health.not_judged]
     return sorted(over, key=lambda one: (one.kind, one.subject))

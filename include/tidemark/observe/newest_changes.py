@@ -33,7 +33,7 @@ CHARACTERS: Final = 200
 
 
 def read(config: PipelineConfig, table: str, *, ledger: str) -> list[dict[str, Any]]:
-    """The newest CHANGES of what is applied and still staged, newest first: `op`, `at`, `lsn`, `values` by column as
+    """The newest CHANGES of the applied and staged changes, newest first: `op`, `at`, `lsn`, `values` by column as
     texts (None: NULL), and `unchanged`, the columns whose value PostgreSQL did not send. Raises TableUnknown."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
@@ -62,7 +62,7 @@ def read(config: PipelineConfig, table: str, *, ledger: str) -> list[dict[str, A
 
 
 def _last_rows(store: Store, file: StagedFile) -> Iterator[dict[str, Any]]:
-    """The last CHANGES rows of a file; none of one that maintenance has removed."""
+    """The last CHANGES rows of a file; none of a file that maintenance has removed."""
     try:
         with store.open(file.path) as opened:
             parquet = pq.ParquetFile(opened)
@@ -80,8 +80,8 @@ def _last_rows(store: Store, file: StagedFile) -> Iterator[dict[str, Any]]:
 
 
 def _shown(then: TableSchema, now: TableSchema, rule: TableRule | None) -> dict[str, str]:
-    """The columns of a file that are captured in the same way today: what they are called now -> what then. `rule` is
-    what the pipeline file says, which may be newer than the last run."""
+    """The file's columns that are captured in the same way today: present name -> name then. `rule` is the pipeline
+    file's, which may be newer than the last run."""
     if rule is None:
         return {}
     before = {column.attnum: column for column in then.columns}

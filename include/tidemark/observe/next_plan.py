@@ -23,7 +23,8 @@ from tidemark.wording import duration, moment
 
 @dataclass(frozen=True, slots=True)
 class GenerationBacklog:
-    """What waits of one table in one generation. `why_not` says why the next merge leaves it, "" if it takes it."""
+    """One table's backlog in one generation. `why_not` is the reason why the next merge leaves it out, "" if it
+    does not."""
 
     table: str
     generation: int
@@ -38,7 +39,7 @@ class GenerationBacklog:
 
 
 def read(ledger: Ledger, config: PipelineConfig, now: datetime) -> list[GenerationBacklog]:
-    """By table; what is taken first."""
+    """The backlogs by table, those that are merged first in front."""
     with ledger.transaction():
         ledger.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         due = deferral.look(ledger, config, now)

@@ -18,7 +18,7 @@ def unpark_command(config: PipelineConfig, table: str) -> str:
 
 
 def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]:
-    """What ends the park, one line for each way that the error's remedy offers, with its commands."""
+    """The actions that end the park: one line with commands for each way in the error's remedy."""
     unpark = unpark_command(config, table)
     if error.move == Move.RETRY:
         again = duration(config.bounds.unpark_retry_s)
@@ -53,7 +53,7 @@ def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]
 
 
 def way_on(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
-    """The same in so few words that they fit a line with the rest."""
+    """The same in so few words that it fits on a line with other text."""
     unpark = unpark_command(config, table)
     if error.move == Move.RETRY:
         return f"It is tried again by itself; at once: {unpark}"
@@ -65,15 +65,16 @@ def way_on(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
 
 
 def _followed(config: PipelineConfig, table: str) -> str:
-    """What has a changed definition followed. Under `evolve: follow` only names and the key are in the way."""
+    """The commands that have a changed definition followed. Under `evolve: follow` only names and the key prevent
+    it."""
     if config.evolves(TableName.parse(table)) == "follow":
         return "rename its columns at the source, or capture its key"
     return f"write `evolve: follow` for it in {config.path}"
 
 
 def _offered(error: ErrorRecord) -> tuple[bool, bool]:
-    """Whether the error's remedy goes on with the Delta tables, and whether it begins anew. An error that this version
-    does not know goes on."""
+    """Whether the error's remedy goes on with the Delta tables, and whether it begins anew. For an error that this
+    version does not have, it goes on."""
     leaf = leaf_of(error.kind)
     begins_anew = leaf is not None and BEGIN_ANEW in leaf.remedy
     return leaf is None or not begins_anew or "unpark" in leaf.remedy.replace(BEGIN_ANEW, ""), begins_anew

@@ -22,7 +22,7 @@ from tidemark.run import Run
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRun:
-    """`changes` are those that the run staged, None if unknown."""
+    """`changes` are the changes that the run staged, None if unknown."""
 
     health: Health
     figures: Figures
@@ -30,11 +30,8 @@ class ExaminedRun:
 
 
 def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -> ExaminedRun:
-    """Record the run's figures if it is a capture's, send alerts for what is new or cleared, and return the verdict.
-
-    While the ledger cannot be read, no record of sent alerts exists, so each run sends that one. Raises what `tell`
-    raises.
-    """
+    """Record a capture's figures, send alerts for what is new or cleared, and return the verdict. While the ledger
+    cannot be read, sent alerts cannot be recorded, so each run sends that alert. Raises what `tell` raises."""
     status = read_status(run.config, source=run.source, ledger=run.ledger, now=run.now, of_lake=False)
     health = status.health
     figures = figures_of(status, health)

@@ -41,8 +41,9 @@ Seen = TypeVar("Seen")
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`ledger` is None before the first generation was opened, or where it cannot be read, as `unseen` then says: per
-    database or lake, why. `unusable` is why no drain may read the slot."""
+    """The state of one pipeline. `ledger` is None before the first generation was opened, or if the ledger cannot
+    be read. `unseen` has the reason for each database or lake that cannot be read. `unusable` is the reason why no
+    drain may read the slot."""
 
     config: PipelineConfig
     ledger: PipelineStatus | None
@@ -62,7 +63,7 @@ class Status:
         )
 
     def due_at(self, table: TableStatus) -> datetime | None:
-        """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""
+        """When a table that waits by choice is due by the clock; None if it does not wait, or is due."""
         return deferral.waits_until(self.config, table, self.now)
 
     @property
@@ -70,12 +71,12 @@ class Status:
         return () if self.ledger is None else self.ledger.put_aside
 
     def removed_from(self, pair: PutAside) -> datetime | None:
-        """From when on maintenance removes the Delta tables that were put aside; None if nobody does."""
+        """The time from which maintenance removes the Delta tables that were put aside; None if it never does."""
         days = self.config.maintenance.put_aside_days
         return None if days is None else pair.since + timedelta(days=days)
 
     def held_by(self, table: TableStatus) -> str | None:
-        """Who holds the lease of a table for which something waits: a merge leaves it to the next one."""
+        """The holder of the lease of a table with waiting changes: a merge leaves such a table to the next one."""
         if self.ledger is None or table.backlog is None:
             return None
         return self.ledger.leases.get(of_table(table.table))
@@ -89,8 +90,8 @@ def read_status(
     now: Callable[[], datetime] = utc_now,
     of_lake: bool = True,
 ) -> Status:
-    """Read source, ledger and lake; never raises for one that cannot be read. In place of a connection string there may
-    be the error that looking it up came to. Without `of_lake` the lake is not looked at."""
+    """Read source, ledger and lake; never raises if one of them cannot be read. In place of a connection string the
+    argument may be the error of its look-up. Without `of_lake` the lake is not read."""
     unseen: dict[str, str] = {}
     ledger_status = _asked(unseen, "ledger", partial(_ledger, config, ledger))
     is_new = ledger_status is None and "ledger" not in unseen
@@ -124,8 +125,8 @@ def _conninfo(resolved: str | TidemarkError) -> str:
 def _slot(
     config: PipelineConfig, source: str | TidemarkError, ledger: PipelineStatus | None, *, is_new: bool
 ) -> tuple[SlotState | None, TidemarkError | None]:
-    """The slot, and why no drain may read it: one of another server is not the pipeline's until somebody says so. Of a
-    pipeline that `is_new` the slot is still to be made."""
+    """The slot, and the reason why no drain may read it. A slot of another server is not the pipeline's until a
+    person confirms it. The slot of a pipeline that `is_new` does not exist yet."""
     with postgres_session.connect(
         _conninfo(source), application_name=config.application_name, statement_timeout_s=STATEMENT_TIMEOUT_S
     ) as session:

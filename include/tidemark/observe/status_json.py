@@ -32,7 +32,7 @@ DAGS: Final = ("capture", "backfill", "verify", "replay", "maintenance")
 
 
 def to_json(status: Status) -> dict[str, Any]:
-    """All of it, every table included."""
+    """The whole status, with every table."""
     config, health = status.config, status.health
     document = {
         "pipeline": config.pipeline,
@@ -61,7 +61,7 @@ def dags(pipeline: str) -> dict[str, str]:
 
 
 def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, Any]:
-    """What only the page of one table shows."""
+    """The details that only the page of one table shows."""
     row = details.row
     plain: dict[str, Any] = to_builtins(
         {
@@ -93,13 +93,13 @@ def _named(record: Any, *names: str) -> dict[str, Any]:
 
 
 def _merge(merge: LastMerge) -> dict[str, Any]:
-    """How the table was merged: each step, the way that it took, and why; `planned_by` is the run, `<dag>/<run>`."""
+    """How the table was merged: each step, its way, and the reason; `planned_by` is the run, `<dag>/<run>`."""
     steps = [{"step": step, "way": way, "why": merge.why.get(step, "")} for step, way in merge.way.items()]
     return {**_named(merge, "plan", "at", "planned_by", "changes", "seconds", "fall_backs"), "steps": steps}
 
 
 def _paths(config: PipelineConfig, row: TableRow) -> dict[str, str]:
-    """Where the table's Delta tables are; a table of history alone has no `current`."""
+    """The paths of the table's Delta tables; a table with history alone has no `current`."""
     name = TableName.parse(row.table)
     history = f"{config.lake}/{layout.history_table(config.pipeline, name)}"
     current = f"{config.lake}/{layout.current_table(config.pipeline, name)}"
@@ -107,8 +107,8 @@ def _paths(config: PipelineConfig, row: TableRow) -> dict[str, str]:
 
 
 def _as_text(config: PipelineConfig, details: TableDetails) -> dict[str, str] | None:
-    """What to put under `tables:` of the pipeline file, so that the columns whose values did not fit are captured as
-    text, and what happens then; None for a table without any."""
+    """The lines for `tables:` of the pipeline file that capture columns with values that did not fit as text, and
+    their effect; None for a table without such values."""
     if not details.unfit or details.called is None:
         return None
     lines = indent(dedent(target_lines({details.called: details.unfit}, "text")), "  ")
@@ -123,7 +123,7 @@ def _as_text(config: PipelineConfig, details: TableDetails) -> dict[str, str] | 
 
 
 def overview(whole: Mapping[str, Any]) -> dict[str, Any]:
-    """The line of one pipeline among all of them, from what `to_json` returned."""
+    """One pipeline's line among all pipelines, from the result of `to_json`."""
     captured = [table for table in whole["tables"] if table["state"] != NOT_CAPTURED]
     proofs = sorted(table["verified_at"] for table in captured if table["verified_at"])
     rows = [table["rows"] for table in captured if table["rows"] is not None]
@@ -140,13 +140,13 @@ def overview(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _definition_change(change: DefinitionChange) -> dict[str, Any]:
-    """What was decided when a table's definition changed; `before` and `after` are version numbers."""
+    """The decision about a changed definition; `before` and `after` are version numbers."""
     named = _named(change, "table", "lsn", "decided", "reason", "before", "after")
     return {**named, "by": change.decided_by, "at": change.decided_at}
 
 
 def _concerns(status: Status, health: Health) -> Iterator[dict[str, Any]]:
-    """`table_id` is None of a concern that is not about one of the listed tables."""
+    """`table_id` is None for a concern about none of the listed tables."""
     ids = {table.table for table in status.tables}
     for concern in health.concerns:
         yield {
@@ -157,7 +157,7 @@ def _concerns(status: Status, health: Health) -> Iterator[dict[str, Any]]:
 
 
 def _slot(config: PipelineConfig, slot: SlotState) -> dict[str, Any]:
-    """`limit_bytes` is where the server gives the slot up, None if it never does."""
+    """`limit_bytes` is the retained WAL at which the server invalidates the slot, None if there is no limit."""
     return {
         **_named(slot, "name", "confirmed_lsn", "wal_status", "retained_bytes", "limit_bytes"),
         "lost": slot.wal_status == "lost" or slot.invalidation_reason is not None,
@@ -167,8 +167,8 @@ def _slot(config: PipelineConfig, slot: SlotState) -> dict[str, Any]:
 
 
 def _of_ledger(status: Status, health: Health) -> dict[str, Any]:
-    """What the ledger says of the pipeline. The `applied_lsn` is that of every table that is merged: not parked, paused
-    or deferred."""
+    """The ledger's part of the state. `applied_lsn` is the position of every table that is merged: not parked,
+    paused or deferred."""
     ledger = status.ledger
     if ledger is None:
         missing = dict.fromkeys(("positions", "lag", "generation", "maintenance"))
@@ -198,7 +198,7 @@ def _of_ledger(status: Status, health: Health) -> dict[str, Any]:
 
 
 def _queue(status: Status) -> dict[str, Any]:
-    """What is staged and not merged, over all tables; `batches` are those of the table with the most."""
+    """The staged changes that are not merged, over all tables; `batches` is the number of the table with the most."""
     waiting = [table.backlog for table in status.tables if table.backlog is not None]
     return {
         "tables": len(waiting),
@@ -210,7 +210,7 @@ def _queue(status: Status) -> dict[str, Any]:
 
 
 def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
-    """Without the bounds of what is filled, which are values of rows."""
+    """A backfill without the bounds of its filled ranges, which are values of rows."""
     now = backfill.progress
     return {
         **_named(backfill, "purpose", "read_by", "opened_at", "active_at"),
@@ -221,7 +221,7 @@ def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
 
 
 def _put_aside(pair: PutAside, status: Status) -> dict[str, Any]:
-    """`removed_from` is null where maintenance removes none."""
+    """Tables that were put aside. `removed_from` is null if maintenance removes none."""
     shown = _named(pair, "table", "lsn", "since", "bytes")
     return {**shown, "name": pair.table, "removed_from": status.removed_from(pair)}
 
@@ -241,13 +241,13 @@ def _tables(status: Status, health: Health) -> Iterator[dict[str, Any]]:
 
 
 def _lag_s(table: TableStatus, status: Status) -> float:
-    """The age of its oldest staged change that is not applied; 0 without one."""
+    """The age of the table's oldest staged change that is not applied; 0 without one."""
     oldest = None if table.backlog is None else table.backlog.oldest_change_at
     return 0.0 if oldest is None else max((status.now - oldest).total_seconds(), 0.0)
 
 
 def _table(table: TableStatus, state: str, worst: Concern | None) -> dict[str, Any]:
-    """`worst` is what is wrong with it, None where nothing is."""
+    """One table. `worst` is the worst thing that is wrong with it, None if nothing is."""
     row, proof = table.row, table.verified
     current = next((one for one in table.delta if one.kind == "current"), None)
     error_since = row.state_since if row.life.is_parked else row.error_at

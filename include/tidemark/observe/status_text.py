@@ -33,7 +33,7 @@ NAMES: Final = 20
 
 
 def text(status: Status, *, everything: bool = False) -> str:
-    """With `everything` each need is said in full."""
+    """With `everything`, each finding is shown in full."""
     health = status.health
     lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health, everything=everything)]
     lines += _first_steps(health)
@@ -75,7 +75,7 @@ def _summary(status: Status, health: Health, *, everything: bool) -> list[str]:
 
 
 def _waiting(status: Status) -> Iterator[str]:
-    """What is staged and not merged by choice, or since somebody works on the table."""
+    """Changes that are staged and not merged, by choice or because the table is leased."""
     due = sorted(at for table in status.tables if (at := status.due_at(table)) is not None)
     if due:
         wait = "waits" if len(due) == 1 else "wait"
@@ -89,15 +89,15 @@ def _waiting(status: Status) -> Iterator[str]:
 
 
 def _definitions(status: Status) -> Iterator[str]:
-    """The last changes of tables' definitions, and what was decided."""
+    """The last changes of tables' definitions, and the decisions about them."""
     for change in () if status.ledger is None else status.ledger.definition_changes[:SAID_IN_FULL]:
         by = f" by {change.decided_by}" if change.decided_by else ""
         yield f"  altered {change.table}: {change.reason}; {change.decided}{by} {moment(change.decided_at)}"
 
 
 def _put_aside(status: Status, limit: int | None) -> Iterator[str]:
-    """Delta tables whose place other ones have (`ledger.captured.put_aside`), the oldest first, and what becomes of
-    them."""
+    """Delta tables that other ones have replaced (`ledger.captured.put_aside`), the oldest first, and when they are
+    removed."""
     for pair in status.put_aside[:limit]:
         at = status.removed_from(pair)
         end = "" if pair.lsn is None else f", all of it below {pair.lsn}"
@@ -109,7 +109,7 @@ def _put_aside(status: Status, limit: int | None) -> Iterator[str]:
 
 
 def _maintenance(status: Status) -> Iterator[str]:
-    """Nothing before its first run: its DAG may be paused by choice."""
+    """The last maintenance; nothing before its first run, since its DAG may be paused by choice."""
     last = None if status.ledger is None else status.ledger.maintenance
     if last is not None:
         held = f"; staging is kept, since {last.retired['held_by']}" if last.retired.get("held_by") else ""
@@ -147,7 +147,7 @@ def _generation(status: Status) -> str:
 
 
 def _first_steps(health: Health) -> Iterator[str]:
-    """What is done, and the way to the next one."""
+    """The steps that are done, and the command for the next one."""
     following = next_step(health.first_steps)
     if following is None or (following.name == "first proof" and health.worst):
         return
@@ -163,7 +163,8 @@ _HEADINGS: Final = {"no run": KINDS["no run"], "lag": "behind the source", "proo
 
 
 def _verdict(health: Health) -> str:
-    """How many things need somebody; what ends by itself, or may become worse, is counted apart."""
+    """The number of findings that need a person. Those that end by themselves, or may become worse, are counted
+    apart."""
     red, warnings = len(health.of("red")), len(health.of("warning"))
     if not red and any(concern.kind == "new" for concern in health.of("warning")):
         return "it is new"
@@ -172,7 +173,7 @@ def _verdict(health: Health) -> str:
 
 
 def _said(concerns: Sequence[Concern], limit: int | None) -> Iterator[str]:
-    """Some concerns of one group; beyond `limit` only the first in full."""
+    """The concerns of one group; beyond `limit` only the first in full."""
     first = concerns[0]
     in_full = concerns if limit is None or len(concerns) <= limit else concerns[:1]
     if limit is not None and all((one.message, one.ways) == (first.message, first.ways) for one in concerns):
@@ -193,7 +194,7 @@ def _said(concerns: Sequence[Concern], limit: int | None) -> Iterator[str]:
 
 
 def _backfill(backfill: OpenBackfill) -> list[str]:
-    """The bounds of what is filled are values of rows; a terminal is no place for them."""
+    """A backfill without the bounds of its filled ranges: they are values of rows, which a terminal must not show."""
     now = backfill.progress
     reader = (
         f"read by {backfill.read_by}" if backfill.read_by else f"nobody reads it, last at {moment(backfill.active_at)}"

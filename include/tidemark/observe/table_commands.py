@@ -33,9 +33,11 @@ NAMES: Final = 20
 def unpark(
     config: PipelineConfig, table: str, *, ledger: str, anew: bool = False, who: str | None = None
 ) -> tuple[str, bool]:
-    """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done. With `anew`
-    it begins with empty Delta tables, which must be gone, and passes over what is staged of it. One that was stopped
-    since its definition changed goes on with the new one: `who` accepts it."""
+    """Unpark a table; returns the sentence to show, and whether something was done.
+
+    With `anew` it begins with empty Delta tables, which must be gone, and skips its staged changes. A table that was
+    stopped because its definition changed goes on with the new definition: `who` accepts it.
+    """
     with _found(config, table, ledger) as (book, row):
         if not row.life.is_parked:
             return f"{table} is not parked (it is {row.life.merge}).", False
@@ -52,8 +54,8 @@ def unpark(
 
 
 def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str, bool]:
-    """The lake is looked at: beside tables that are still there, nothing can begin anew. Raises what
-    `lake_folder.require` raises: in a lake that is not mounted no table is there."""
+    """Check the lake, since nothing can begin anew beside existing tables. Raises what `lake_folder.require`
+    raises: in a lake that is not mounted every table seems to be gone."""
     name = TableName.parse(table)
     folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
     store = Store(config.lake, config.lake_access)
@@ -71,9 +73,9 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
 
 
 def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
-    """Un-park a table of which something staged is lost: both its Delta tables go on behind all that is staged by now,
-    and a backfill puts `current` right. Of a table without identity there is nothing but its history, and no backfill
-    reads it twice."""
+    """Unpark a table whose staged files are lost. Both its Delta tables go on after everything that is staged by
+    now, and a backfill repairs `current`. A table without identity only has its history, and no backfill reads that
+    twice."""
     with _found(config, table, ledger) as (book, row):
         name = row.table
         versions = tables.versions(book, row.table)
@@ -89,8 +91,8 @@ def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, 
 
 
 def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple[str, bool]:
-    """Let nothing of the table be merged until somebody resumes it; `who` is shown beside it. The slot, the drain and
-    the other tables go on."""
+    """Stop merging the table until a person resumes it; `who` is shown with it. The slot, the drain and the other
+    tables go on."""
     with _found(config, table, ledger) as (book, row):
         name = row.table
         with book.transaction():
@@ -109,7 +111,7 @@ def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple
 
 
 def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
-    """Let the next run apply everything that was staged of a paused table."""
+    """Let the next run apply all staged changes of a paused table."""
     with _found(config, table, ledger) as (book, row):
         shape = successors.all_of(book).get(row.table)
         if shape is not None:
@@ -121,8 +123,8 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 
 
 def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
-    """Stop showing a table that is no longer captured. Its Delta tables and what the ledger knows of it stay, so
-    that it can come back: it then joins as a table that was away, and needs a backfill."""
+    """Hide a table that is no longer captured. Its Delta tables and its ledger rows stay, so it can come back: it
+    then joins as a table that was away, and needs a backfill."""
     with _found(config, table, ledger) as (book, row):
         name = TableName.parse(row.table)
         called = relation_ids.name_of(book, row.table)
@@ -156,8 +158,8 @@ def _found(config: PipelineConfig, table: str, conninfo: str) -> Iterator[tuple[
 
 
 def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
-    """The table's row: of the captured table that the source calls so, or else of the one that has this id, with its
-    place (`shop.orders~1`) where another one has the name. Raises TableUnknown, which names those that there are."""
+    """The row of the captured table with this name at the source, or else of the table with this id, with its place
+    (`shop.orders~1`) if another table has the name. Raises TableUnknown, which lists the existing ones."""
     rows = [row for row in tables.all_of(ledger) if row.life.is_listed]
     called = relation_ids.names(ledger)
     captured = {str(called.get(row.table, row.table)): row for row in rows if row.life.is_captured}

@@ -19,7 +19,7 @@ PLANS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """In seconds, of so many batches of tables that were merged since a moment."""
+    """Seconds, over the batches of tables that were merged since a moment, and their number."""
 
     p50_s: float
     p99_s: float
@@ -28,7 +28,7 @@ class Delays:
 
 
 def present(ledger: Ledger, now: datetime) -> Delays | None:
-    """Those of the last hour; None where nothing was merged in it."""
+    """The delays of the last hour; None if nothing was merged in it."""
     row = ledger.execute(
         """
         WITH recent AS (

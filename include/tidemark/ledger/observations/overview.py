@@ -69,12 +69,12 @@ class TableStatus:
 
     @property
     def called(self) -> TableName:
-        """What the source calls it; of a table of which no relation was seen, the name in its id."""
+        """The table's name at the source; without a relation, the name in its id."""
         return self.at_source or TableName.parse(self.table).at_source
 
     @property
     def differences(self) -> str:
-        """What a verify found and nobody repaired, in words."""
+        """The differences that a verify found and nobody repaired, in words."""
         return "" if self.verified is None else "; ".join(self.verified.differing)
 
     @property
@@ -130,7 +130,7 @@ class PipelineStatus:
 
     @property
     def level_through(self) -> datetime:
-        """All captured changes that had committed at the source by then are staged."""
+        """The time up to which every captured change that committed at the source is staged."""
         return max(filter(None, (self.generation.heartbeat_at, self.generation.opened_at, self.level_at)))
 
 

@@ -11,8 +11,8 @@ from tidemark.ledger.connection import Ledger
 
 
 def new_notes(ledger: Ledger, notes: Iterable[str]) -> set[str]:
-    """Those of `notes` that the last call did not have; the next call is held against these. What is gone meanwhile is
-    forgotten, and said when it comes again. Writes nothing if nothing changed: an idle run leaves no WAL."""
+    """The `notes` that the last call did not have. A note that disappears is forgotten, and returned when it comes
+    again. Nothing is written if nothing changed: an idle run leaves no WAL."""
     now = set(notes)
     with ledger.transaction():
         rows = ledger.execute("SELECT note FROM tidemark.said_notes WHERE pipeline = %s", (ledger.pipeline,)).fetchall()

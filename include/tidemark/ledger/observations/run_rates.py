@@ -19,7 +19,8 @@ FIGURES: Final = ("lag_s", "lag_bytes", "retained_bytes", "drain_s", "merge_s", 
 
 
 def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -> dict[str, list[Any]]:
-    """By figure, oldest first; `at` is in seconds since 1970. `changes_min` is over the time since the point before."""
+    """The points by figure, oldest first; `at` is in seconds since 1970. `changes_min` covers the time since the
+    previous point."""
     every_s = max(1, hours * 3600 // points)
     stretches = runs.stretches(ledger, now - timedelta(hours=hours), every_s)
     columns: dict[str, list[Any]] = {"at": [], "changes_min": []} | {name: [] for name in FIGURES}
@@ -37,8 +38,8 @@ def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -
 
 
 def rates(ledger: Ledger, now: datetime) -> dict[str, Any]:
-    """Changes per minute, and bytes of WAL per second that the slot kept in addition, of the last hour's runs; over how
-    long. None if there are not two runs to tell."""
+    """Changes per minute, and growth of the slot's retained WAL in bytes per second, from the runs of the last
+    hour, and the time that they cover. None without two runs."""
     row = ledger.row(
         """
         SELECT sum(changes) - (array_agg(changes ORDER BY ended_at))[1], min(ended_at), max(ended_at),

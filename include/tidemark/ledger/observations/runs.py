@@ -33,10 +33,13 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How the pipeline stood when a run ended; None is what could not be seen. `applied_lsn` is that of every table
-    that is merged. `lag_s` is the age of the oldest change that is not applied, 0 if there is none, and `lag_bytes` the
-    staged WAL that is not applied; where the source's WAL was not read for long, both count from there to `source_lsn`.
-    The slot keeps `retained_bytes` of WAL and is lost at `limit_bytes`. `tables` counts them by their state."""
+    """The pipeline's state at the end of a run; None for what could not be read.
+
+    `applied_lsn` is the position of every table that is merged. `lag_s` is the age of the oldest change that is not
+    applied, 0 without one, and `lag_bytes` the staged WAL that is not applied. If the source's WAL was not read for
+    long, both count up to `source_lsn`. The slot retains `retained_bytes` of WAL and is lost at `limit_bytes`. `tables`
+    counts the tables by state.
+    """
 
     verdict: Verdict
     generation: int | None = None
@@ -54,7 +57,7 @@ class Figures:
 
 
 def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, failed: bool, error: str = "") -> None:
-    """Add the time of one try of a stage. Before the pipeline has a generation there is nothing to write to."""
+    """Add the duration of one try of a stage. Before the pipeline has a generation nothing is written."""
     _begin(ledger, run_id, seconds)
     ledger.execute(
         """
@@ -77,8 +80,7 @@ def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, faile
 
 
 def _begin(ledger: Ledger, run_id: str, seconds: float = 0.0) -> None:
-    """Make sure that the run has a row, which says that it began so many seconds ago. Before the pipeline has a
-    generation there is none."""
+    """Create the run's row, with the time at which it began. Before the pipeline has a generation there is none."""
     ledger.execute(
         """
         INSERT INTO tidemark.runs (pipeline, run_id, began_at, ended_at)
@@ -91,7 +93,7 @@ def _begin(ledger: Ledger, run_id: str, seconds: float = 0.0) -> None:
 
 
 def note_level(ledger: Ledger, run_id: str, at: datetime) -> None:
-    """Write down that all that had committed at the source by `at` is staged."""
+    """Record that everything that had committed at the source by `at` is staged."""
     _begin(ledger, run_id)
     ledger.execute(
         "UPDATE tidemark.runs SET level_at = greatest(level_at, %s) WHERE pipeline = %s AND run_id = %s",
@@ -100,13 +102,13 @@ def note_level(ledger: Ledger, run_id: str, at: datetime) -> None:
 
 
 def level_at(ledger: Ledger) -> datetime | None:
-    """The newest moment as of which a run saw that nothing was left to stage; the heartbeat is another."""
+    """The latest time at which a run had nothing left to stage; the heartbeat is another such time."""
     return ledger.value("SELECT max(level_at) FROM tidemark.runs WHERE pipeline = %s", (ledger.pipeline,))
 
 
 def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
-    """Write the run's figures, with what it registered, and let go of the rows that are older than KEPT_DAYS. Returns
-    the changes that it registered."""
+    """Write the run's figures and the batches that it registered, and delete rows older than KEPT_DAYS. Returns the
+    number of registered changes."""
     values = asdict(figures) | {"tables": None if figures.tables is None else Jsonb(figures.tables)}
     with ledger.transaction():
         _begin(ledger, run_id)
@@ -145,7 +147,7 @@ def last(ledger: Ledger, number: int) -> list[dict[str, Any]]:
 
 
 def failed(ledger: Ledger) -> list[FailedRun]:
-    """Of each DAG the newest run, if one of its stages failed with an error of its own."""
+    """For each DAG its newest run, if one of the run's stages failed with an error of its own."""
     rows = ledger.execute(
         """
         SELECT newest.dag, s.key, s.value ->> 'error', newest.ended_at
@@ -163,8 +165,8 @@ def failed(ledger: Ledger) -> list[FailedRun]:
 
 
 def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[dict[str, Any]]:
-    """The runs with figures since then, oldest first, put together by stretches of time: the moment `at` which they
-    ended, the sum of changes, and the worst of the rest. The stages and the whole run are how long the longest took."""
+    """The runs with figures since then, oldest first, grouped by periods: the time `at` which they ended, the sum
+    of changes, and the worst of the other figures. For stages and whole runs that is the longest duration."""
     with ledger.connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(
             """

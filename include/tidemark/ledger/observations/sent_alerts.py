@@ -16,7 +16,7 @@ from tidemark.ledger.connection import Ledger
 
 @dataclass(frozen=True, slots=True)
 class SentAlert:
-    """`line` is what was said of it."""
+    """`line` is the sent text."""
 
     kind: str
     subject: str
@@ -25,7 +25,7 @@ class SentAlert:
 
 
 def all_of(ledger: Ledger) -> list[SentAlert]:
-    """Everything that was told and is not over."""
+    """The alerts that were sent and have not cleared."""
     rows = ledger.execute(
         "SELECT kind, subject, line, told_at FROM tidemark.alerts WHERE pipeline = %s ORDER BY told_at, kind, subject",
         (ledger.pipeline,),
@@ -49,7 +49,7 @@ def begin(ledger: Ledger, kind: str, lines: dict[str, str]) -> list[str]:
 
 
 def end(ledger: Ledger, kind: str, subjects: Collection[str]) -> list[SentAlert]:
-    """Claim the telling that these are over; what was said of them. Call it, and tell, in one transaction."""
+    """Claim the message that these alerts cleared; returns their lines. Call it and send in one transaction."""
     rows = ledger.execute(
         "DELETE FROM tidemark.alerts WHERE pipeline = %s AND kind = %s AND subject = ANY(%s) "
         "RETURNING kind, subject, line, told_at",

@@ -16,8 +16,8 @@ from tidemark.ledger.connection import Ledger
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
-    """`rows` are None if its log says nothing of them. The size is as of `sized_at`; `seen_at` is when a maintenance
-    found the table in the lake, None if none has looked yet."""
+    """`rows` is None if its log does not have the number. The size is as of `sized_at`. `seen_at` is the last time
+    a maintenance found the table in the lake, None before."""
 
     kind: Kind
     files: int
@@ -28,7 +28,7 @@ class DeltaTable:
 
 
 def keep(ledger: Ledger, seen: Iterable[TableUpkeep]) -> None:
-    """Keep what a maintenance saw last of each of these; what it could not look at stays as it was."""
+    """Store what a maintenance read of each table; what it could not read stays unchanged."""
     rows = [one for one in seen if one.bytes is not None]
     ledger.execute(
         """
@@ -52,8 +52,8 @@ def keep(ledger: Ledger, seen: Iterable[TableUpkeep]) -> None:
 
 
 def keep_merged(ledger: Ledger, results: Iterable[TableResult], first: Collection[str]) -> None:
-    """Keep what merges say of the tables that they left. Where the rows of the whole table were not at hand, those that
-    the merge brought are added to the known ones; in the `first` merge of a table they are all."""
+    """Store the sizes after merges. If a merge did not have the table's number of rows, the rows that it added are
+    added to the stored number; in the `first` merge of a table they are all rows."""
     sizes = [(result, size) for result in results for size in result.sizes]
     if not sizes:
         return
@@ -88,7 +88,7 @@ def keep_merged(ledger: Ledger, results: Iterable[TableResult], first: Collectio
 
 
 def _added(result: TableResult, size: DeltaSize) -> int | None:
-    """By how many rows the merge made the table longer; None where it replaced all of them."""
+    """The number of rows that the merge added; None if it replaced all rows."""
     counts = result.rows
     if size.kind == "current" and "truncated" in counts:
         return None
@@ -96,7 +96,7 @@ def _added(result: TableResult, size: DeltaSize) -> int | None:
 
 
 def all_of(ledger: Ledger) -> dict[str, tuple[DeltaTable, ...]]:
-    """By table, current before history."""
+    """The Delta tables by table, current before history."""
     rows = ledger.execute(
         'SELECT "table", kind, files, bytes, rows, sized_at, seen_at FROM tidemark.delta_tables WHERE pipeline = %s '
         'ORDER BY "table", kind',

@@ -44,8 +44,8 @@ MOST_ROWS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class KeptFiles:
-    """Batches below the prefix's end of which a table keeps its files, and their size. `held`: since it is parked or
-    paused."""
+    """Batches below the prefix's end whose files a table keeps, and their size. `held`: because the table is parked
+    or paused."""
 
     batches: int
     bytes: int
@@ -54,8 +54,8 @@ class KeptFiles:
 
 @dataclass(frozen=True, slots=True)
 class RetiredPrefix:
-    """`file` says how far the generation is retired by now; `rows` are what this call retired. `held_by` is why the
-    prefix ends before the cutoff, "" if it does not."""
+    """`file` has the position up to which the generation is retired; `rows` are the rows that this call retired.
+    `held_by` is the reason why the prefix ends before the cutoff, "" if it does not."""
 
     file: RetiredFile
     rows: int
@@ -65,7 +65,7 @@ class RetiredPrefix:
 
 
 def numbers(ledger: Ledger) -> list[int]:
-    """The generations with something that is not retired or not removed yet, ascending; the open one is the last."""
+    """The generations with anything that is not retired or not removed yet, ascending; the open one is the last."""
     rows = ledger.execute(
         """
         SELECT number FROM tidemark.generations g
@@ -81,7 +81,7 @@ def numbers(ledger: Ledger) -> list[int]:
 
 
 def retired_lsn(ledger: Ledger, generation: int) -> Lsn | None:
-    """Below which the generation is retired, but for what single tables keep."""
+    """The position below which the generation is retired, except for files that single tables keep."""
     return ledger.value(
         "SELECT retired_lsn FROM tidemark.generations WHERE pipeline = %s AND number = %s",
         (ledger.pipeline, generation),
@@ -97,11 +97,11 @@ def mark(
     confirmed: Lsn | None = None,
     xmin: int | None = None,
 ) -> RetiredPrefix:
-    """Retire what may go of the generation, registered before `cutoff`. Needs the lease `slot`.
+    """Retire what the generation no longer needs and registered before `cutoff`. Needs the lease `slot`.
 
-    Of the open generation `confirmed` is the slot's position and `xmin` that of a snapshot taken at the source under
-    the same lease; an older one needs neither: nothing of it is sent or read again. Piece by piece: after a month
-    without maintenance one transaction would take longer than the ledger lets any statement, each time anew.
+    For the open generation `confirmed` is the slot's position and `xmin` that of a snapshot taken at the source under
+    the same lease. Older generations need neither: nothing of them is sent or read again. Runs piece by piece: after a
+    month without maintenance a single transaction would exceed the ledger's statement timeout every time.
     """
     rows, size = 0, 0
     while True:
@@ -114,7 +114,7 @@ def mark(
 def _mark_some(
     ledger: Ledger, lease: Lease, generation: int, cutoff: datetime, confirmed: Lsn | None, xmin: int | None
 ) -> tuple[RetiredPrefix, bool]:
-    """About MOST_ROWS of it, the oldest; and whether that is all."""
+    """Retire about MOST_ROWS of the oldest rows; returns whether that was all."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
         # Opening a backfill shares this row: its snapshot is seen below, or it sees what is retired here.
@@ -146,7 +146,7 @@ def _mark_some(
 
 
 def retire_whole_batches(ledger: Ledger, generation: int, up_to: Lsn) -> None:
-    """Retire the batches, up to there, of which every table is retired."""
+    """Retire the batches up to there of which every table is retired."""
     ledger.execute(
         """
         UPDATE tidemark.batches b SET retired_at = clock_timestamp()
@@ -160,7 +160,7 @@ def retire_whole_batches(ledger: Ledger, generation: int, up_to: Lsn) -> None:
 
 
 def _end_of_some(ledger: Ledger, generation: int) -> Lsn | None:
-    """Where a batch ends up to which about MOST_ROWS are above what is retired; None if there are no more."""
+    """The end of a batch up to which about MOST_ROWS are not retired; None if there are no more."""
     return ledger.value(
         """
         SELECT b.end_lsn FROM tidemark.batch_tables b
@@ -176,7 +176,7 @@ def _end_of_some(ledger: Ledger, generation: int) -> Lsn | None:
 def _prefix(
     ledger: Ledger, generation: int, cutoff: datetime, confirmed: Lsn | None, xmin: int | None
 ) -> tuple[Lsn, str]:
-    """Where the prefix ends, never below where it ended before, and what ends it if not the cutoff."""
+    """The end of the prefix, never below its last end, and the reason if it is not the cutoff."""
     row = ledger.row(
         """
         SELECT g.staged_lsn, coalesce(g.retired_lsn, g.start_lsn),
@@ -218,7 +218,7 @@ def _prefix(
 
 
 def _pins(ledger: Ledger, generation: int) -> dict[str, NeededEvidence]:
-    """What a table keeps though it is applied."""
+    """Applied batches that a table still needs."""
     pins: dict[str, NeededEvidence] = {}
     opened = ledger.execute(
         """
@@ -255,7 +255,7 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, NeededEvidence]:
 def _retire(
     ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: NeededEvidence
 ) -> tuple[int, int, int | None]:
-    """Rows, bytes and the highest transaction id of what is retired of `table`, or of all but `other_tables`."""
+    """Rows, bytes and the highest transaction id that are retired of `table`, or of all but `other_tables`."""
     row = ledger.row(
         """
         WITH done AS (
@@ -303,7 +303,7 @@ def _kept(ledger: Ledger, generation: int, up_to: Lsn) -> dict[str, KeptFiles]:
 
 @dataclass(frozen=True, slots=True)
 class RetiredBatch:
-    """A batch of which files go: all of it, or those of some of its tables (`paths`)."""
+    """A batch of which files are removed: all files, or those of some of its tables (`paths`)."""
 
     end_lsn: Lsn
     manifest: str
@@ -312,8 +312,8 @@ class RetiredBatch:
 
 
 def to_remove(ledger: Ledger, generation: int, most: int) -> list[RetiredBatch]:
-    """The oldest batches of which something is retired and not removed, `most` of them. Files that a table needs which
-    is replayed from them (`ledger.captured.replays`) stay until the batch goes as a whole."""
+    """The oldest batches with retired files that are not removed, at most `most` of them. Files of a table that is
+    replayed from them (`ledger.captured.replays`) stay until the whole batch is removed."""
     rows = ledger.execute(
         """
         SELECT b.end_lsn, b.manifest, b.retired_at IS NOT NULL,
@@ -344,7 +344,7 @@ def to_remove(ledger: Ledger, generation: int, most: int) -> list[RetiredBatch]:
 
 
 def removed(ledger: Ledger, generation: int, removed_batches: Iterable[RetiredBatch]) -> None:
-    """Note that these files are gone, and thin the ledger in step."""
+    """Record that these files are removed, and delete their rows."""
     ends = [batch.end_lsn for batch in removed_batches]
     whole = [batch.end_lsn for batch in removed_batches if batch.is_whole]
     with ledger.transaction():
@@ -386,7 +386,7 @@ def removed(ledger: Ledger, generation: int, removed_batches: Iterable[RetiredBa
 
 
 def registered_below(ledger: Ledger, generation: int, lsn: Lsn) -> set[tuple[Lsn, str]]:
-    """Start and attempt of the generation's batches below `lsn` whose folders are there."""
+    """Start and attempt of the generation's batches below `lsn` whose folders exist."""
     rows = ledger.execute(
         """
         SELECT start_lsn, attempt FROM tidemark.batches
@@ -401,7 +401,7 @@ def registered_below(ledger: Ledger, generation: int, lsn: Lsn) -> set[tuple[Lsn
 
 
 def ended_backfills(ledger: Ledger, cutoff: datetime) -> list[str]:
-    """The backfills that ended before `cutoff`, and of whose chunks no batch is left that is not retired."""
+    """The backfills that ended before `cutoff` and have chunks in no batch that is not retired."""
     rows = ledger.execute(
         """
         SELECT b.backfill FROM tidemark.backfills b
@@ -418,8 +418,8 @@ def ended_backfills(ledger: Ledger, cutoff: datetime) -> list[str]:
 
 
 def backfill_removed(ledger: Ledger, backfill: str) -> None:
-    """Note that the backfill's files are gone, and delete its rows, unless it is the newest of its table, or the
-    newest of which rows were claimed (`chunks.has_read_rows` asks for that)."""
+    """Record that the backfill's files are removed, and delete its rows, unless it is the newest of its table or
+    the newest with claimed rows (`chunks.has_read_rows` needs that)."""
     with ledger.transaction():
         ledger.execute(
             "UPDATE tidemark.backfills SET removed_at = clock_timestamp() WHERE pipeline = %s AND backfill = %s",
@@ -447,7 +447,7 @@ def backfill_removed(ledger: Ledger, backfill: str) -> None:
 
 
 def needed_backfills(ledger: Ledger) -> set[str]:
-    """The backfills whose files are not gone, and those that a batch which is not retired took chunks of."""
+    """The backfills whose files exist, and those with chunks in a batch that is not retired."""
     rows = ledger.execute(
         """
         SELECT backfill FROM tidemark.backfills WHERE pipeline = %(pipeline)s AND removed_at IS NULL
@@ -461,7 +461,7 @@ def needed_backfills(ledger: Ledger) -> set[str]:
 
 
 def ended_plans(ledger: Ledger, cutoff: datetime, most: int) -> list[str]:
-    """The oldest plans from before `cutoff` that nobody waits for and all of whose batches are retired."""
+    """The oldest plans from before `cutoff` that nobody waits for and whose batches are all retired."""
     rows = ledger.execute(
         """
         SELECT p.plan FROM tidemark.plans p
@@ -477,7 +477,7 @@ def ended_plans(ledger: Ledger, cutoff: datetime, most: int) -> list[str]:
 
 
 def plans_removed(ledger: Ledger, names: Sequence[str]) -> None:
-    """Delete the rows of plans whose files are gone."""
+    """Delete the rows of plans whose files are removed."""
     ledger.execute("DELETE FROM tidemark.plans WHERE pipeline = %s AND plan = ANY(%s)", (ledger.pipeline, list(names)))
 
 
@@ -486,7 +486,7 @@ def plans_removed(ledger: Ledger, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LastMaintenance:
-    """What the last run did to staging and ledger, and to the Delta tables; {} if no run has come so far."""
+    """The results of the last run for staging and ledger, and for the Delta tables; {} before the first run."""
 
     ended_at: datetime
     retired: dict[str, Any]
@@ -504,7 +504,7 @@ def last(ledger: Ledger) -> LastMaintenance | None:
 
 
 def note(ledger: Ledger, *, retired: dict[str, Any] | None = None, tables: dict[str, Any] | None = None) -> None:
-    """What a run of maintenance did; a part that is None stays as the run before said."""
+    """Record the results of a maintenance; a part that is None keeps its last value."""
     ledger.execute(
         """
         INSERT INTO tidemark.maintenance AS last (pipeline, ended_at, retired, tables)
