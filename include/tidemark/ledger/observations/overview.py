@@ -90,6 +90,10 @@ class TableStatus:
         return 0 if self.backlog is None else self.backlog.changes
 
     @property
+    def waiting_bytes(self) -> int:
+        return 0 if self.backlog is None else self.backlog.bytes
+
+    @property
     def waiting_since(self) -> datetime | None:
         return None if self.backlog is None else self.backlog.since
 
