@@ -16,6 +16,7 @@ from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
 from tidemark.capture.continuity import discontinuity
 from tidemark.errors import LakeTaken
+from tidemark.formats import layout
 from tidemark.ledger.migrations import migrate
 
 REMEDY = "give this one a name or a `lake` of its own"
@@ -136,6 +137,22 @@ def test_of_two_that_open_their_first_generation_at_the_same_moment_one_does(
     with pytest.raises(LakeTaken, match="which is still there"):
         captured.drain()
     other.drain()
+
+
+@pytest.mark.parametrize("name", ["", ".generation.json.0123"])
+def test_a_folder_in_which_nothing_is_yet_takes_no_number(captured: Pipeline, name: str) -> None:
+    """Another ledger opens the generation at this moment, or an attempt died. If the number was passed over, both would
+    open one."""
+    folder = Path(captured.config.lake) / layout.generation_folder(captured.config.pipeline, 1)
+    folder.mkdir(parents=True)
+    if name:
+        (folder / name).touch()
+    captured.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    captured.begin()
+    captured.drain()
+    generation = captured.generation()
+    assert generation is not None
+    assert generation.number == 1
 
 
 def test_of_many_that_begin_at_once_one_goes_on(captured: Pipeline, second_of: Callable[[Pipeline], Pipeline]) -> None:

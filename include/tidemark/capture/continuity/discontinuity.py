@@ -173,7 +173,7 @@ def open_next(
     with ledger.transaction():
         lease.check(ledger, SLOT)
         current = generations.current(ledger)
-        number = 1 + max([0 if current is None else current.number, *folders.numbers])
+        number = 1 + max(0 if current is None else current.number, _newest_begun(folders))
         opening = structs.replace(opening, number=number)
         if lost is not None and lost.transactions.num_rows:
             with store.create(layout.lost_file(lease.pipeline, number)) as out:
@@ -188,6 +188,16 @@ def open_next(
         generations.open_generation(ledger, lease, opening)
         generations.note_source(ledger, lease, number, source_started_at=server.started_at)
         return generations.required(ledger)
+
+
+def _newest_begun(folders: StagedFolders) -> int:
+    """The newest generation with anything in its folder, 0 without one. An empty folder is that of another ledger that
+    opens the generation at this moment, or of an attempt that died: the first to write generation.json gets it."""
+    for number in sorted(folders.numbers, reverse=True):
+        names = folders.store.list(layout.generation_folder(folders.pipeline, number))
+        if any(not name.startswith(".") for name in names):  # a file that is being written has a dot
+            return number
+    return 0
 
 
 def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Generation) -> None:
