@@ -28,21 +28,20 @@ STATEMENT_TIMEOUT_S: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One pipeline's part of the ledger over one session. Whoever holds it shares its transaction: a `Ledger` belongs
-    to one thread, like its connection."""
+    """One pipeline's part of the ledger over one session. All users of a `Ledger` share its transaction. It belongs
+    to one thread, as its connection does."""
 
     connection: psycopg.Connection[Any]
     pipeline: str
 
     def execute(self, query: QueryNoTemplate, values: Params | None = None) -> psycopg.Cursor[Any]:
-        """The session's `execute`; statements on the ledger's tables stand in this package alone. Values by name have
-        the pipeline's too."""
+        """Run a statement of this package. Named values include the pipeline's name."""
         if isinstance(values, Mapping):
             values = {"pipeline": self.pipeline, **values}
         return self.connection.execute(query, values)
 
     def row(self, query: QueryNoTemplate, values: Params | None = None) -> Any:
-        """The only row of a query that has one."""
+        """The row of a query that returns exactly one."""
         row = self.execute(query, values).fetchone()
         assert row is not None
         return row
@@ -57,12 +56,12 @@ class Ledger:
         return bool(self.value(query, values))
 
     def wrote_one(self, query: QueryNoTemplate, values: Params | None = None) -> bool:
-        """Whether the statement, a compare-and-set, found its row."""
+        """Whether the statement, a compare-and-set, changed its row."""
         return self.execute(query, values).rowcount == 1
 
     def insert(self, into: str, /, *, or_nothing: bool = False, **row: Any) -> bool:
-        """Insert a row of the pipeline, by the names of its columns. With `or_nothing` a row that is there already
-        stays, and this returns False."""
+        """Insert a row of the pipeline, given by column names. With `or_nothing` an existing row stays, and the
+        result is False."""
         row = {"pipeline": self.pipeline, **row}
         statement = sql.SQL("INSERT INTO tidemark.{} ({}) VALUES ({})").format(
             sql.Identifier(into),
@@ -74,7 +73,7 @@ class Ledger:
         return self.execute(statement, row).rowcount == 1
 
     def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
-        """The session's `transaction`: what is done in the block is one thing, or nothing of it is done."""
+        """The session's transaction: the block is applied as a whole, or not at all."""
         return self.connection.transaction()
 
 
@@ -93,7 +92,7 @@ class _LsnLoader(Loader):
 
 
 def speak_lsn(connection: psycopg.Connection[Any]) -> None:
-    """Let `pg_lsn` and `Lsn` stand for each other on this connection."""
+    """Convert between `pg_lsn` and `Lsn` on this connection."""
     connection.adapters.register_dumper(Lsn, _LsnDumper)
     connection.adapters.register_loader(PG_LSN_OID, _LsnLoader)
 
@@ -113,6 +112,6 @@ def connect(conninfo: str, application_name: str = "tidemark_ledger") -> psycopg
 
 @contextmanager
 def open_ledger(conninfo: str, pipeline: str, application_name: str = "tidemark_ledger") -> Iterator[Ledger]:
-    """The pipeline's `Ledger` over a session of its own, which ends with the block. Raises what `connect` does."""
+    """The pipeline's `Ledger` over a new session, which ends with the block. Raises what `connect` raises."""
     with connect(conninfo, application_name) as connection:
         yield Ledger(connection, pipeline)

@@ -41,7 +41,7 @@ class Naming:
 
 def naming(fields: Sequence[str], told: Mapping[str, int], called: Mapping[str, int], now: Mapping[int, str]) -> Naming:
     """The renames that a merge needs. `told` are the numbers that the fields store; `now` are the source's column names
-    by number. Raises Ahead."""
+    by number. Raises NamesAhead."""
     newest = max([*now, *called.values()], default=0)
     numbers = numbers_of(fields, told, called, now)
     names = {name: now[n] for name, n in numbers.items() if now.get(n, name) != name}
@@ -109,7 +109,7 @@ def _is_numbered(field: str, name: str) -> bool:
 
 
 def _refuse_ahead(number: int | None, name: str, newest: int) -> None:
-    """Raises Ahead for a field with a higher number than all columns of the version: numbers only grow, so it was added
-    later."""
+    """Raises NamesAhead for a field with a higher number than all columns of the version. Numbers only grow, so the
+    field was added later."""
     if number is not None and number > newest:
         raise NamesAhead(name)

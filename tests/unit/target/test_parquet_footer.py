@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.target.delta import parquet_footer
-from tidemark.target.delta.compact_thrift import FooterNotPlain
+from tidemark.target.delta.compact_thrift import UnsupportedParquet
 
 WRITERS: list[dict[str, Any]] = [
     {},
@@ -83,12 +83,12 @@ def test_what_a_reader_of_a_part_of_the_file_goes_by_is_where_the_first_column_b
     "content", [b"", b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x28\x00\x00\x00PAR1"]
 )
 def test_what_is_no_footer_is_refused(content: bytes) -> None:
-    with pytest.raises(FooterNotPlain):
+    with pytest.raises(UnsupportedParquet):
         parquet_footer.read_footer(io.BytesIO(content), len(content))
 
 
 def test_a_column_that_is_there_already_is_not_added() -> None:
     file = written(table(0, 3), 1)
     footer = parquet_footer.read_footer(io.BytesIO(file), len(file))
-    with pytest.raises(FooterNotPlain):
+    with pytest.raises(UnsupportedParquet):
         parquet_footer.joined([(footer, parquet_footer.constants(footer.rows, {"id": pa.scalar(1)}))], frozenset())

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.target.delta import data_files
-from tidemark.target.delta.compact_thrift import FooterNotPlain
+from tidemark.target.delta.compact_thrift import UnsupportedParquet
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.driver import target_rows, text_pages
 from tidemark.target.driver.target_rows import TargetRows
@@ -178,7 +178,7 @@ def test_behind_the_last_page_of_one_length_arrow_reads_on(tmp_path: Path, monke
     form = {**OWN, "write_batch_size": 10, "data_page_size": 500}
     file = written(tmp_path / "rows.parquet", pa.table({"id": texts}), **form)
     read: list[int] = []
-    with open(file.path, "rb") as source, pytest.raises(FooterNotPlain):
+    with open(file.path, "rb") as source, pytest.raises(UnsupportedParquet):
         read.extend(len(page) for page in pages_of_texts(source, pq.ParquetFile(source), 0, "id"))
     assert 300 < sum(read) <= 400
     found = target([file]).find([pa.chunked_array([texts[:500][::7]])])
@@ -197,7 +197,7 @@ def test_part_of_a_nested_column_is_no_key(tmp_path: Path) -> None:
     part = pa.field("b", pa.string(), nullable=False)
     shape = pa.schema([pa.field("a", pa.struct([part]), nullable=False)])
     pq.write_table(pa.table([[{"b": "12345678"}]], schema=shape), tmp_path / "rows.parquet", use_dictionary=False)
-    with pytest.raises(FooterNotPlain):
+    with pytest.raises(UnsupportedParquet):
         read(tmp_path / "rows.parquet", "a.b")
 
 

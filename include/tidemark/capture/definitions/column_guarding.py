@@ -83,7 +83,7 @@ class LedgerGuards:
 
     def applied(self, captured: CapturedTable) -> CapturedTable:
         """A table that nobody can alter meanwhile, with its rule in the names of its guarded columns. Raises
-        Withheld."""
+        ChangesWithheld."""
         oid, table = captured.relation_oid, captured.name
         rows = {column.attnum: (column.name, column.xmin) for column in captured.columns}
         stored = self.stored().get(oid)
@@ -103,7 +103,7 @@ def _hiding(rule: TableRule, hidden: HiddenColumns) -> TableRule:
 
 
 def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...], rows: Rows, bound: Guards) -> None:
-    """Raises Withheld if the table's own entry masks or leaves out a column that the table does not have."""
+    """Raises ChangesWithheld if the table's own entry masks or leaves out a column that the table does not have."""
     missing = guards.unfit(config.guarded_by_name(table), str(table), names, rows, bound)
     if missing:
         raise ChangesWithheld(f"the file masks or leaves out {', '.join(missing)}, which it does not have")
@@ -170,7 +170,7 @@ class ColumnGuards:
         return guarded_by(table, self._known.get(table.relation_oid, {}))
 
     def place(self, relation: RelationMessage, rule: TableRule) -> TableRule:
-        """The rule in the column names of a RELATION message. Raises Withheld or ShapeUnsettled."""
+        """The rule in the column names of a RELATION message. Raises ChangesWithheld or ShapeUnsettled."""
         oid, table = relation.relation_oid, relation.table
         if not guards.guards(rule) and not self._known.get(oid):
             return rule

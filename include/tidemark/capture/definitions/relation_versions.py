@@ -63,8 +63,8 @@ class RelationLookup:
     """Callbacks that map a relation to the captured table that it is kept as (`capture.table_identities`).
 
     - `table`: the table of a relation, by its OID and its name in the stream; None if its changes are not staged.
-    - `captured`: the captured table of a relation, whatever its name is.
-    - `rule`: the table's rule in the column names of a message. Raises Withheld
+    - `captured`: the captured table of a relation, by its OID alone.
+    - `rule`: the table's rule in the column names of a message. Raises ChangesWithheld
       (`capture.definitions.column_guarding`).
     - `another`: keeps the relation as another table from here on, for the given reason, and returns that table; None if
       the table has to be parked instead (`capture.definitions.successor_shapes`).

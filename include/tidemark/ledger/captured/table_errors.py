@@ -78,8 +78,8 @@ def all_of(ledger: Ledger) -> list[TableErrors]:
 
 
 def passed_over(ledger: Ledger) -> frozenset[str]:
-    """The tables of which a drain stages nothing: barred and not captured. Read it under the lease `slot`: tables
-    join and leave only under it."""
+    """The tables whose changes a drain does not stage: barred by an error, and not captured. Call it under the
+    lease `slot`, since tables join and leave only under it."""
     rows = ledger.execute(
         """
         SELECT "table" FROM tidemark.table_errors e

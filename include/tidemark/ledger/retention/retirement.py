@@ -146,7 +146,7 @@ def _mark_some(
 
 
 def retire_whole_batches(ledger: Ledger, generation: int, up_to: Lsn) -> None:
-    """Retire the batches up to there of which every table is retired."""
+    """Retire each batch up to this position if all of its tables are retired."""
     ledger.execute(
         """
         UPDATE tidemark.batches b SET retired_at = clock_timestamp()
@@ -303,7 +303,7 @@ def _kept(ledger: Ledger, generation: int, up_to: Lsn) -> dict[str, KeptFiles]:
 
 @dataclass(frozen=True, slots=True)
 class RetiredBatch:
-    """A batch of which files are removed: all files, or those of some of its tables (`paths`)."""
+    """A batch with files to remove: all of its files, or those of some tables (`paths`)."""
 
     end_lsn: Lsn
     manifest: str

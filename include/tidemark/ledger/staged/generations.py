@@ -137,8 +137,11 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
 
 
 def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
-    """Mark the tables of which the source lost changes. Also those that joined above the point where the source left
-    the staged WAL: changes before their join are not staged, and may be among the lost ones."""
+    """Mark the tables whose changes the source lost.
+
+    Tables that joined above the fork point are marked too: their changes from before the join are not staged, so lost
+    ones among them are unknown.
+    """
     for table, keys in sorted((opening.tables or {}).items()):
         rows = "any of its rows" if keys is None else counted(len(keys), "row")
         tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)

@@ -162,7 +162,7 @@ class FirstLoad:
         )
 
     def check(self) -> None:
-        """Build the new footers once before anything is written. Raises NotPlain if a footer cannot be rewritten."""
+        """Build the new footers once before anything is written. Raises UnsupportedParquet if that is not possible."""
         for group in self._groups():
             parquet_footer.joined(_parts(group, self._of_commit), frozenset({"_text"}))
 

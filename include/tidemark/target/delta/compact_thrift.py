@@ -1,7 +1,7 @@
-"""Reads and writes structs in Thrift's compact protocol, which Parquet's footers and page headers are in.
+"""Reads and writes structs in Thrift's compact protocol, the format of Parquet's footers and page headers.
 
-The protocol has the type of every field ("Thrift Compact protocol encoding"), so a struct is read without knowledge of
-its fields, and what is not changed is written back as it was.
+The protocol stores the type of every field ("Thrift Compact protocol encoding"). So a struct can be read without a
+definition of its fields, and unchanged fields are written back unchanged.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, Final
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 INTEGERS: Final = (I16, I32, I64)
 
-# A struct is its fields by number, each with its type; a list is the type of its elements and these.
+# A struct: field number -> (type, value). The value of a list is (type of the elements, elements).
 Struct = dict[int, tuple[int, Any]]
 
 
-class FooterNotPlain(Exception):
-    """A part of a Parquet file that says more than is understood here."""
+class UnsupportedParquet(Exception):
+    """A part of a Parquet file has a feature that this package does not support."""
 
 
 def value_of(fields: Struct, number: int) -> Any:
-    """The value of a field. Raises NotPlain if it is not there."""
+    """The value of a field. Raises UnsupportedParquet if the field is missing."""
     if number not in fields:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     return fields[number][1]
 
 
 class ThriftReader:
-    """Reads structs one behind the other; `at` is where the next one begins."""
+    """Reads consecutive structs; `at` is the position of the next one."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -61,7 +61,7 @@ class ThriftReader:
             return self._list()
         if kind == STRUCT:
             return self.struct()
-        raise FooterNotPlain
+        raise UnsupportedParquet
 
     def _list(self) -> tuple[int, list[Any]]:
         head = self._byte()
@@ -78,7 +78,7 @@ class ThriftReader:
     def _take(self, size: int) -> bytes:
         taken = self._content[self.at : self.at + size]
         if len(taken) != size:
-            raise FooterNotPlain
+            raise UnsupportedParquet
         self.at += size
         return taken
 

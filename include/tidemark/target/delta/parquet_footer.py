@@ -30,9 +30,9 @@ from tidemark.target.delta.compact_thrift import (
     I64,
     LIST,
     STRUCT,
-    FooterNotPlain,
     Struct,
     ThriftReader,
+    UnsupportedParquet,
     value_of,
     written_struct,
 )
@@ -71,19 +71,19 @@ class Footer:
 
 
 def read_footer(file: BinaryIO, size: int) -> Footer:
-    """Read the footer of a file of `size` bytes. Raises NotPlain if the footer is missing or cannot be rewritten."""
+    """Read the footer of a file of `size` bytes. Raises UnsupportedParquet if it is missing or cannot be rewritten."""
     file.seek(max(0, size - 8))
     end = file.read(8)
     if len(end) != 8 or end[4:] != MAGIC:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     (length,) = struct.unpack("<I", end[:4])
     body = size - 8 - length
     if body < len(MAGIC):
-        raise FooterNotPlain
+        raise UnsupportedParquet
     file.seek(body)
     fields = ThriftReader(file.read(length)).struct()
     if _ENCRYPTION in fields:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     return Footer(fields, body)
 
 
@@ -148,7 +148,7 @@ def _subtrees(fields: Struct) -> list[list[Struct]]:
             at += 1
         columns.append(elements[begins:at])
     if at != len(elements):
-        raise FooterNotPlain
+        raise UnsupportedParquet
     return columns
 
 
@@ -160,7 +160,7 @@ def _elements(fields: Struct, added: Struct, excluded: Set[str]) -> list[Struct]
     kept = [tree for tree in _subtrees(fields) if _name(tree[0]) not in excluded]
     trees = [*kept, *_subtrees(added)]
     if len({_name(tree[0]) for tree in trees}) != len(trees):
-        raise FooterNotPlain
+        raise UnsupportedParquet
     root = dict(value_of(fields, _SCHEMA)[1][0])
     root[_CHILDREN] = (I32, len(trees))
     return [root, *[element for tree in trees for element in tree]]
@@ -182,7 +182,7 @@ def _group(
     group: Struct, begins: int, constant: Struct, constant_begins: int, excluded: Set[str], number: int
 ) -> Struct:
     if value_of(group, _GROUP_ROWS) != value_of(constant, _GROUP_ROWS):
-        raise FooterNotPlain
+        raise UnsupportedParquet
     columns = [
         *[_moved(c, begins) for c in value_of(group, _COLUMNS)[1] if _column_of(c) not in excluded],
         *[_moved(c, constant_begins) for c in value_of(constant, _COLUMNS)[1]],
@@ -208,7 +208,7 @@ def _column_of(chunk: Struct) -> str:
 def _moved(chunk: Struct, by: int) -> Struct:
     """The column chunk, with all offsets moved by so many bytes."""
     if _FILE_PATH in chunk:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     facts = dict(value_of(chunk, _METADATA))
     for number in (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _BLOOM):
         _move(facts, number, by)

@@ -16,8 +16,8 @@ Columns = Sequence[pa.ChunkedArray]
 
 
 class KeySet:
-    """The keys of some pieces, each piece one array per column of the key. A key of several columns is told apart by
-    the numbers of its values among those that the set has."""
+    """The keys of several pieces; a piece is one array per column of the key. Keys of several columns are compared
+    by the numbers of their values in the set."""
 
     def __init__(self, types: Sequence[pa.DataType], pieces: Iterable[Columns]) -> None:
         listed = list(pieces)
@@ -36,11 +36,11 @@ class KeySet:
             numbers = pc.index_in(pairs, self._pairs[-1])
 
     def __len__(self) -> int:
-        """How many there are; one that is given twice counts twice."""
+        """The number of keys; a key that was given twice counts twice."""
         return len(self.columns[0])
 
     def bounds(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Between which values the columns of whole numbers are, by the columns' names."""
+        """The bounds of the columns of whole numbers, by column name."""
         own = {}
         for name, column in zip(names, self.columns, strict=True):
             if pa.types.is_integer(column.type) and len(column):
@@ -64,8 +64,8 @@ class KeySet:
         return pc.is_valid(self.places(columns))
 
     def places(self, columns: Columns) -> pa.ChunkedArray:
-        """Per row, which of the set's keys it has, NULL if none: of a set without doubles its number among those that
-        were given."""
+        """For each row the number of its key in the set, NULL if the set does not have it. In a set without doubles
+        this is the position at which the key was given."""
         given = [comparable(column.cast(of)) for column, of in zip(columns, self.types, strict=True)]
         numbers = pc.index_in(given[0], self._values[0])
         for column, values, pairs in zip(given[1:], self._values[1:], self._pairs, strict=True):
@@ -73,8 +73,8 @@ class KeySet:
         return numbers
 
     def places_of(self, pieces: Sequence[Columns]) -> list[pa.ChunkedArray]:
-        """`places` of each piece. Arrow hashes the set anew for each call, so that many pieces of many keys are asked
-        about together: a hundred pieces of five million keys took a minute one by one."""
+        """`places` of each piece. Arrow hashes the set again for each call, so pieces with many keys are looked up
+        together: a hundred pieces of five million keys took a minute one by one."""
         if not pieces:
             return []
         together = [
@@ -88,7 +88,7 @@ class KeySet:
         return parts
 
     def without(self, columns: Columns) -> KeySet:
-        """The set less these keys, of which there may be many more."""
+        """The set without these keys, which may be many more."""
         in_both = self.holds(columns)
         gone = KeySet(self.types, [[column.filter(in_both) for column in columns]])
         stay = pc.invert(gone.holds(self.columns))
@@ -96,7 +96,6 @@ class KeySet:
 
 
 def _paired(numbers: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array) -> pa.ChunkedArray:
-    """One number for two: of what comes before the column, and of its value. NULL where one of them is not in the
-    set."""
+    """One number for the key's columns so far and this column's value; NULL if the set lacks one of the two."""
     own = pc.index_in(column, values).cast(pa.int64())
     return pc.add(pc.multiply(numbers.cast(pa.int64()), max(1, len(values))), own)

@@ -27,7 +27,8 @@ from tidemark.target.merge_choice import Declined
 def reading_ahead(
     schema: TableSchema, batches: Sequence[PlannedBatch], read: Callable[[], NewestChanges]
 ) -> Iterator[ReadAhead | None]:
-    """`read` reads the batches' changes beside the block; None where another table has the driver's memory."""
+    """Read the batches' changes by `read` on a thread beside the block; None if another table has the driver's
+    memory."""
     try:
         driver_memory.reserve()
     except Declined:
@@ -43,10 +44,8 @@ def reading_ahead(
 
 @dataclass(slots=True)
 class ReadAhead:
-    """What is being read, with the driver's memory reserved for it; used up by the first that is asked of it.
-
-    It lives until the table is merged, so it forgets the changes before another table can have the memory.
-    """
+    """Changes that are being read, with the driver's memory reserved for them. `take` uses them up. The object
+    lives until the table is merged, so it drops the changes before another table can reserve the memory."""
 
     schema: TableSchema
     batches: Sequence[PlannedBatch]
@@ -54,8 +53,8 @@ class ReadAhead:
     is_over: bool = False
 
     def take(self, schema: TableSchema, batches: Sequence[PlannedBatch]) -> NewestChanges | None:
-        """The changes of these batches in the table's shape, and the memory with them; None if others were read, or
-        they are taken. Raises what reading them raised, and keeps the memory then."""
+        """The changes of these batches in the table's shape, with their memory; None if other batches were read, or
+        if they were taken before. Raises the reading thread's error, and keeps the memory then."""
         if self.newest is None or not self._is_of(schema, batches):
             self.let_go()
             return None
@@ -67,7 +66,7 @@ class ReadAhead:
         return newest
 
     def let_go(self) -> None:
-        """Give the memory back, once the thread has no need of it, unless somebody took it."""
+        """Return the memory once the thread no longer needs it, unless `take` was called."""
         if self.is_over:
             return
         if self.newest is not None:
@@ -77,7 +76,8 @@ class ReadAhead:
         driver_memory.free()
 
     def _is_of(self, schema: TableSchema, batches: Sequence[PlannedBatch]) -> bool:
-        """What a settled shape says besides (names of older versions, comments) is nothing to the changes."""
+        """Whether the changes were read in this shape. Other content of a shape (names in older versions, comments)
+        does not affect them."""
         shapes = [change_shape(one) for one in (schema, self.schema)]
         files = [[file for batch in some for file in batch.files] for some in (batches, self.batches)]
         return shapes[0] == shapes[1] and schema.key == self.schema.key and files[0] == files[1]

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from tidemark.formats.columns import staged_schema
 from tidemark.names import ROW_HOLES
 from tidemark.target.delta import data_files, hadoop_files
-from tidemark.target.delta.compact_thrift import FooterNotPlain
+from tidemark.target.delta.compact_thrift import UnsupportedParquet
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.driver.arrow_columns import in_shape
@@ -60,8 +60,8 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group of a data file: its rows are numbered from `begins` on in the file, and its columns are between `low`
-    and `high`, as far as that is known."""
+    """A row group of a data file. `begins` is the number of its first row in the file. `low` and `high` are the
+    bounds of its columns, as far as they are known."""
 
     file: DataFile
     number: int
@@ -72,8 +72,8 @@ class RowGroup:
 
 
 class SoughtKeys:
-    """Keys to find, no two of which are equal. New keys above all existing ones need neither a set of them nor their
-    values in order: both are computed on first use."""
+    """The keys to find, all different. New keys above all existing ones need neither the set nor the ordered
+    values, so both are computed on first use."""
 
     def __init__(self, types: Sequence[pa.DataType], columns: Sequence[pa.ChunkedArray]) -> None:
         self.types = types
@@ -89,12 +89,13 @@ class SoughtKeys:
 
     @cached_property
     def texts(self) -> TextFilter | None:
-        """Of a key of one column of texts, all of which have one length."""
+        """The filter of a key that is one column of texts of one length; None for other keys."""
         return TextFilter.of(self.columns[0]) if len(self.types) == 1 and pa.types.is_string(self.types[0]) else None
 
     @cached_property
     def _values(self) -> list[Sequence[int] | Sequence[str] | Numbers | None]:
-        """Of the columns of whole numbers and of texts, in order; None of many texts, which take long to sort."""
+        """The ordered values of each column of whole numbers or texts; None for other columns, and for many texts,
+        which take long to sort."""
         return [
             None
             if bounds is None or (isinstance(bounds[0], str) and len(column) > MAX_SORTED)
@@ -105,7 +106,8 @@ class SoughtKeys:
         ]
 
     def may_be_in(self, low: Callable[[str], Any], high: Callable[[str], Any], key: Sequence[str]) -> bool:
-        """Whether rows between these bounds may have one of the keys, by the columns of whole numbers and of texts."""
+        """Whether rows between these bounds may have one of the keys, judged by the columns of whole numbers and of
+        texts."""
         if not len(self):
             return False
         known = [
@@ -126,8 +128,8 @@ class SoughtKeys:
 
 
 def bounds_of(column: pa.ChunkedArray) -> tuple[int, int] | tuple[str, str] | None:
-    """The least and the greatest of whole numbers or texts; None of other types, and of nothing. Texts are ordered by
-    their bytes in UTF-8, as Parquet orders them; Python's order is the same."""
+    """The least and the greatest of whole numbers or texts; None for other types and for empty columns. Parquet
+    orders texts by their bytes in UTF-8, and so does Python."""
     if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)) or len(column) == column.null_count:
         return None
     between = pc.min_max(column).as_py()
@@ -136,8 +138,8 @@ def bounds_of(column: pa.ChunkedArray) -> tuple[int, int] | tuple[str, str] | No
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Rows of current that have one of the keys sought: per row the number of its file, its number in the file, and
-    the number of its key among those sought, of which no two are equal."""
+    """Rows of current with a sought key: for each row the number of its file, its number in the file, and the
+    number of its key among the sought ones."""
 
     sought: SoughtKeys
     files: Numbers
@@ -145,7 +147,7 @@ class FoundRows:
     keys: Numbers
 
     def of(self, columns: Sequence[pa.ChunkedArray]) -> FoundRows | None:
-        """The rows of these keys; None if one of them was not sought."""
+        """The rows of these keys; None if one of the keys was not sought."""
         places = np.asarray(pc.fill_null(self.sought.keys.places(columns).cast(pa.int64()), -1).to_numpy(), np.int64)
         if (places < 0).any():
             return None
@@ -157,13 +159,13 @@ class FoundRows:
 
     @property
     def is_there(self) -> NDArray[np.bool_]:
-        """Per key sought, whether current has a row of it."""
+        """For each sought key, whether current has a row with it."""
         there = np.zeros(len(self.sought), np.bool_)
         there[self.keys] = True
         return there
 
     def first(self, keys: Sequence[int]) -> list[tuple[int, int] | None]:
-        """Of each of these keys, by their numbers, the file and the number of its first row."""
+        """For each of these keys, by number, its first row as file and row number."""
         numbers, at = np.unique(self.keys, return_index=True)
         by_key = dict(zip(numbers.tolist(), at.tolist(), strict=True))
         places = (by_key.get(key) for key in keys)
@@ -172,9 +174,11 @@ class FoundRows:
 
 @dataclass(slots=True)
 class TargetRows:
-    """The rows of current's pinned version, which lie in `files`, at most `most_files` of which may be opened. `left`
-    is how many bytes of keys may still be read, `found` the rows of the keys that were sought last, `footers` those of
-    the files whose `groups` were asked for."""
+    """Reads rows of current's pinned version, which consists of `files`. At most `most_files` may be opened.
+
+    `left` is the number of bytes of keys that may still be read. `found` are the rows of the last sought keys.
+    `footers` are those of files whose `groups` were read.
+    """
 
     session: SparkSession
     current: PinnedTable
@@ -189,7 +193,7 @@ class TargetRows:
 
     @classmethod
     def pinned(cls, table: StagedTable, current: PinnedTable, *, listed: int, opened: int, left: int) -> TargetRows:
-        """Raises Declined where current has more files than `listed`, or says too little of them."""
+        """Raises Declined if current has more than `listed` files, or if the log lacks their numbers of rows."""
         files = data_files.data_files(current)
         if files is None or len(files) > listed:
             raise Declined("current has many files, or files that say too little of themselves")
@@ -198,9 +202,11 @@ class TargetRows:
         return cls(table.session, current, files, table.schema.key, types, left, opened)
 
     def find(self, columns: Sequence[pa.ChunkedArray]) -> FoundRows:
-        """The rows of these keys, no two of which are equal, by reading the key's columns of the files, and of the row
-        groups, that may have one of them by their bounds. Keys among those that were sought last are not sought again.
-        Raises Declined."""
+        """The rows of these keys, which are all different.
+
+        Reads the key's columns of the files and row groups whose bounds allow one of the keys. Keys among the last
+        sought ones are not sought again. Raises Declined.
+        """
         known = None if self.found is None else self.found.of(columns)
         if known is not None:
             return known
@@ -221,13 +227,13 @@ class TargetRows:
         return self.found
 
     def by_file(self, found: FoundRows) -> list[tuple[DataFile, list[int]]]:
-        """The rows, by their files."""
+        """The rows grouped by file."""
         numbers = np.unique(found.files).tolist()
         return [(self.files[n], np.sort(found.rows[found.files == n]).tolist()) for n in numbers]
 
     def _read(self, numbers: Sequence[int], sought: SoughtKeys) -> list[tuple[int, Numbers, Numbers]]:
-        """Of each of these files its number, the rows that have one of the keys, and which of them; large files beside
-        each other."""
+        """For each of these files its number, its rows with one of the keys, and the numbers of these keys. Large
+        files are read in parallel."""
         if sum(self.files[number].bytes for number in numbers) <= BY_ONE_BYTES:
             return [(number, *self._in_file(self.files[number], sought)) for number in numbers]
         with ThreadPoolExecutor(READERS, thread_name_prefix="keys of current") as threads:
@@ -239,7 +245,7 @@ class TargetRows:
                 raise
 
     def _in_file(self, file: DataFile, sought: SoughtKeys) -> tuple[Numbers, Numbers]:
-        """The file's rows that have one of the keys, and which."""
+        """The file's rows with one of the keys, and the numbers of these keys."""
         rows, keys, masked = [np.empty(0, np.int64)], [np.empty(0, np.int64)], None
         with self._open(file) as source:
             parquet = self._without_julian_days(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
@@ -262,9 +268,12 @@ class TargetRows:
     def _pieces(
         self, source: io.BufferedIOBase, parquet: pq.ParquetFile, sought: SoughtKeys
     ) -> Iterator[tuple[range | Numbers, list[pa.ChunkedArray]]]:
-        """The key's columns of the row groups that may have one of the keys, piece by piece, since a row group may be
-        of any size, each with its rows' numbers in the file. Of texts in pages of one length each only the rows that
-        may have one of the keys."""
+        """The key's columns of the row groups whose bounds allow one of the keys, each piece with its rows' numbers
+        in the file.
+
+        Row groups may have any size, so they are read in pieces. For a filter of texts a piece has only the rows that
+        pass it, as long as the file's pages have the form that `text_pages` reads; Arrow reads the rest.
+        """
         may_have = None if sought.texts is None else Candidates(sought.texts)
         in_pages, ends = may_have is not None, 0
         for group in range(parquet.num_row_groups):
@@ -282,7 +291,7 @@ class TargetRows:
                         done += len(texts)
                         if may_have.count >= at_once:
                             yield may_have.take()
-                except FooterNotPlain:
+                except UnsupportedParquet:
                     in_pages = False  # neither are the file's other row groups
             if done == ends - begins:
                 continue
@@ -303,7 +312,7 @@ class TargetRows:
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
 
     def groups(self, file: DataFile) -> list[RowGroup]:
-        """The file's row groups, with what its footer says of their keys. Raises Declined."""
+        """The file's row groups with the bounds of their keys in the footer. Raises Declined."""
         with self._open(file) as source:
             parquet = self._without_julian_days(pq.ParquetFile(source))
         if parquet.metadata.num_rows != file.rows:
@@ -326,8 +335,9 @@ class TargetRows:
     def columns(
         self, group: RowGroup, names: Sequence[str], rows: pa.Array | None = None
     ) -> dict[str, pa.ChunkedArray]:
-        """These columns of all rows of one of `groups`, masked ones included, or of `rows`, numbered within it. What a
-        file repeats stays a dictionary until the rows are taken. Raises Declined."""
+        """These columns of one of `groups`, masked rows included: all rows, or `rows` by their numbers in the
+        group. Values that the file stores once in a dictionary stay in a dictionary until the rows are taken.
+        Raises Declined."""
         footer = self.footers[group.file.path]
         if bytes_of(footer, names, group.number) > MAX_COLUMN_BYTES:
             raise Declined("a column of current is too large for the driver's memory")
@@ -341,7 +351,8 @@ class TargetRows:
             return {name: self._column(read, name) for name in names}
 
     def whole(self, file: DataFile, shape: pa.Schema, most_bytes: int) -> pa.Table:
-        """All rows of the file, masked ones included, in this shape. Raises Declined where they have more bytes."""
+        """All rows of the file, masked ones included, in this shape. Raises Declined if they have more than
+        `most_bytes`."""
         with self._open(file) as source:
             parquet = self._without_julian_days(pq.ParquetFile(source))
             if parquet.metadata.num_rows != file.rows:
@@ -366,7 +377,7 @@ class TargetRows:
         return hadoop_files.open_to_read(self.session, f"{self.current.path}/{file.path}", file.bytes)
 
     def _column(self, file_rows: pa.Table, name: str) -> pa.ChunkedArray:
-        """As the source's type is now; a file from before the column was added has nothing in it."""
+        """The column in the source's present type. It is NULL in a file from before the column was added."""
         of = self.types.get(name, pa.list_(pa.string()))
         if name not in file_rows.column_names:
             return pa.chunked_array([pa.nulls(file_rows.num_rows, of)])
@@ -375,8 +386,8 @@ class TargetRows:
     def values(
         self, names: Sequence[str], places: Sequence[tuple[int, int] | None]
     ) -> tuple[dict[str, pa.Array], list[frozenset[str]]]:
-        """The values that the columns have in these rows, given by file and number, and per row the columns whose value
-        current does not know either; without a row all of them. Raises Declined."""
+        """The columns' values in these rows, given by file and row number, and for each row the columns with a
+        value that current does not have. Without a row these are all columns. Raises Declined."""
         if not names or not places:
             return {}, []
         if any(not _is_flat(self.types[name]) for name in names):
@@ -403,8 +414,9 @@ class TargetRows:
         return {name: rows_in_order[name].combine_chunks() for name in names}, lacking
 
     def rows(self, file: DataFile, rows: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """The columns, and ROW_HOLES, of these rows, which ascend; read by the row groups that they lie in. Texts come
-        as dictionaries: written once and repeated a million times, one would be a million of them in memory."""
+        """The columns and ROW_HOLES of these rows, in ascending order, read by row group. Texts are returned as
+        dictionaries: a text that is stored once and repeated a million times would otherwise take a million copies
+        in memory."""
         texts = [n for n in names if pa.types.is_string(self.types[n]) or pa.types.is_binary(self.types[n])]
         pieces = []
         with self._open(file) as source:
@@ -427,13 +439,13 @@ class TargetRows:
 
 
 def _rows_at_once(rows: int, size: int, sought: int) -> int:
-    """Of a row group of so many rows, whose keys have this size. For each piece the keys that are sought are hashed
-    anew, so for many of them the pieces have more rows, as far as they fit in memory."""
+    """The rows of a piece of a row group. Arrow hashes the sought keys again for each piece, so with many keys the
+    pieces are larger, as far as they fit in memory."""
     return max(1, min(max(PIECE_ROWS, 5 * sought), PIECE_BYTES * rows // max(1, size)))
 
 
 def _bounds_of(footer: pq.FileMetaData, group: int, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Between which values some columns of a row group are, as far as the footer says."""
+    """The bounds of some columns of a row group, as far as the footer has them."""
     low, high = dict[str, Any](), dict[str, Any]()
     described = footer.row_group(group)
     for n in range(described.num_columns):
@@ -448,14 +460,14 @@ def _is_flat(of: pa.DataType) -> bool:
 
 
 def _with_dictionary(footer: pq.FileMetaData, names: Sequence[str], number: int) -> list[str]:
-    """The columns, by their paths, of which a row group keeps each value once."""
+    """The columns, by path, of which the row group stores each value once."""
     group = footer.row_group(number)
     columns = [group.column(n) for n in range(group.num_columns)]
     return [c.path_in_schema for c in columns if c.path_in_schema in names and c.has_dictionary_page]
 
 
 def bytes_of(footer: pq.FileMetaData, names: Sequence[str], only: int | None = None) -> int:
-    """The decoded size of some columns."""
+    """The decoded size of some columns in bytes."""
     total = 0
     for number in range(footer.num_row_groups) if only is None else [only]:
         group = footer.row_group(number)

@@ -1,14 +1,14 @@
-"""Reads texts of a Parquet row group page by page, without an Arrow value for each, and leaves out what no key is.
+"""Reads a text column of a Parquet file page by page, and keeps only rows that may have one of the sought keys.
 
-Texts of one length, such as uuids, stand in a page at equal distances, so NumPy compares eight bytes of each as one
-number. Spark and pyarrow write the pages of unique texts so:
+Texts of one length, such as uuids, have equal distances in a page. So NumPy compares eight bytes of each as one number,
+and no Arrow value is made for the others. Spark and pyarrow write the pages of unique texts in this form:
 
     column chunk    page | page | …
     page            header (Thrift) | levels and texts, compressed
-    levels          size, 4 bytes | one run: no text is NULL        only of a column that may be NULL
+    levels          size, 4 bytes | one run: no text is NULL        only in a column that may be NULL
     texts           length, 4 bytes | bytes of UTF-8 | length | bytes | …       (encoding PLAIN)
 
-Raises NotPlain for any other page, which Arrow reads (parquet-format: "Data Pages", "Encodings").
+Raises UnsupportedParquet for any other page, which Arrow reads (parquet-format: "Data Pages", "Encodings").
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tidemark.target.delta.compact_thrift import I32, STRUCT, FooterNotPlain, Struct, ThriftReader, unsigned, value_of
+from tidemark.target.delta.compact_thrift import (
+    I32,
+    STRUCT,
+    Struct,
+    ThriftReader,
+    UnsupportedParquet,
+    unsigned,
+    value_of,
+)
 
 Bytes = NDArray[np.uint8]
 
@@ -49,12 +57,13 @@ _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio: its
 
 
 class TextFilter:
-    """Tells the rows of a page that may have one of some texts of one length from those that have none.
+    """Selects the rows of a page that may have one of the sought texts, which all have one length.
 
-    A hash of eight of a text's bytes is looked up in a table of those of the texts sought."""
+    It hashes eight bytes of each text and looks the hash up in a table of the sought texts' hashes.
+    """
 
     def __init__(self, texts: Bytes) -> None:
-        """`texts` are the bytes of each text, a row per text."""
+        """`texts` has the bytes of each sought text, one row per text."""
         self.length = texts.shape[1]
         sample = texts[:_SAMPLE]
         windows = [*range(0, self.length - _WINDOW, _WINDOW), self.length - _WINDOW]
@@ -66,7 +75,7 @@ class TextFilter:
 
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> TextFilter | None:
-        """None of texts of different lengths, of short ones, and of what is not text."""
+        """The filter for the texts of a column; None if they have several lengths, are short, or are not text."""
         if not pa.types.is_string(column.type) or not len(column) or column.null_count:
             return None
         between = pc.min_max(pc.binary_length(column)).as_py()
@@ -76,7 +85,7 @@ class TextFilter:
         return cls(np.frombuffer(content, np.uint8).reshape(len(column), between["min"]))
 
     def candidates(self, texts: Bytes) -> NDArray[np.int64]:
-        """The rows that may have one of the texts sought; every row that has one is among them."""
+        """The numbers of rows that may have one of the sought texts. Every row that has one is among them."""
         if texts.shape[1] != self.length:
             return np.empty(0, np.int64)
         return np.flatnonzero(self._table.take(self._places(texts), mode="clip"))
@@ -89,7 +98,7 @@ class TextFilter:
 
 
 def _numbers(texts: Bytes, window: int) -> NDArray[np.uint64]:
-    """The bytes of each text from `window` on, as a number, in an array of their own."""
+    """Eight bytes of each text, from `window` on, as one number, in a new array."""
     return texts[:, window : window + _WINDOW].view("<u8")[:, 0].copy()
 
 
@@ -101,7 +110,7 @@ def _content(texts: pa.StringArray) -> memoryview:
 
 
 class Candidates:
-    """Rows of a file that may have one of the texts sought, of several pages, to be compared together."""
+    """Rows of a file that may have one of the sought texts, collected from several pages to be compared together."""
 
     def __init__(self, sought: TextFilter) -> None:
         self._sought = sought
@@ -110,7 +119,7 @@ class Candidates:
         self.count = 0
 
     def add(self, begins: int, texts: Bytes) -> None:
-        """Those of a page whose first row has the number `begins`."""
+        """Add the candidates of a page whose first row has the number `begins`."""
         within = self._sought.candidates(texts)
         if len(within):
             self._rows.append(within + begins)
@@ -118,7 +127,7 @@ class Candidates:
             self.count += len(within)
 
     def take(self) -> tuple[NDArray[np.int64], list[pa.ChunkedArray]]:
-        """The rows and, as the one column of their keys, their texts; from then on there are none."""
+        """Return the rows' numbers and their texts, as the only column of the key, and start again without any."""
         rows = np.concatenate([np.empty(0, np.int64), *self._rows])
         length = self._sought.length
         offsets = length * np.arange(len(rows) + 1, dtype=np.int32)
@@ -129,14 +138,14 @@ class Candidates:
 
 
 def pages_of_texts(source: io.BufferedIOBase, parquet: pq.ParquetFile, group: int, name: str) -> Iterator[Bytes]:
-    """The texts of a column in a row group of the file, page by page, as a row of bytes each, all of one length. They
-    are good until the next page is asked for. Raises NotPlain at the first page that is another."""
+    """The texts of a column in a row group, page by page: one row of bytes per text, all of one length. The array
+    is valid until the next page is requested. Raises UnsupportedParquet at the first page of another form."""
     column = _place(parquet, name)
     chunk = parquet.metadata.row_group(group).column(column)
     if chunk.num_values != parquet.metadata.row_group(group).num_rows or chunk.has_dictionary_page:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     if chunk.compression not in _CODECS:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     may_be_null = parquet.schema.column(column).max_definition_level == 1
     codec = _CODECS[chunk.compression]
     pages = _Pages(source, chunk.data_page_offset, chunk.total_compressed_size)
@@ -147,7 +156,7 @@ def pages_of_texts(source: io.BufferedIOBase, parquet: pq.ParquetFile, group: in
         count = _of(described, _VALUES)
         is_plain = (_of(header, _KIND), _of(described, _ENCODING)) == (_DATA_PAGE, _PLAIN)
         if not is_plain or not 0 < count <= left:
-            raise FooterNotPlain
+            raise UnsupportedParquet
         decoded = _decoded(content, _of(header, _UNCOMPRESSED), codec)
         if may_be_null:
             decoded = _without_levels(decoded, count, _of(described, _LEVELS))
@@ -156,19 +165,19 @@ def pages_of_texts(source: io.BufferedIOBase, parquet: pq.ParquetFile, group: in
 
 
 def _place(parquet: pq.ParquetFile, name: str) -> int:
-    """Which of the file's columns it is, one of texts that is part of no other column."""
+    """The number of the file's column with this name, if it is a column of texts and no part of another one."""
     for number in range(parquet.metadata.num_columns):
         column = parquet.schema.column(number)
         is_text = column.physical_type == "BYTE_ARRAY" and column.logical_type.type == "STRING"
         if column.path == column.name == name and is_text and not column.max_repetition_level:
             return number
-    raise FooterNotPlain
+    raise UnsupportedParquet
 
 
 def _of(fields: Struct, number: int, kind: int = I32) -> Any:
-    """The value of a field that has to be of this type."""
+    """The value of a field. Raises UnsupportedParquet if the field is missing or has another type."""
     if fields.get(number, (None,))[0] != kind:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     return value_of(fields, number)
 
 
@@ -176,37 +185,38 @@ def _decoded(content: memoryview, size: int, codec: str | None) -> memoryview:
     if codec is None:
         return content
     if not 0 < size <= _PAGE_BYTES:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     try:
         return memoryview(pa.decompress(content, size, codec))
     except (pa.ArrowException, OSError):
-        raise FooterNotPlain from None
+        raise UnsupportedParquet from None
 
 
 def _without_levels(decoded: memoryview, count: int, encoding: int) -> memoryview:
-    """What is behind the levels, if they are one run of `count` ones ("Run Length Encoding / Bit-Packing Hybrid")."""
+    """The page without its definition levels, if these are a single run of `count` ones ("Run Length Encoding /
+    Bit-Packing Hybrid")."""
     run = unsigned(count << 1) + b"\1"
     behind = 4 + len(run)
     if encoding != _RLE or bytes(decoded[:behind]) != struct.pack("<I", len(run)) + run:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     return decoded[behind:]
 
 
 def _texts(decoded: memoryview, count: int) -> Bytes:
-    """The texts, of one length."""
+    """The texts of a decoded page. Raises UnsupportedParquet if they have several lengths."""
     distance, rest = divmod(len(decoded), count)
     if rest or distance <= 4:
-        raise FooterNotPlain
+        raise UnsupportedParquet
     rows = np.frombuffer(decoded, np.uint8).reshape(count, distance)
     lengths = rows[:, :4].view("<u4")[:, 0].copy()
     if (lengths != distance - 4).any():
-        raise FooterNotPlain
+        raise UnsupportedParquet
     return rows[:, 4:]
 
 
 class _Pages:
-    """The pages of a column chunk, which begins at a position of the file and has a size. What is read takes the place
-    of what was read before: new memory costs as much as the copying."""
+    """The pages of a column chunk, given by its position in the file and its size. One buffer is reused for all
+    reads, since allocating memory costs as much as copying into it."""
 
     def __init__(self, source: io.BufferedIOBase, begins: int, size: int) -> None:
         self._source = source
@@ -216,22 +226,22 @@ class _Pages:
         self._begins = self._ends = 0  # of what was read and not taken
 
     def next_page(self) -> tuple[Struct, memoryview]:
-        """Its header, and what follows, which is good until the next one. Raises NotPlain."""
+        """The next page's header and content, which is valid until the next call. Raises UnsupportedParquet."""
         self._read(_HEADER_BYTES)
         reader = ThriftReader(bytes(self._buffer[self._begins : self._ends][:_HEADER_BYTES]))
         header = reader.struct()
         self._begins += reader.at
         size = _of(header, _COMPRESSED)
         if not 0 <= size <= _PAGE_BYTES:
-            raise FooterNotPlain
+            raise UnsupportedParquet
         self._read(size)
         begins, self._begins = self._begins, self._begins + size
         if self._begins > self._ends:
-            raise FooterNotPlain
+            raise UnsupportedParquet
         return header, self._buffer[begins : self._begins]
 
     def _read(self, size: int) -> None:
-        """Have so many bytes, if the chunk has as many."""
+        """Have at least `size` unread bytes in the buffer, if the chunk has as many left."""
         there = self._buffer[self._begins : self._ends]
         if len(there) >= size or not self._left:
             return
