@@ -34,9 +34,18 @@ NEEDS_ANOTHER = {
 }
 # What alters a type that no rows read otherwise for: without need it marks a column of it that came just before.
 SPELLED_ANEW = {"value_added_to_enum", "attribute_renamed", "enum_renamed_and_back"}
-COLUMNS_OF_TYPES = {"add_of_enum_with_constant", "swap_with_another_table"}
+COLUMNS_OF_TYPES = {
+    "add_of_enum_with_constant",
+    "replaced_in_one_statement",
+    "replaced_in_one_transaction",
+    "replaced_in_two",
+    "swap_with_another_table",
+}
 # What gives partitions their files.
 NEW_FILES = {"partition_created", "truncate"}
+# PostgreSQL 18 ends a statement with this internal error now and then: ADD COLUMN of a partitioned table behind a
+# SAVEPOINT, in the transaction that altered a domain.
+INTERNAL_ERROR = "cannot start a subtransaction when there are unprocessed inval messages"
 SEEDS = int(os.environ.get("TIDEMARK_DEFINITIONS_SEEDS", "10000"))
 FIRST = int(os.environ.get("TIDEMARK_DEFINITIONS_FIRST", "0"))
 TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
@@ -45,7 +54,7 @@ TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_tr
 def wrong(outcome: Outcome) -> str:
     """What is not as it shall be."""
     if outcome.invalid:
-        return f"PostgreSQL refused {outcome.invalid}"
+        return "" if outcome.invalid.endswith(INTERNAL_ERROR) else f"PostgreSQL refused {outcome.invalid}"
     if outcome.fault:
         return outcome.fault
     return "" if outcome.is_exact or may_be_marked(outcome) else f"with the trigger it is {outcome.first}"
@@ -62,7 +71,7 @@ def may_be_marked(outcome: Outcome) -> bool:
     rewritten_beside_another = len(outcome.sequence.kinds) > 1 and not rewrites.isdisjoint(kinds)
     is_spelled_anew = not SPELLED_ANEW.isdisjoint(kinds) and not COLUMNS_OF_TYPES.isdisjoint(kinds)
     is_expected = rewritten_beside_another or is_spelled_anew or not MARKED.isdisjoint(kinds)
-    is_expected |= fills_new_files(outcome.sequence)
+    is_expected |= fills_new_files(outcome.sequence) or creates_out_of_sight(outcome.sequence)
     return not outcome.has_trigger or is_expected or bool(outcome.mending)
 
 
@@ -72,6 +81,14 @@ def fills_new_files(sequence: Sequence) -> bool:
     has_rows = bool(sequence.changes) or "rolled_back" in sequence.kinds
     is_one = sequence.base == "partitioned" and sequence.together
     return is_one and has_rows and not NEW_FILES.isdisjoint(sequence.kinds)
+
+
+def creates_out_of_sight(sequence: Sequence) -> bool:
+    """Whether a table is created that is not known to be complete from its first row: it leaves its schema before its
+    first run, and may have had a name there that the file does not have; or a savepoint's transaction created it."""
+    kinds = set(sequence.kinds)
+    has_savepoint = sequence.together and "rolled_back" in kinds
+    return "swap_with_another_table" in kinds and (has_savepoint or "another_schema_and_back" in kinds)
 
 
 def judged(

@@ -574,6 +574,45 @@ def test_rows_of_a_chunk_are_found_behind_a_column_that_was_dropped_since(
         assert found.word in ("equal", "marked")[: 1 + (not has_trigger)], found
 
 
+@TRIGGER
+@pytest.mark.parametrize("default", ["", " DEFAULT 'x'"], ids=["plain", "with_a_default"])
+def test_a_chunk_of_a_wider_key_fits_to_changes_with_a_column_that_was_dropped_since(
+    default: str, has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    """The chunk's definition is the newest, though its number is lower than that of the changes: those were numbered
+    when the drain met them."""
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(
+            capture, has_trigger, "CREATE TABLE s1.t (id int PRIMARY KEY, v text)", "INSERT INTO s1.t VALUES (1, 'a')"
+        )
+        pipeline.execute(f"ALTER TABLE s1.t ADD c text{default}", "INSERT INTO s1.t VALUES (2, 'b', 'c')")
+        pipeline.execute("ALTER TABLE s1.t DROP c", "UPDATE s1.t SET v = 'd'", "ALTER TABLE s1.t ALTER id TYPE bigint")
+        pipeline.plan(tables=(TABLE,), replace=True)
+        pipeline.read()
+        assert capture.run_and_judge(TABLE).word not in NEVER
+        capture.backfills()
+        assert capture.run_and_judge(TABLE).word == "equal"
+
+
+@TRIGGER
+def test_a_dropped_column_that_a_chunk_read_in_a_narrower_type_stays_as_it_is(
+    has_trigger: bool, make_pipeline: MakePipeline
+) -> None:
+    with make_pipeline() as pipeline:
+        capture = Capture(pipeline)
+        begun(capture, has_trigger, "CREATE TABLE s1.t (id int PRIMARY KEY, a int, b text)")
+        pipeline.execute("INSERT INTO s1.t VALUES (1, 1, 'a')")
+        capture.run()
+        pipeline.execute("ALTER TABLE s1.t ALTER a TYPE smallint")
+        pipeline.plan(tables=(TABLE,), replace=True)
+        pipeline.read()
+        pipeline.execute("ALTER TABLE s1.t DROP a", "ALTER TABLE s1.t RENAME b TO a")
+        assert capture.run_and_judge(TABLE).word not in NEVER
+        capture.backfills()
+        assert capture.run_and_judge(TABLE).word == "equal"
+
+
 # Under a publication FOR ALL TABLES the stream has what a table had before the run whose preflight reads it first.
 BEFORE_ITS_JOIN = {
     "columns are added": (

@@ -174,15 +174,16 @@ class StagedTable:
         used = {f.schema_version for b in (*chosen, *evidence) for f in b.files}
         used |= {f.schema_version for b in (*chosen, *evidence) for c in b.claims for f in c.files}
         followed = tuple(s for s in self.schemas if s.version in used) or (self.schema,)
+        newest = followed[-1]
         return PlannedTable(
             self.id,
             self.batches[first - 1].end_lsn if first else None,
             followed,
             tuple(chosen),
             tuple(evidence),
-            dropped=dropped_before(self.schemas, followed[-1]),
-            ahead=filled_after(self.schemas, followed[-1]),
-            called=called_before(self.schemas, min(used, default=self.schema.version), followed[-1]),
+            dropped=dropped_before((s for s in self.schemas if s.version <= newest.version), newest),
+            ahead=filled_after((s for s in self.schemas if s.version > newest.version), newest),
+            called=called_before(self.schemas, min(used, default=self.schema.version), newest),
         )
 
 

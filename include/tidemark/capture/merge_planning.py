@@ -264,6 +264,10 @@ def _planned_table(
     had_holes: bool,
 ) -> PlannedTable:
     schemas = _followed(shapes, [*evidence, *touches])
+    # The target's last version may have a lower number than one before it; see `_followed`.
+    newest = max((schema.version for schema in schemas), default=0)
+    older = [version for version in shapes.versions if version.version <= newest]
+    newer = [version for version in shapes.versions if version.version > newest]
     return PlannedTable(
         table=table,
         after=after,
@@ -272,8 +276,8 @@ def _planned_table(
         evidence=tuple(_planned_batch(touched) for touched in evidence),
         had_holes=had_holes,
         # A ledger that was lost may know no version of a table of which only chunks without rows are left.
-        dropped=dropped_before(shapes.versions, schemas[-1]) if schemas else (),
-        ahead=filled_after(shapes.versions, schemas[-1]) if schemas else (),
+        dropped=dropped_before(older, schemas[-1]) if schemas else (),
+        ahead=filled_after(newer, schemas[-1]) if schemas else (),
         called=called_before(shapes.versions, _first(touches, schemas), schemas[-1]) if schemas else {},
         comments=_comments(shapes.seen, schemas),
     )

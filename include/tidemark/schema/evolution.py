@@ -138,11 +138,11 @@ def name_taken_by_key(older: Sequence[TableSchema], new: TableSchema) -> list[Di
     return differences
 
 
-def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
+def dropped_before(older: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
     """The columns that an older version has and the last one does not, each as its newest version has it. A dropped
     column with a known number may share its name with another column."""
     as_last: dict[object, Column] = {}
-    for version in (v for v in versions if v.version < last.version):
+    for version in older:
         for column in version.columns:
             as_last[_identity_of(column, version)] = column
     here = {_identity_of(column, last) for column in last.columns}
@@ -171,12 +171,12 @@ def called_before(versions: Sequence[TableSchema], first: int, last: TableSchema
     return {column.name: column.attnum for version in before for column in version.columns if column.attnum}
 
 
-def filled_after(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
-    """The columns with a default for older rows that only versions after the last one have, each as its first
+def filled_after(newer: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
+    """The columns with a default for older rows that only newer versions than the last one have, each as its first
     version has it."""
     filled: dict[object, Column] = {}
-    for version in versions:
-        for column in version.columns if version.version > last.version else ():
+    for version in newer:
+        for column in version.columns:
             if column.missing is not None and version.column_in(last, column) is None:
                 filled.setdefault(_identity_of(column, version), column)
     return tuple(filled.values())

@@ -201,14 +201,14 @@ class RelationVersions:
         schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, gone))
         older = self._older.setdefault(schema.table, [])
         if not self.has_no_shape(str(schema.table)):
-            dropped = self._dropped(schema, ahead)
+            dropped, since_dropped = self._dropped(schema, ahead), self._gone_names(schema)
             others = name_taken_by_key(older, schema)
-            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
+            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped, since_dropped), *others])
             if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
                 self._take_over_readings(another, relation.table)
                 return self.schema_for(sent)
             since = [
-                *differences_since(latest, ahead, schema, dropped),
+                *differences_since(latest, ahead, schema, dropped, since_dropped),
                 *([] if latest is None else in_doubt(latest, schema)),
             ]
             differences += self._since_merged(schema, since, dropped)
@@ -281,8 +281,9 @@ class RelationVersions:
         """The differences from the previous version, and the reason if another table has to take the shape."""
         dropped = {c.name for c in (latest or schema).columns if c.attnum not in prints}
         again = name_taken_by_key(self._older.get(schema.table, []), schema)
-        reason = reshaped([*another_shape(latest, ahead, schema, dropped), *again])
-        differences = [*differences_since(latest, ahead, schema, dropped), *again]
+        gone = self._gone_names(schema)
+        reason = reshaped([*another_shape(latest, ahead, schema, dropped, gone), *again])
+        differences = [*differences_since(latest, ahead, schema, dropped, gone), *again]
         return [*differences, *self._older_values(schema, ahead if latest is None else [latest], prints)], reason
 
     def versions_by_trigger(self, end_lsn: Lsn) -> list[TableSchema | TriggerShape]:
@@ -356,6 +357,11 @@ class RelationVersions:
         """The numbers of columns that the catalogue has as dropped and the shape does not have."""
         captured = self._catalog.tables.get(shape.relation_oid)
         return set() if captured is None else {*captured.dropped} - {*shape.published}
+
+    def _gone_names(self, schema: TableSchema) -> set[str]:
+        """The names of the schema's columns that the catalogue has as dropped by now."""
+        captured = self._catalog.tables.get(schema.relation_oid)
+        return set() if captured is None else {c.name for c in schema.columns if c.attnum in captured.dropped}
 
     def _note_told(self, table: TableName, differences: list[Difference], oid: int) -> None:
         self._renamed += marks_of(table, differences)

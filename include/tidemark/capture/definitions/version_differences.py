@@ -27,25 +27,36 @@ def next_number(shape: TableSchema, latest: TableSchema | None, ahead: list[Tabl
 
 
 def differences_since(
-    latest: TableSchema | None, ahead: list[TableSchema], schema: TableSchema, dropped: Collection[str]
+    latest: TableSchema | None,
+    ahead: list[TableSchema],
+    schema: TableSchema,
+    dropped: Collection[str],
+    gone: Collection[str],
 ) -> list[Difference]:
     """The differences from the stream's last version. If the stream brought none, from the last reader's version,
-    unless that only has more columns or wider types."""
+    unless that is only newer: it has more columns, wider types, or lacks columns that were dropped since.
+
+    `dropped` are names of columns of the earlier version, `gone` of this one, that the catalogue has as dropped."""
     if latest is not None:
         return compare_schemas(latest, schema, dropped)
-    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(schema, ahead[-1])):
+    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(schema, ahead[-1], gone)):
         return []
     return compare_schemas(ahead[-1], schema, dropped)
 
 
 def another_shape(
-    latest: TableSchema | None, ahead: Sequence[TableSchema], schema: TableSchema, dropped: Collection[str] = ()
+    latest: TableSchema | None,
+    ahead: Sequence[TableSchema],
+    schema: TableSchema,
+    dropped: Collection[str] = (),
+    gone: Collection[str] = (),
 ) -> list[Difference]:
     """The differences that keep a shape out of the Delta tables. These were made by the stream's last version, or by
-    the first reader's version if the stream brought none; the stream may be behind that one, with narrower types."""
+    the first reader's version if the stream brought none; the stream may be behind that one, with narrower types.
+    `dropped` and `gone` as in `differences_since`."""
     if latest is not None:
         return [*in_doubt(latest, schema), *compare_schemas(latest, schema, dropped)]
-    if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0])):
+    if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0], gone)):
         return []
     return compare_schemas(ahead[0], schema, dropped)
 

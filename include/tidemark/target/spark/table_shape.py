@@ -72,20 +72,20 @@ class PlannedShape:
         names = names_in_target(numbers_in_history, live, {column.attnum: column.name for column in dropped})
         newest = newest.called(names)
         targets = {names.get(numbers_in_history.get(name, 0), name): target for name, target in targets.items()}
-        schema = newest.at_least_as_wide_as(targets)
         fields = {number: name for name, number in numbers_in_history.items()}
         ahead = tuple(
             replace(column, name=fields.get(column.attnum, column.name))
             for column in planned.ahead
             if (column.attnum in fields if newest.published and column.attnum else column.name in targets)
         )
-        schema = replace(schema, version=0, columns=schema.columns + ahead) if ahead else schema
+        schema = replace(newest, version=0, columns=newest.columns + ahead) if ahead else newest
         in_files = {*targets, *(column.name for version in planned.schemas for column in version.columns)}
         has_number = [bool(newest.published and column.attnum) for column in planned.dropped]
         by_name = [
             c for c, numbered in zip(planned.dropped, has_number, strict=True) if not numbered and c.name in in_files
         ]
         schema = schema.with_dropped([*(replace(c, name=names[c.attnum]) for c in dropped), *by_name])
+        schema = schema.at_least_as_wide_as(targets)
         schemas = planned.schemas if schema is planned.schemas[-1] else (*planned.schemas, schema)
         check_versions(schemas)
         return cls(session, plan, planned, schema, schemas)
