@@ -143,12 +143,15 @@ def _held(
 
 
 def _give_back(conninfo: str, lease: Lease) -> None:
-    with suppress(psycopg.Error, TidemarkError), connect(conninfo) as connection:
+    """Delete the lease. Tried twice, since the next task waits for it to expire where a connection broke just now."""
+    for _ in range(2):
         # Where the ledger is away the lease expires by itself; that must not hide how the block ended.
-        connection.execute(
-            "DELETE FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s) AND attempt = %s::uuid",
-            (lease.pipeline, list(lease.names), lease.attempt),
-        )
+        with suppress(psycopg.Error, TidemarkError), connect(conninfo) as connection:
+            connection.execute(
+                "DELETE FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s) AND attempt = %s::uuid",
+                (lease.pipeline, list(lease.names), lease.attempt),
+            )
+            return
 
 
 def give_back_of_dead_try(ledger: Ledger, name: str, holder: str) -> None:
