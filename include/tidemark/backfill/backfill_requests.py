@@ -83,7 +83,7 @@ def _of(ledger: Ledger, row: TableRow) -> RequestedTable | None:
 
 
 def _continued(ledger: Ledger, backfill: Backfill) -> RequestedTable | None:
-    if chunks.all_read(ledger, backfill.backfill) or chunks.being_read(ledger, backfill.backfill):
+    if chunks.all_read(ledger, backfill.backfill) or chunks.live_reader(ledger, backfill.backfill):
         return None
     keys = tuple(
         key

@@ -419,7 +419,7 @@ class _BackfillPlanner:
     def _await_readers(self, backfill: Backfill) -> None:
         """Until no lease of a reader is alive; that of one that was killed ends by itself."""
         wait = Wait(max(0.0, self._wait_ends - self._run.clock()), clock=self._run.clock)
-        while (lease := chunks.being_read(self._ledger, backfill.backfill)) is not None:
+        while (lease := chunks.live_reader(self._ledger, backfill.backfill)) is not None:
             reader, until = lease
             reason = f"the backfill {backfill.backfill} of {backfill.table}: its reader {reader} may have died; "
             reason += f"if so, its lease ends at {moment(until)}"
