@@ -253,7 +253,7 @@ class ChunkReader:
         for setting in read_sessions.INDEX_ALONE:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
-        for equal in key_ranges.steps_behind(to_read, position):
+        for equal in key_ranges.steps_after(to_read, position):
             rows.copy(key_ranges.chunk_query(to_read, position, key_range.upper, equal=equal, limit=limit - rows.count))
             if rows.count >= limit:
                 return False

@@ -483,7 +483,7 @@ class _BackfillPlanner:
         ) as locked:
             to_read = locked.to_read
             if by_keys:
-                alike = key_ranges.alike(self._source, to_read.key, keys)
+                alike = key_ranges.equal_keys(self._source, to_read.key, keys)
                 estimated, ranges = len(alike), _ranges_of_keys(alike)
             else:
                 estimated = key_ranges.estimated_rows(self._source, to_read)
