@@ -140,7 +140,7 @@ def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, k
         table = to_read(captured, connection)
         first, second, upper = key_ranges.sampled_bounds(connection, table, 4)
         for position, bound in ((first, second), (first, upper), (first, None), (None, upper), (None, None)):
-            for equal in key_ranges.steps_behind(table, position):
+            for equal in key_ranges.steps_after(table, position):
                 query = key_ranges.chunk_query(table, position, bound, equal=equal, limit=500)
                 plan = "\n".join(
                     line for (line,) in connection.execute(psycopg.sql.SQL("EXPLAIN {}").format(query)).fetchall()

@@ -102,7 +102,6 @@ def test_another_run_reads_on(book: Book, generation: Generation) -> None:
     assert [r.range for r in chunks.free_ranges(book, "backfill2")] == [1, 2]
     backfills.close(book, "b1", "enough")
     assert not backfills.adopt(book, "b1", "backfill3")
-    assert not backfills.touch(book, "b1")
     assert chunks.free_ranges(book, "backfill2") == []
 
 

@@ -1,7 +1,8 @@
 """Checks the generation, and each table under its lock, before a backfill or a verify is opened.
 
-settled the open generation, if the slot continues it published the tables that are captured at the source now, by id
-locked one table under the lock and settings of a chunk: its snapshot and its way of reading; tries a row filter
+settled     the open generation, if the slot continues it
+published   the tables that are captured at the source now, by id
+locked      one table under the lock and settings of a chunk: its snapshot and its columns; tries a row filter
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from tidemark.source.catalogue.table_locks import lock_bounded
 from tidemark.source.rows import key_ranges, row_filter
 from tidemark.source.rows.key_ranges import TableToRead
 
-CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
+CHANGED_MEANWHILE: Final = "it changed at the source while it was read"
 
 
 @dataclass(frozen=True, slots=True)
 class LockedTable:
-    """`snapshot` is PostgreSQL's `pg_current_snapshot()` under the lock."""
+    """The result of `locked`. `snapshot` is PostgreSQL's `pg_current_snapshot()` under the lock."""
 
     snapshot: str
     to_read: TableToRead
@@ -61,14 +62,14 @@ def settled(
 
 
 def published(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger) -> dict[str, CapturedTable]:
-    """What file and publication capture now, by id."""
+    """The tables that the pipeline file and the publication capture now, by id."""
     places = TableIdentities(config, ledger, generations.required(ledger).system_identifier)
     with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
         return {str(table.table): table for table in places.kept(catalog.captured_tables(source, config))}
 
 
 def not_published(config: PipelineConfig, source: psycopg.Connection[Any]) -> set[str]:
-    """The names of tables that the file names, and that the publication has not, or not yet."""
+    """The names of tables that match the pipeline file and are not in the publication, or not yet."""
     with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
         return {str(table.name) for table in catalog.captured_tables(source, config) if not table.published}
 
@@ -81,9 +82,9 @@ def locked(
     filter_text: str | None,
     refused: type[BackfillRefused | VerifyRefused],
 ) -> Iterator[LockedTable]:
-    """The table while nobody can alter it, in one transaction with the settings of a chunk; with a row filter the block
-    runs under the bounds of row filters. Raises ReadRefused, ReadFailed, RowFilterInvalid, and `refused` if the table
-    is not what the catalogue said just before."""
+    """Lock the table against ALTER TABLE, in one transaction with the settings of a chunk. With a row filter, the
+    block runs under the bounds of row filters. Raises ReadRefused, ReadFailed, RowFilterInvalid, and `refused` if
+    the table has changed since the catalogue was read."""
     table = captured.name
     filtered: AbstractContextManager[None] = nullcontext()
     try:
@@ -97,7 +98,7 @@ def locked(
             ).fetchone()
             assert row is not None
             if row[1] != captured.relation_oid:
-                raise refused(table=table, reason=CHANGED_MEANWHILE)  # another table has its name by now
+                raise refused(table=table, reason=CHANGED_MEANWHILE)  # another table has this name by now
             condition = None
             if filter_text is not None:
                 condition = row_filter.condition(source, captured, filter_text, row[2])

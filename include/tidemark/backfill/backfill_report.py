@@ -1,8 +1,8 @@
 """Reports an applied backfill: ledger -> `BackfillReport`, whose `str()` is the text of the log.
 
-Counts are the sums of the chunks' results. If a driver died between its commit and its result, the counts of its chunks
-are unknown; the report counts these chunks, and the table is complete all the same. The report contains no row's value:
-filled ranges are named by number.
+Counts are the sums of the chunks' results. If a driver died after its commit and before its result, the counts of its
+chunks are unknown. The report counts these chunks, and the table is complete all the same. The report contains no row's
+value: filled ranges are named by number.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ COUNTS: Final = ("inserted", "repaired", "unchanged", "overtaken")
 class TableReport:
     """One table's backfill: `read` rows in `chunks` chunks.
 
-    The merge results of `unknown` chunks are missing, and the counts leave them out. `swept` is None if it is unknown
-    or nothing was to be swept. `overtaken` rows gave way to a change that their snapshot did not see. `lost_by_window`
-    counts those of them that a watermark window alone would have put over the newer row; it is printed if it is not 0.
-    `complete_lsn` is the LSN at which the table, or the requested part unless it is the `whole`, equals its source.
-    `needs_backfill` is the reason if the table needs another one.
+    - `unknown` chunks have no merge result, and the counts leave them out.
+    - `swept` is None if it is unknown or if nothing was to be swept.
+    - `overtaken` rows were not written, because the target has a newer change that was not visible to their snapshot.
+      `lost_by_window` counts the ones among them that a watermark window alone would have written over the newer row;
+      it is printed if it is not 0.
+    - `complete_lsn` is the LSN at which the table equals its source, or its requested part does if it is not the
+      `whole` table.
+    - `needs_backfill` is the reason if the table needs another backfill.
     """
 
     table: str
@@ -75,7 +78,7 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """The run's backfills by table; none where another run has adopted them all."""
+    """The run's backfills by table; empty if other runs have adopted them all."""
 
     run_id: str
     tables: tuple[TableReport, ...]
@@ -94,8 +97,8 @@ def _plain(value: Any) -> Any:
 
 
 def report(run: Run) -> BackfillReport:
-    """What the run's backfills did. Raises `BackfillNotApplied` (RETRY) while one is open, and else `BackfillClosed`
-    where one was closed before it was applied."""
+    """The report of the run's backfills. Raises `BackfillNotApplied` (RETRY) while one is open, otherwise
+    `BackfillClosed` if one was closed before it was applied."""
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         with book.transaction():
@@ -111,7 +114,7 @@ def report(run: Run) -> BackfillReport:
 
 
 def progress_lines(run: Run) -> list[str]:
-    """Per open backfill of the run a line on what is read and which ranges are filled."""
+    """A line for each open backfill of the run: its progress and its filled ranges."""
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         return [
@@ -122,7 +125,7 @@ def progress_lines(run: Run) -> list[str]:
 
 
 def pending_of(ledger: Ledger, backfill: Backfill) -> str:
-    """What is still to be done of an open one, half a sentence."""
+    """The remaining work of an open backfill, half a sentence."""
     (now,) = (p for p in backfill_progress.progress(ledger) if p.backfill == backfill.backfill)
     row = tables.one(ledger, backfill.table)
     suspension = ""
@@ -152,8 +155,8 @@ def _closed(ledger: Ledger, backfill: Backfill) -> str:
 
 
 def filled_ranges(ledger: Ledger, backfill: str) -> str:
-    """Half a sentence on the stretches of the key's order that are read and claimed; the ledger's tables `ranges` and
-    `chunks` have their bounds."""
+    """The ranges whose chunks are claimed, half a sentence. The bounds are in the ledger's tables `ranges` and
+    `chunks`."""
     ranges = chunks.ranges_of(ledger, backfill)
     read = chunks.of_backfill(ledger, backfill)
     whole, begun = [], []

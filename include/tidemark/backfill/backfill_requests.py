@@ -1,4 +1,4 @@
-"""Derives from the ledger which tables need a backfill now, and of which rows and columns.
+"""Derives the tables that need a backfill now from the ledger, with the rows and columns to read.
 
     marked, and not being read                       the whole table
     marked for some columns alone                    these columns and the key, of all rows
@@ -8,10 +8,13 @@
     an open backfill with unread ranges,
     and not being read                               that backfill continues
 
-Requests are only derived from these facts, so none can be lost. These tables are left out: a parked or uncaptured one,
-whose chunks could not be merged; one that a merge builds from staging; one without identity whose history has read
-rows, because after an altered column every row would count as new; and one that PostgreSQL could not read, until it is
-marked again.
+Requests are not stored but derived from these facts each time, so none can be lost. These tables are left out:
+
+- a parked or uncaptured table, whose chunks could not be merged;
+- a table that a merge builds from staging;
+- a table without replica identity whose history has rows of a backfill, because after an altered column every row
+  would count as new;
+- a table that PostgreSQL could not read, until it is marked again.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ from tidemark.schema import table_life
 
 @dataclass(frozen=True, slots=True)
 class RequestedTable:
-    """`keys`, of rows and so never for a log, are those to read in mode keys; `reason` is half a sentence. `columns`
-    are the numbers of those to read besides the key, None for all. `builds`: the table is built beside another one,
-    since the pipeline file says that it follows, and so is what starts it."""
+    """One table that needs a backfill. `keys` are the keys to read in mode keys; they are values of rows and must
+    not be logged. `reason` is half a sentence. `columns` are the numbers of the columns to read besides the key,
+    None for all. `builds`: the capture builds the table beside another one, because
+    `evolve` is `follow` for it. Then its backfill starts by itself too."""
 
     table: str
     mode: Mode
@@ -44,9 +48,12 @@ class RequestedTable:
 
 
 def requested_tables(run: Run, *, quiet_s: float = 0.0) -> list[RequestedTable]:
-    """What a backfill run should take, by table. A table whose join no capture run has judged yet, as after it was
-    begun anew, is not among them. Tables of which a backfill was begun, adopted or read on within the
-    last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
+    """The tables that need a backfill now, by table.
+
+    A table whose join was not judged by a capture run yet, for example after it was begun anew, is left out. So are
+    tables with a backfill that was begun, adopted or read in the last `quiet_s` seconds, so that a run that fails at
+    once is not repeated at once.
+    """
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         quiet = backfills.tables_tried_within(book, quiet_s)
@@ -58,6 +65,7 @@ def requested_tables(run: Run, *, quiet_s: float = 0.0) -> list[RequestedTable]:
 
 
 def _building(ledger: Ledger, run: Run) -> set[str]:
+    """The tables that the capture builds beside others."""
     names = relation_ids.names(ledger)
     return {
         row.table
@@ -83,7 +91,8 @@ def _of(ledger: Ledger, row: TableRow) -> RequestedTable | None:
 
 
 def _continued(ledger: Ledger, backfill: Backfill) -> RequestedTable | None:
-    if chunks.all_read(ledger, backfill.backfill) or chunks.being_read(ledger, backfill.backfill):
+    """The request to continue an open backfill; None if it is read completely or has a live reader."""
+    if chunks.all_read(ledger, backfill.backfill) or chunks.live_reader(ledger, backfill.backfill):
         return None
     keys = tuple(
         key
@@ -97,7 +106,7 @@ def _continued(ledger: Ledger, backfill: Backfill) -> RequestedTable | None:
 
 
 def _has_been_read(ledger: Ledger, row: TableRow) -> bool:
-    """Whether the table is history only, and was read before."""
+    """Whether the table has history only, and a backfill of it was read before."""
     if row.fingerprint is None or row.fingerprint["key"] or row.fingerprint["identity"] == "full":
         return False
     return chunks.has_read_rows(ledger, row.table)

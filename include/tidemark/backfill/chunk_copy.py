@@ -19,8 +19,8 @@ from tidemark.staging.chunk_writer import ChunkWriter
 
 
 class ChunkRows:
-    """What one session writes of a chunk. `last_key` is that of the last row, None if the table has no key. Once all
-    is written, `files` are the chunk's, and `ended` says whether the range has no more rows."""
+    """The rows of a chunk that one session writes. `last_key` is the last row's key, None if the table has no key.
+    After `finish`, `files` are the chunk's files, and `ended` is whether the range has no more rows."""
 
     def __init__(
         self, conn: psycopg.Connection[Any], schema: TableSchema, salt: bytes | None, writer: ChunkWriter
@@ -36,9 +36,11 @@ class ChunkRows:
         self._conn = conn
 
     def copy(self, query: sql.Composed) -> None:
-        """Write what the query gives; raises KeyValueUnfit, KeyValueMissing, or SettingsChanged where rows were read
-        under settings that are not Tidemark's from the first row to the last. A session that is left in the middle is
-        closed."""
+        """Write the rows of the query.
+
+        Raises KeyValueUnfit or KeyValueMissing, or SettingsChanged unless the session's settings were Tidemark's before
+        and after the rows. If an error other than psycopg's interrupts it, the session is closed.
+        """
         before = read_sessions.settings(self._conn)
         decoder = CopyDecoder(self.schema, self.salt)
         blocks = copy_rows(self._conn, query)
@@ -63,6 +65,6 @@ class ChunkRows:
             raise
 
     def finish(self, *, ended: bool) -> None:
-        """End the files."""
+        """Finish the files."""
         self.files = self.writer.finish()
         self.ended = ended

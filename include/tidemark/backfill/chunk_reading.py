@@ -2,13 +2,14 @@
 
     low watermark ─► BEGIN REPEATABLE READ, READ ONLY ─► LOCK TABLE ─► snapshot ─► fingerprint ─► COPY ─► COMMIT
 
-The lock comes first: a chunk that queued behind a rewriting ALTER under an older snapshot reads no row and raises no
-error. It is a SELECT's lock, with a bounded wait, held only for this chunk (R9). The captured columns are read under
-the same lock and snapshot, so that publication, columns and rows belong together (R7, R11).
+The lock must come before the snapshot. If the snapshot came first and the lock waited for an ALTER TABLE that rewrites
+the table, the chunk would read no row and raise no error. The lock is the one of a SELECT, with a bounded wait, and is
+held only for this chunk (R9). The captured columns are read under the same lock and snapshot, so publication, columns
+and rows are consistent (R7, R11).
 
-Under an imported snapshot (mode `exported_snapshot`), the lock does not protect against an earlier rewrite;
-`SnapshotUnfit` is raised then. A table without a key is one chunk: a row cannot be distinguished from its copies, so
-the chunk has to be the whole table as of one snapshot. So is a table whose key has no order.
+Under an imported snapshot (mode `exported_snapshot`), the lock does not protect against an earlier rewrite. Then
+`SnapshotUnfit` is raised. A table without a key is one chunk: a row cannot be distinguished from its copies, so the
+chunk has to be the whole table as of one snapshot. A table whose key has no order is one chunk too.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ KEY_REORDERED: Final = "the order of its key is another one since the backfill b
 
 
 class TableUnreadable(Exception):
-    """The table is no longer there to be read, for the reason given. Internal: its backfill is closed with it."""
+    """The table cannot be read any more, for the given reason. Internal: its backfill is closed with the reason."""
 
 
 class ChunkReader:
-    """Reads chunks over one session at the source; keeps what it knows of each table between them."""
+    """Reads chunks over one session at the source. Keeps each table's relation and schema between chunks."""
 
     def __init__(
         self,
@@ -93,12 +94,14 @@ class ChunkReader:
     def read(
         self, backfill: Backfill, key_range: Range, attempt: str, *, low_lsn: Lsn, limit: int
     ) -> tuple[ReadChunk, bool]:
-        """Up to `limit` rows behind the range's cursor, in files that are durable; of chosen keys, of a table without
-        key, and of one whose key has no order, all of them. And whether the range has no more rows. `low_lsn` is the
-        chunk's low watermark.
+        """Read up to `limit` rows after the range's cursor into durable files. Returns the chunk, and whether the
+        range has no more rows. Chosen keys, a table without a key, and a table whose key has no order are read as a
+        whole. `low_lsn` is the chunk's low watermark.
 
-        Raises TableLost or SnapshotUnfit; what PostgreSQL cannot read: ReadRefused, ReadFailed, RowFilterInvalid,
-        SettingsChanged; or what the table must be parked for: KeyValueUnfit, KeyValueMissing, SchemaNotFollowed.
+        - TableUnreadable or SnapshotUnfit: the backfill is closed, or continued in chunk mode.
+        - ReadRefused, ReadFailed, RowFilterInvalid or SettingsChanged: PostgreSQL cannot read the table.
+        - KeyValueUnfit, KeyValueMissing or SchemaNotFollowed: the table must be parked.
+        - ReadInterrupted, SourceLocked or JoinHorizonAhead: a later attempt may succeed.
         """
         table = TableName.parse(backfill.table)
         folder = layout.chunk_folder(self._config.pipeline, backfill.backfill, table, key_range.chunk, attempt)
@@ -108,7 +111,7 @@ class ChunkReader:
         if rows.files:
             self._store.sync_folders(folder)
         seconds = time.monotonic() - began
-        seen = wal_messages.make_durable(self._conn)
+        wal_point = wal_messages.make_durable(self._conn)
         chunk = ReadChunk(
             pipeline=self._config.pipeline,
             backfill=backfill.backfill,
@@ -120,11 +123,11 @@ class ChunkReader:
             lower=key_range.lower if key_range.cursor is None else key_range.cursor,
             upper=key_range.upper if rows.ended else rows.last_key,
             snapshot=snapshot,
-            timeline=seen.timeline,
+            timeline=wal_point.timeline,
             consistent_point=None if self._imported is None else self._imported.consistent_point,
             fingerprint=fingerprint.to_json(),
             low_lsn=low_lsn,
-            read_lsn=seen.lsn,
+            read_lsn=wal_point.lsn,
             files=rows.files,
             converted=rows.converted,
             rows=rows.count,
@@ -136,7 +139,7 @@ class ChunkReader:
     def _in_one_transaction(
         self, backfill: Backfill, key_range: Range, table: TableName, folder: str, limit: int
     ) -> tuple[ChunkRows, str, Fingerprint]:
-        """What was written, the snapshot and the fingerprint it was read under."""
+        """Read and write the rows in one transaction. Returns them with the transaction's snapshot and fingerprint."""
         conn, imported = self._conn, self._imported
         relation, called = self._relation_of(table)
         with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
@@ -146,7 +149,7 @@ class ChunkReader:
                 read_sessions.import_snapshot(conn, imported.identifier)
             snapshot = self._lock_and_snapshot(table, called)
             if imported is not None and renamed_since(conn, relation):
-                # The query would read other columns than those that the catalogue of the snapshot calls so.
+                # The query uses present names, and the catalogue in the snapshot has the former names.
                 raise read_sessions.SnapshotUnfit(
                     f"{called} or a column of it was renamed since the snapshot was exported"
                 )
@@ -156,11 +159,12 @@ class ChunkReader:
             prints = catalog.fingerprint(conn, self._config.publication, [captured])
             condition = None
             if backfill.row_filter is not None:
-                assert backfill.opened_at is not None, "the ledger has it of every backfill"
+                assert backfill.opened_at is not None, "the ledger sets it for every backfill"
                 condition = row_filter.condition(conn, captured, backfill.row_filter, backfill.opened_at)
             to_read = key_ranges.table_to_read(conn, captured, condition)
             if to_read.key_order != backfill.key_order:
-                # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
+                # The ranges and cursors are positions in the old order. In the new order, unread rows may come before
+                # them.
                 raise TableUnreadable(KEY_REORDERED)
             schema = self._schema(captured)
             if backfill.columns is not None:
@@ -187,7 +191,7 @@ class ChunkReader:
         return read_sessions.filtered(self._conn, table, self._config.bounds.filter_s)
 
     def _relation_of(self, table: TableName) -> tuple[int, TableName]:
-        """The relation that is kept as the table, and what it is called now; asked in a transaction of its own."""
+        """The OID of the table's relation and its present name, read outside of the chunk's transaction."""
         if table not in self._relations:
             opened = generations.required(self._ledger)
             kept = TableIdentities(self._config, self._ledger, opened.system_identifier).relation_of(table)
@@ -201,7 +205,7 @@ class ChunkReader:
         return relation, names[relation][0]
 
     def _lock_and_snapshot(self, table: TableName, called: TableName) -> str:
-        """The lock, then the transaction's first snapshot: none of the statements before takes one."""
+        """Lock the table and take the transaction's snapshot. No statement before the lock takes one."""
         conn = self._conn
         name = sql.Identifier(called.schema, called.name)
         try:
@@ -212,7 +216,7 @@ class ChunkReader:
         assert row is not None
         in_recovery, snapshot = row
         if in_recovery:
-            # A standby's snapshot has no list of what is in progress: open transactions would count as visible.
+            # A standby's snapshot has no list of transactions in progress, so open ones would count as visible.
             raise SourceInRecovery()
         table_row = tables.one(self._ledger, str(table))
         if table_row is None or not table_row.life.can_be_read or table_row.join_horizon is None:
@@ -223,6 +227,8 @@ class ChunkReader:
         return str(snapshot)
 
     def _captured(self, table: TableName, called: TableName, relation: int) -> CapturedTable:
+        """The table as the pipeline file and the catalogue have it, with its guards. Raises TableUnreadable or
+        ReadInterrupted."""
         alone = only_table(self._config, called)
         captured = [] if alone is None else catalog.captured_tables(self._conn, alone)
         if captured and captured[0].relation_oid != relation:
@@ -249,11 +255,11 @@ class ChunkReader:
         return versions[-1] if versions else None
 
     def _read_in_key_order(self, rows: ChunkRows, to_read: TableToRead, key_range: Range, limit: int) -> bool:
-        """Read up to `limit` rows of the key's index; True if the range has no more."""
+        """Read up to `limit` rows in the order of the key's index. Returns whether the range has no more rows."""
         for setting in read_sessions.INDEX_ALONE:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
-        for equal in key_ranges.steps_behind(to_read, position):
+        for equal in key_ranges.steps_after(to_read, position):
             rows.copy(key_ranges.chunk_query(to_read, position, key_range.upper, equal=equal, limit=limit - rows.count))
             if rows.count >= limit:
                 return False
@@ -261,7 +267,7 @@ class ChunkReader:
 
     @contextmanager
     def _refusals(self, table: TableName) -> Iterator[None]:
-        """psycopg's errors as Tidemark's; none that could hold a value is quoted."""
+        """Convert psycopg's errors to Tidemark's. Texts that could contain a value are not quoted."""
         try:
             yield
         except psycopg.errors.InsufficientPrivilege as refused:
@@ -277,7 +283,8 @@ class ChunkReader:
 def _with_columns(
     schema: TableSchema, to_read: TableToRead, columns: Collection[int]
 ) -> tuple[TableSchema, TableToRead]:
-    """The key and these columns alone, in files that lack the others; of one that is gone there is nothing to read."""
+    """The schema and the query's columns without all columns but the key and these. A number without a column is
+    ignored. The files lack the other columns."""
     kept = tuple(c for c in schema.columns if c.name in schema.key or c.attnum in columns)
     names = {column.name for column in kept}
     read = tuple((name, type_oid) for name, type_oid in to_read.columns if name in names)
@@ -285,7 +292,7 @@ def _with_columns(
 
 
 def only_table(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
-    """The pipeline as if its file named this table alone; None if it does not name it."""
+    """The pipeline as if its file named this table only; None if the file does not name it."""
     rule = config.rule(table)
     if rule is None:
         return None
@@ -294,7 +301,8 @@ def only_table(config: PipelineConfig, table: TableName) -> PipelineConfig | Non
 
 
 def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -> TableSchema:
-    """The table's captured shape, without a version number. Raises SchemaNotFollowed, as the drain parks for it."""
+    """The table's captured shape, without a version number. Raises SchemaNotFollowed if the drain would park the
+    table for this shape."""
     schema, unfit = catalogue_shape(captured, catalog.read_types(conn), latest(captured.table))
     if unfit:
         raise SchemaNotFollowed(table=captured.table, difference="; ".join(unfit))
@@ -302,8 +310,8 @@ def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -
 
 
 def _was_rewritten(conn: psycopg.Connection[Any], captured: CapturedTable) -> bool:
-    """Whether the table has other storage now than in this transaction's snapshot: rows that were moved there look as
-    if they came after it. A SELECT on pg_class sees what the snapshot sees, pg_relation_filenode what is now."""
+    """Whether the table's storage is newer than the transaction's snapshot: to the snapshot, rows in new storage
+    are not visible. A SELECT on pg_class reads as of the snapshot, pg_relation_filenode as of now."""
     row = conn.execute(
         """
         SELECT bool_or(c.relfilenode IS DISTINCT FROM coalesce(pg_relation_filenode(c.oid), 0)::oid)

@@ -5,12 +5,15 @@
         ▼                                  ▼
     ends with its session              `read_chunks` with the snapshot
 
-The snapshot contains exactly the commits below the consistent point, so all chunks are as of one LSN. After a retry, or
-the end of the exporting session, the remaining chunks are as of a later one. Chunks are claimed by their high
-watermarks as usual. The pipeline's slot and generation do not change. If the exporting session ends, finished chunks
-count, and the reader logs it and continues in chunk mode. The cost: the snapshot is open during the whole load, so the
-source removes no dead rows in that time (R9). Source: PostgreSQL documentation, 54.4 "Streaming Replication Protocol"
-(CREATE_REPLICATION_SLOT), 9.28.5 "Snapshot Synchronization Functions".
+The snapshot contains exactly the commits below the consistent point, so all chunks are as of one LSN. Chunks are
+claimed by their high watermarks as usual. The pipeline's slot and generation do not change.
+
+If the exporting session ends, recorded chunks stay valid. The reader logs it and reads the remaining chunks in chunk
+mode. These, and chunks read after a retry, are as of a later LSN.
+
+The snapshot is open during the whole load, so the source removes no dead rows in that time (R9). Source: PostgreSQL
+documentation, 54.4 "Streaming Replication Protocol" (CREATE_REPLICATION_SLOT), 9.28.5 "Snapshot Synchronization
+Functions".
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ log = logging.getLogger(__name__)
 
 
 def read_exported(run: Run) -> ReadResult:
-    """Read the run's backfills of mode `exported_snapshot`. Raises SnapshotExportFailed, or what `read_chunks` does."""
+    """Read the run's backfills of mode `exported_snapshot`. Raises SnapshotExportFailed, SnapshotExportBlocked, or
+    the errors of `read_chunks`."""
     config = run.config
     with open_ledger(run.ledger, config.pipeline, config.application_name) as book:
         migrations.require(book.connection)
@@ -58,12 +62,13 @@ def read_exported(run: Run) -> ReadResult:
 
 @contextmanager
 def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedSnapshot]:
-    """A snapshot that others may import while the block runs. The session must stay as it is: its next command, or its
-    end, ends the export."""
+    """Export a snapshot that other sessions can import while the block runs. The exporting session must run no
+    further command, because that, or its end, ends the export."""
     name = f"tidemark_backfill_{token_hex(8)}"
     with connect_walsender(source, application_name=config.application_name) as conn:
         conn.execute(read_sessions.NO_TIMEOUTS)
-        # The slot begins when every transaction that is open now has ended; each is waited for as for a lock.
+        # The slot is created when every transaction that is open now has ended. The server waits for each as for a
+        # lock, so `lock_timeout` applies.
         conn.execute(f"SELECT set_config('lock_timeout', '{config.bounds.join_wait_s}s', false)")
         command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
         with logged_wait(
@@ -77,6 +82,7 @@ def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedS
 
 
 def _why(config: PipelineConfig, source: str, result: pq.abc.PGresult) -> SnapshotExportBlocked | SnapshotExportFailed:
+    """The error for a slot that could not be created."""
     error = from_result(result, SPOKEN_BY_A_WALSENDER)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         waited = duration(config.bounds.join_wait_s)
@@ -85,5 +91,6 @@ def _why(config: PipelineConfig, source: str, result: pq.abc.PGresult) -> Snapsh
 
 
 def _open_now(config: PipelineConfig, source: str) -> str:
+    """The transactions that are in flight now, for a message."""
     with read_sessions.connect(source, config) as other:
         return "; ".join(transactions_in_flight(other)) or "they have just ended"

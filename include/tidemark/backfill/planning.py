@@ -1,14 +1,14 @@
-"""Opens the backfills that a form requests, with their ranges, in the ledger (R7).
+"""Opens the backfills that a form or the ledger requests, with their ranges, in the ledger (R7).
 
     settle    generation open · slot continues it · tables captured · filter, keys and mode tried at the source
     wait      for the end of all transactions that began before a table joined the stream (join horizon)
-    open      per table: one that is open is continued if filter and mode are equal and the key's order is that of its
-              ranges; otherwise a new one
+    open      per table: an open backfill is continued if mode, filter, columns and keys are equal and the key has the
+              order of its ranges; otherwise a new one is opened
 
-Nothing is opened before all checks; planning again in the same run returns the recorded backfills. PostgreSQL samples
-and compares the bounds of ranges in the key's order; the first and last range are unbounded. A table without a key is
-one range. The snapshot that keeps the sweep's evidence is taken before the first chunk. All reads are short READ ONLY
-transactions (R9).
+Nothing is opened before all checks have passed. If the same run plans again, it returns the recorded backfills.
+PostgreSQL samples and compares the bounds of ranges in the key's order. The first range has no lower bound and the last
+one no upper bound. A table without a key is one range. The backfill's snapshot, which the sweep needs, is taken before
+the first chunk. All reads are short READ ONLY transactions (R9).
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ log = logging.getLogger(__name__)
 
 NOT_PUBLISHED: Final = "it is not in the publication"
 
-# Ranges per reader: as one ends early, its reader helps with the others'.
+# More ranges than readers, so that a reader that finishes early can read another range.
 RANGES_PER_READER: Final = 4
 KEYS_PER_RANGE: Final = 1000
-# Longer than a lease lives, so that a reader that was killed is not in the way of the run that goes on.
+# Longer than a lease lasts, so that the run can continue the backfill of a reader that was killed.
 READER_WAIT_S: Final = 75.0
 
 _PARAMETER_TEXT = str | int | float
@@ -71,11 +71,12 @@ _PARAMETER_TEXT = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """The fields of the backfill DAG's form. Without `tables`, the backfills that the ledger requires.
+    """The fields of the backfill DAG's form. Without `tables`, the run opens the backfills that the ledger requires.
 
-    `tables` are names or patterns as in the pipeline file. `keys` are for mode `keys`: per row a mapping from key
-    column to value, or the values in the key's order, as PostgreSQL reads them. `columns` are those to read besides the
-    key, of tables that the form names; without any, all.
+    - `tables` are names or patterns as in the pipeline file.
+    - `keys` are for mode `keys`: per row a mapping from key column to value, or the values in the key's order, as
+      PostgreSQL reads them.
+    - `columns` are the columns to read besides the key, only for tables that the form names. Without any, all are read.
     """
 
     tables: tuple[str, ...] = ()
@@ -90,8 +91,8 @@ class BackfillRequest:
 
 @dataclass(frozen=True, slots=True)
 class _TableRequest:
-    """One table's part of the request; `keys` as they were given. `explicit`: a person named the table. `was_open`:
-    nobody did, and it has an open backfill, which this run continues."""
+    """One table's part of the request. `keys` are unchanged from the form or the ledger. `explicit`: the form names
+    the table. `was_open`: the form does not name it, and this run continues its open backfill."""
 
     captured: CapturedTable
     row: TableRow
@@ -108,15 +109,19 @@ class _TableRequest:
 
     @property
     def is_of_lost_keys(self) -> bool:
-        """Whether it is of rows that the target has and the source may lack: those are removed."""
+        """Whether the request reads the keys whose changes the source lost. Rows that the target has and the source
+        lacks are removed."""
         return self.mode == "keys" and not self.explicit and self.row.lost_keys is not None
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
+    """A backfill that can be opened. `wal_point` is the source's WAL point when the table was read. With `unreadable`,
+    the backfill is closed at once with this error."""
+
     table_request: _TableRequest
     snapshot: str
-    seen: WalPoint
+    wal_point: WalPoint
     estimated_rows: int
     sweeps: bool
     key_order: KeyOrder
@@ -130,10 +135,10 @@ def plan(
     request: BackfillRequest,
     reader_wait_s: float = READER_WAIT_S,
 ) -> list[Backfill]:
-    """The run's open backfills, by table; empty if nothing is wanted.
+    """Open the requested backfills. Returns the run's open backfills by table; empty if none is needed.
 
     Raises CaptureNotBegun, BackfillTablesUnknown, RowFilterInvalid, BackfillRefused, BackfillIsOpen, BackfillIsRead or
-    JoinHorizonBlocked; then nothing was opened but what an earlier try of this run opened.
+    JoinHorizonBlocked. Then the only open backfills of the run are those of an earlier try.
     """
     config = run.config
     with (
@@ -161,7 +166,7 @@ class _BackfillPlanner:
         self._ledger = ledger
         self._request = request
         self._wait_ends = run.clock() + reader_wait_s
-        self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges are of another order
+        self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges have another order
 
     def plan(self) -> list[Backfill]:
         config, request = self._config, self._request
@@ -191,8 +196,8 @@ class _BackfillPlanner:
                 chunk_rows=request.chunk_rows or config.bounds.chunk_rows,
                 run_id=self._run.run_id,
                 snapshot=ready.snapshot,
-                timeline=ready.seen.timeline,
-                snapshot_lsn=ready.seen.lsn,
+                timeline=ready.wal_point.timeline,
+                snapshot_lsn=ready.wal_point.lsn,
                 estimated_rows=ready.estimated_rows,
                 sweeps=ready.sweeps,
                 key_order=ready.key_order,
@@ -250,7 +255,7 @@ class _BackfillPlanner:
         ]
 
     def _numbers(self, captured: CapturedTable) -> tuple[int, ...] | None:
-        """The columns that the form names, by number; raises BackfillRefused."""
+        """The numbers of the columns that the form names; None if it names none. Raises BackfillRefused."""
         names = self._request.columns
         if not names:
             return None
@@ -267,7 +272,8 @@ class _BackfillPlanner:
     def _requested_by_ledger(
         self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]
     ) -> list[_TableRequest]:
-        """What the ledger says is wanted, as far as it is captured now: a table that is not, is the capture's."""
+        """The backfills that the ledger requires, of tables that are captured now. Other tables are left to the
+        capture."""
         request = self._request
         if request.row_filter is not None or request.keys or request.mode == "keys" or request.columns:
             reason = "a filter, keys and columns are those of tables that the form names"
@@ -277,19 +283,19 @@ class _BackfillPlanner:
         entries = {one.table: (one.mode, tuple(one.keys or ())) for one in due}
         columns = {one.table: one.columns for one in due}
         for backfill in was_open:
-            # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
+            # A reader with a live lease may have died: `_goes_on` waits for the end of its lease.
             if not chunks.all_read(self._ledger, backfill.backfill):
                 entries.setdefault(backfill.table, (backfill.mode, ()))
         table_requests = []
         for table, (mode, keys) in sorted(entries.items()):
             row = rows.get(table)
             if row is None or not row.life.is_merged or self._unfit(at_source.get(table), row) is not None:
-                continue  # which `_log_omitted_tables` says
+                continue  # logged by `_log_omitted_tables`
             mode = mode if mode == "keys" else request.mode
             goes_on = any(backfill.table == table for backfill in was_open)
             captured = at_source[table]
-            # Without a key a row is found by all that it holds, what is gone cannot be read, and a row whose key is in
-            # doubt may stand under another one: then all is read.
+            # All columns are read if the table has no key, because a row is then identified by all its values; if one
+            # of the columns is gone; or if one is in the key, because the target may have the row under another key.
             numbers = columns.get(table) if captured.key and mode != "keys" else None
             besides = {column.attnum for column in captured.captured_columns if column.name not in captured.key}
             numbers = None if numbers is None or not besides.issuperset(numbers) else numbers
@@ -302,9 +308,11 @@ class _BackfillPlanner:
     def _log_omitted_tables(
         self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow], *, nothing_else: bool
     ) -> None:
-        """Tables that need a backfill and cannot have one now. If it is for want of a capture run, as after
-        `unpark --anew`, and there is `nothing_else`, a green run that did nothing would hide it: raises
-        CaptureNotBegun."""
+        """Log the tables that need a backfill and cannot have one now.
+
+        Raises CaptureNotBegun if there is `nothing_else` and such a table waits for a capture run, for example after
+        `unpark --anew`: otherwise a successful run that did nothing would hide it.
+        """
         waiting = {}
         for table, row in rows.items():
             if not (row.life.is_captured and row.life.needs_backfill):
@@ -329,7 +337,7 @@ class _BackfillPlanner:
         named: dict[str, None] = {}
         problems, not_captured = [], {}
         for text in self._request.tables:
-            # After a swap of names the id of one table is what another one is called: both are taken.
+            # After two tables swapped names, the id of one is the name of the other: both match.
             matches = matching_tables(text, {table: captured.name for table, captured in at_source.items()})
             fit = [t for t in matches if self._unfit(at_source[t], rows.get(t)) is None]
             if fit:
@@ -349,6 +357,7 @@ class _BackfillPlanner:
         return list(named)
 
     def _unfit(self, captured: CapturedTable | None, row: TableRow | None) -> str | None:
+        """The reason why the table cannot be read now, half a sentence; None if it can."""
         if captured is None or not captured.published:
             return NOT_PUBLISHED
         if row is None or not row.life.can_be_read:
@@ -360,11 +369,12 @@ class _BackfillPlanner:
     # --- an open backfill ---------------------------------------------------------------------------------------------
 
     def _goes_on(self, table_request: _TableRequest) -> bool:
-        """Whether nothing needs to be opened: from now on the table's open backfill is this run's. False if there is
-        none, or if the run replaces it. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
+        """Whether nothing needs to be opened, because the table's open backfill is assigned to this run. False if
+        there is none, or if the run replaces it. Raises BackfillIsOpen or BackfillIsRead if the form names the
+        table."""
         backfill = backfills.open_of(self._ledger, table_request.table)
         if backfill is None:
-            # One that ended since it was looked for: what the table still needs, the next run sees.
+            # An open backfill has ended meanwhile: the next run derives what the table still needs.
             return table_request.was_open and table_request.table not in self._reordered
         if backfill.run_id == self._run.run_id:
             return True
@@ -393,6 +403,7 @@ class _BackfillPlanner:
         return backfills.adopt(self._ledger, backfill.backfill, self._run.run_id) or not table_request.explicit
 
     def _difference(self, backfill: Backfill, table_request: _TableRequest) -> str | None:
+        """The first difference between the open backfill and the request, half a sentence; None if there is none."""
         if backfill.mode != table_request.mode:
             return f"its mode is {backfill.mode}"
         if backfill.row_filter != table_request.row_filter:
@@ -406,7 +417,8 @@ class _BackfillPlanner:
         return None
 
     def _has_another_order(self, backfill: Backfill, table_request: _TableRequest) -> bool:
-        """Whether what is left to read of it lies in an order that the key does not have any more."""
+        """Whether the backfill has unread ranges and the order of the key has changed since, so that these ranges
+        are invalid."""
         if chunks.all_read(self._ledger, backfill.backfill):
             return False
         try:
@@ -417,9 +429,10 @@ class _BackfillPlanner:
         return now != backfill.key_order
 
     def _await_readers(self, backfill: Backfill) -> None:
-        """Until no lease of a reader is alive; that of one that was killed ends by itself."""
+        """Wait until no reader of the backfill has a live lease. The lease of a reader that was killed expires.
+        Raises BackfillIsRead when the time is up."""
         wait = Wait(max(0.0, self._wait_ends - self._run.clock()), clock=self._run.clock)
-        while (lease := chunks.being_read(self._ledger, backfill.backfill)) is not None:
+        while (lease := chunks.live_reader(self._ledger, backfill.backfill)) is not None:
             reader, until = lease
             reason = f"the backfill {backfill.backfill} of {backfill.table}: its reader {reader} may have died; "
             reason += f"if so, its lease ends at {moment(until)}"
@@ -430,6 +443,7 @@ class _BackfillPlanner:
         wait.log_end()
 
     def _close_replaced(self, table_request: _TableRequest) -> None:
+        """Close the table's open backfill if this run replaces it."""
         backfill = backfills.open_of(self._ledger, table_request.table)
         if backfill is None or backfill.run_id == self._run.run_id:
             return
@@ -445,7 +459,8 @@ class _BackfillPlanner:
     # --- wait ---------------------------------------------------------------------------------------------------------
 
     def _await_horizon(self, table_requests: list[_TableRequest]) -> None:
-        """Until what was in flight when the tables joined has ended: it is in neither a chunk nor the stream."""
+        """Wait until the transactions that were in flight when the tables joined have ended. Until then, their changes
+        are neither visible to a chunk nor in the stream. Raises JoinHorizonBlocked when the time is up."""
         if not table_requests:
             return
         last = max(table_requests, key=lambda table_request: table_request.row.join_horizon or 0)
@@ -457,17 +472,19 @@ class _BackfillPlanner:
     # --- ranges -------------------------------------------------------------------------------------------------------
 
     def _prepare(self, table_request: _TableRequest) -> _Prepared | None:
-        """Everything that the source is asked for one table; None if it is refused and nobody named it. One that
-        PostgreSQL cannot read gets a backfill that ends at once, so that the run's report names it and the others are
-        read; a form that names it alone is refused."""
+        """Read from the source what the table's backfill needs; None if it is refused and the form does not name it.
+
+        A table that PostgreSQL cannot read gets a backfill that is closed at once, so that the run's report names it
+        and the other tables are read. If the form names only this table, the error is raised.
+        """
         try:
             return self._inspect(table_request)
         except (ReadFailed, ReadRefused) as unreadable:
             if table_request.explicit and len(self._request.tables) == 1:
                 raise
             log.warning("%s", unreadable)
-            seen, snapshot = make_durable(self._source), current_snapshot(self._source)
-            return _Prepared(table_request, snapshot, seen, 0, False, [], (Range(),), unreadable)
+            wal_point, snapshot = make_durable(self._source), current_snapshot(self._source)
+            return _Prepared(table_request, snapshot, wal_point, 0, False, [], (Range(),), unreadable)
         except TidemarkError as refused:
             if table_request.explicit:
                 raise
@@ -483,19 +500,20 @@ class _BackfillPlanner:
         ) as locked:
             to_read = locked.to_read
             if by_keys:
-                alike = key_ranges.alike(self._source, to_read.key, keys)
+                alike = key_ranges.equal_keys(self._source, to_read.key, keys)
                 estimated, ranges = len(alike), _ranges_of_keys(alike)
             else:
                 estimated = key_ranges.estimated_rows(self._source, to_read)
                 ranges = self._ranges(to_read, estimated)
-        seen = make_durable(self._source)
+        wal_point = make_durable(self._source)
         sweeps = bool(table_request.captured.key) and (
             table_request.is_of_lost_keys if by_keys else table_request.row_filter is None
         )
         sweeps = sweeps and table_request.columns is None
-        return _Prepared(table_request, locked.snapshot, seen, estimated, sweeps, to_read.key_order, ranges)
+        return _Prepared(table_request, locked.snapshot, wal_point, estimated, sweeps, to_read.key_order, ranges)
 
     def _refuse_unfit(self, table_request: _TableRequest) -> None:
+        """Raises BackfillRefused if the table could not be merged, or cannot be read as requested."""
         captured, row = table_request.captured, table_request.row
         if row.life.is_parked or row.life.is_paused:
             why = f"parked ({'' if row.error is None else row.error.kind})" if row.life.is_parked else "paused"
@@ -530,7 +548,7 @@ class _BackfillPlanner:
         return ranges_of(self._source, to_read, min(most, estimated // chunk_rows))
 
     def _keys(self, table_request: _TableRequest) -> list[Key]:
-        """The keys as PostgreSQL writes them. Raises BackfillRefused, which names a key by its number alone."""
+        """The keys in PostgreSQL's output form. Raises BackfillRefused, which names a key by its number only."""
         columns = table_request.captured.key
         if not columns:
             raise BackfillRefused(table=table_request.table, reason="it has no key")
@@ -553,6 +571,7 @@ class _BackfillPlanner:
     def _try_key(
         self, table_request: _TableRequest, key: Sequence[key_ranges.KeyColumn], number: int, values: Key
     ) -> None:
+        """Raises BackfillRefused if the key's values do not fit the types of its columns."""
         try:
             key_ranges.canonical_keys(self._source, key, [values])
         except psycopg.errors.DataError as wrong:
@@ -562,14 +581,15 @@ class _BackfillPlanner:
 
 
 def ranges_of(source: psycopg.Connection[Any], to_read: TableToRead, most: int) -> tuple[Range, ...]:
-    """The whole table, in so many ranges at most; one if its key has no order."""
+    """The whole table in at most `most` ranges; one range if its key has no order."""
     cuts = key_ranges.sampled_bounds(source, to_read, most) if to_read.is_walked else []
     return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
 
 
 def _ranges_of_keys(alike: Sequence[Sequence[Key]]) -> tuple[Range, ...]:
-    """Equal keys lie in one range: two ranges would both read their row, and a merge trusts that no two ranges have a
-    row in common. None of them is left out, since the target may have the row under any."""
+    """The ranges of chosen keys. Equal keys are in one range: otherwise two ranges would read the same row, and a
+    merge requires that no two ranges have a row in common. No equal key is left out, because the target may have
+    the row under any of them."""
     ranges: list[list[Key]] = [[]]
     for keys in alike:
         if ranges[-1] and len(ranges[-1]) + len(keys) > KEYS_PER_RANGE:
@@ -579,7 +599,7 @@ def _ranges_of_keys(alike: Sequence[Sequence[Key]]) -> tuple[Range, ...]:
 
 
 def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapping[str, Any] | Sequence[Any]) -> Key:
-    """One key of the form as texts in the key's order."""
+    """One key of the form as texts in the key's order. Raises BackfillRefused."""
     if isinstance(values_given, Mapping):
         if set(values_given) != set(columns):
             raise BackfillRefused(table=table, reason=f"key {number} must have the columns {', '.join(columns)}")
@@ -594,17 +614,17 @@ def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapp
 
 
 def unknown_table(text: str, at_source: Mapping[str, CapturedTable], taken: Sequence[str]) -> str:
-    """What nobody knows as a table, with the table that may be meant, of those that are not `taken`."""
+    """The text that matches no table, for a message, with the most similar table name that is not in `taken`."""
     meant = closest(text, [str(captured.name) for captured in at_source.values()], taken=taken, cutoff=TABLE_CUTOFF)
     return f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else "")
 
 
 def matching_tables(text: str, names: Mapping[str, TableName]) -> list[str]:
-    """The ids of the tables that somebody means: by an id, or by a name or pattern as the pipeline file has it. `names`
-    are what the source calls them, by id."""
+    """The ids of the tables that the text matches: an id, a name, or a pattern as in the pipeline file. `names` are
+    the names at the source, by id."""
     shown = [table for table, name in names.items() if text in (table, str(name))]
     if shown and set(text) & set("*?["):
-        return shown  # a name with such a character: as a pattern it would mean others besides
+        return shown  # a name with such a character: as a pattern it would match other tables too
     rule = TableRule(text)
     try:
         return list(dict.fromkeys([*shown, *(table for table, name in names.items() if rule.matches(name))]))

@@ -4,13 +4,14 @@
         ▲                      ▲                                                                                   │
         └── none left: end     └────────────────────── until the range has no more rows ───────────────────────────┘
 
-Transactions that a chunk's snapshot includes are durable at the source before the chunk is recorded. The chunk is
+All transactions visible to a chunk's snapshot are durable at the source before the chunk is recorded. The chunk is
 recorded with its timeline and LSN: its snapshot is valid in every history that contains this point, also after a
 failover (R7).
 
-Recording is a compare-and-set on the range's cursor, so of two readers of one range one counts; the other deletes its
-files. A dead reader loses at most one chunk: the range continues at its cursor. The next drain writes a missing high
-watermark, since any later message is valid evidence. An error of one table ends only its backfill (R6).
+Recording is a compare-and-set on the range's cursor. So of two readers of one range only one records a chunk, and the
+other deletes its files. A reader that dies loses at most one chunk, because the range continues at its cursor. If it
+dies before the high watermark, the next drain writes one, since any later message is valid evidence. An error of one
+table ends only this table's backfill (R6).
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
 
-# How often a reader says how far its backfill is: that takes a look at all of its chunks.
+# The least interval between two log lines of progress, because each reads all chunks of the backfill.
 PROGRESS_S: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What one reader recorded; `ranges` are those that it finished."""
+    """The numbers of chunks and rows that one reader recorded, and of ranges that it finished."""
 
     chunks: int = 0
     rows: int = 0
@@ -83,9 +84,9 @@ class ReadResult:
 def read_chunks(run: Run, *, imported: ImportedSnapshot | None = None) -> ReadResult:
     """Read the run's free ranges, one after another, until none is left.
 
-    Any number of these may run at once. With a snapshot that another session exports, only backfills of mode
-    `exported_snapshot` are read, under that snapshot, as long as it lives. What keeps one table from being read is
-    raised at the end, when the others are read (R6).
+    Any number of readers may run at once. With `imported`, a snapshot that another session exports, only backfills of
+    mode `exported_snapshot` are read, under this snapshot as long as it exists. An error that concerns one table is
+    raised at the end, after the other tables are read (R6).
     """
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
@@ -98,7 +99,7 @@ def read_chunks(run: Run, *, imported: ImportedSnapshot | None = None) -> ReadRe
 
 
 class _RangeReader:
-    """Takes ranges and walks them. Chunk sizes are kept per backfill, from range to range."""
+    """Leases ranges and reads them chunk by chunk. Keeps the chunk size per backfill, from range to range."""
 
     def __init__(self, run: Run, ledger: Ledger, imported: ImportedSnapshot | None) -> None:
         self.result = ReadResult()
@@ -111,10 +112,10 @@ class _RangeReader:
         self._store = Store(run.config.lake, run.config.lake_access)
         lake_folder.require(run.config, self._store, generations.required(ledger))
         self._sizes: dict[str, int] = {}
-        self._told_at = -math.inf
+        self._progress_at = -math.inf
 
     def next_range(self) -> bool:
-        """Read the next free range to its end, or as far as it goes; False if no range is free."""
+        """Read the next free range to its end, or up to an error. False if no range is free."""
         for key_range in chunks.free_ranges(self._ledger, self._run.run_id, self._run.holder):
             if key_range.backfill in self.failed:
                 continue
@@ -125,7 +126,7 @@ class _RangeReader:
                     )
                 except LeaseTaken:
                     continue
-                # It may have gone on, or ended, between the look and the lease.
+                # Another reader may have continued or finished the range before this one got the lease.
                 backfill = backfills.one(self._ledger, key_range.backfill)
                 ranges = chunks.ranges_of(self._ledger, key_range.backfill)
                 now = next((r for r in ranges if r.range == key_range.range), None)
@@ -139,7 +140,7 @@ class _RangeReader:
 
     def _range(self, backfill: Backfill, key_range: Range, lease: Lease) -> None:
         with read_sessions.connect(self._run.source, self._config) as conn, postgres_session.outages():
-            server = read_server(conn)  # refuses a standby, before anything is written
+            server = read_server(conn)  # raises for a standby, before anything is written
             if server.timeline != backfill.timeline:
                 raise TimelineNotFollowed(
                     what=f"No chunk of {backfill.table} was read",
@@ -209,23 +210,23 @@ class _RangeReader:
             )
 
     def _record(self, lease: Lease, chunk: ReadChunk, cursor_before: Key | None, *, done: bool) -> bool:
-        """False if the chunk is not wanted any more. Raises PipelineFileDiffers if it was read by another file
-        than the one that holds when it is recorded."""
+        """Record the chunk. False if it is no longer needed. Raises PipelineFileDiffers if the chunk was read with
+        another pipeline file than the present one."""
         with self._ledger.transaction():
             pipeline_files.require(self._ledger, self._config.digest)
             return chunks.record(self._ledger, lease, chunk, cursor_before=cursor_before, done=done)
 
     def _note(self, backfill: Backfill, chunk: ReadChunk, limit: int) -> None:
-        """Size the next chunk by this one's pace, and say how far the backfill is."""
+        """Compute the size of the next chunk from this chunk's rate, and log the backfill's progress."""
         if chunk.rows == limit:
             self._sizes[backfill.backfill] = next_chunk_rows(
                 limit, chunk.seconds, wanted_s=self._config.bounds.chunk_s, first_rows=backfill.chunk_rows
             )
         size = f"{counted(chunk.rows, 'row')} in {duration(chunk.seconds)}"
         log.info("Chunk %s of %s: %s", chunk.chunk, backfill.table, size)
-        if time.monotonic() - self._told_at < PROGRESS_S:
+        if time.monotonic() - self._progress_at < PROGRESS_S:
             return
-        self._told_at = time.monotonic()
+        self._progress_at = time.monotonic()
         for progress in backfill_progress.progress(self._ledger, self._run.run_id):
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)

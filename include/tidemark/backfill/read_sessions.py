@@ -1,7 +1,7 @@
-"""Opens the sessions that read chunks: without time limits, under one snapshot, without row security.
+"""Opens the sessions that read chunks: without time limits and with row security off. Defines their settings.
 
-A transaction begins with `CHUNK_SETTINGS`; none of them takes a snapshot, so that a lock can still come before it.
-Source: PostgreSQL documentation, "SET TRANSACTION", 9.28.5 "Snapshot Synchronization Functions".
+A transaction begins with `CHUNK_SETTINGS`. None of them takes a snapshot, so the table can be locked before the
+snapshot is taken. Source: PostgreSQL documentation, "SET TRANSACTION", 9.28.5 "Snapshot Synchronization Functions".
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidemark.names import TableName
 from tidemark.postgres import postgres_session
 from tidemark.source.rows import row_filter
 
-# A role or database may bound its statements; a chunk is bounded by its rows.
+# A role or database may have time limits for statements. A chunk is bounded by its rows instead.
 NO_TIMEOUTS: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout', "
     "'idle_in_transaction_session_timeout', 'idle_session_timeout')"
 )
 
-# A policy raises instead of hiding rows.
+# With row_security off, a row-level security policy raises an error instead of hiding rows.
 CHUNK_SETTINGS: Final = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
     "SET LOCAL row_security = off",
@@ -35,7 +35,7 @@ CHUNK_SETTINGS: Final = (
     "SET LOCAL max_parallel_workers_per_gather = 0",
 )
 
-# What the text of a value, the meaning of a statement or its rights depend on.
+# The settings that the text of a value, the meaning of a statement or its rights depend on.
 _TEXT_DEPENDS_ON: Final = (
     *postgres_session.SESSION_SETTINGS,
     *("lc_monetary", "lc_numeric", "lc_time", "xmlbinary", "xmloption", "quote_all_identifiers"),
@@ -44,10 +44,10 @@ _TEXT_DEPENDS_ON: Final = (
     *("statement_timeout", "lock_timeout"),
 )
 
-# How long a statement may take while a row filter is tried.
+# The time limit of a statement while a row filter is tried.
 TRY_FILTER_S: Final = 60
 
-# A stretch of the key's index is walked, the table never sorted.
+# The planner must scan the key's index in order, and never sort the table.
 INDEX_ALONE: Final = (
     "SET LOCAL enable_seqscan = off",
     "SET LOCAL enable_bitmapscan = off",
@@ -57,19 +57,19 @@ INDEX_ALONE: Final = (
 
 
 class SnapshotUnfit(Exception):
-    """The imported snapshot is gone, or older than what the table is now. Internal: the range goes on in chunk mode."""
+    """The imported snapshot is gone, or the table was changed after it. Internal: the range continues in chunk mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedSnapshot:
-    """A snapshot that another session exports: its identifier, and the LSN as of which it is the database."""
+    """A snapshot that another session exports: its identifier, and the LSN of the database state that it contains."""
 
     identifier: str
     consistent_point: Lsn
 
 
 def connect(conninfo: str, config: PipelineConfig) -> psycopg.Connection[Any]:
-    """A reader's session. Use it as a context manager, which closes it."""
+    """Open a reader's session. Use it as a context manager, which closes it."""
     conn = postgres_session.connect(
         conninfo, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
     )
@@ -91,8 +91,8 @@ def settings(conn: psycopg.Connection[Any]) -> dict[str, str]:
 
 
 def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """The settings that make rows read in between invalid: those that changed, and those that are not Tidemark's. Only
-    names, because a function may have put anything into a value."""
+    """The names of the settings that changed, or that are not Tidemark's: rows read between the two readings are
+    invalid. Values are left out, because a function may have put anything into them."""
     return [
         name
         for name, value in after.items()
@@ -102,9 +102,9 @@ def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
 
 @contextmanager
 def filtered(conn: psycopg.Connection[Any], table: TableName, seconds: int) -> Iterator[None]:
-    """Statements with a row filter take `seconds` at most, until the transaction's end.
+    """Limit statements with a row filter to `seconds` each, until the end of the transaction.
 
-    Raises ReadRefused or RowFilterInvalid with sentences of its own: PostgreSQL's may quote a value.
+    Raises ReadRefused or RowFilterInvalid. PostgreSQL's error texts are replaced, because they may quote a value.
     """
     conn.execute("SELECT set_config('statement_timeout', %s, true)", (f"{seconds}s",))
     try:
@@ -120,12 +120,12 @@ def filtered(conn: psycopg.Connection[Any], table: TableName, seconds: int) -> I
 
 
 def import_snapshot(conn: psycopg.Connection[Any], identifier: str) -> None:
-    """Raises SnapshotUnfit if the session that exported it has ended."""
+    """Run the transaction under the snapshot. Raises SnapshotUnfit if the session that exported it has ended."""
     try:
         conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(identifier)))
     except (
         psycopg.errors.InvalidParameterValue,
         psycopg.errors.UndefinedObject,
-        psycopg.errors.ObjectNotInPrerequisiteState,  # it ended between the look at its file and at its transaction
+        psycopg.errors.ObjectNotInPrerequisiteState,  # the session ended while its snapshot was read
     ) as gone:
         raise SnapshotUnfit("the session that exported the snapshot has ended") from gone

@@ -1,7 +1,7 @@
 """Reports an applied verify: ledger -> `VerifyReport`, whose `str()` is the text of the log.
 
-The run that detected differences raises them once, with the remedy. They stay in `status` until a later verify detects
-none, or a repair. The report contains no row's value; the keys are in a Delta table.
+The run that detected differences raises an error with the remedy, once. The differences stay in `status` until a later
+verify detects none, or until a repair. The report contains no row's value; the keys are in a Delta table.
 """
 
 from __future__ import annotations
@@ -28,9 +28,14 @@ from tidemark.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class TableProof:
-    """One table's verify. `parts` of `of_parts` were read, None where rows of a filter were. `unproven` is why nothing
-    is said of it, half a sentence; `through_lsn` the table's oldest proof, with its moment. `columns` were compared;
-    `not_compared` are the source's other columns, each with why; of a hash the hashes are compared."""
+    """One table's verify.
+
+    - `parts` of `of_parts` were read; None if the rows of a filter were.
+    - `unproven` is the reason why nothing is proven, half a sentence.
+    - `through_lsn` and `through_at` are the table's oldest proof.
+    - `columns` is the number of compared columns. `not_compared` lists the source's other columns, each with the
+      reason. For a hashed column, the hashes are compared.
+    """
 
     table: str
     verify: str
@@ -74,15 +79,16 @@ class VerifyReport:
 
 
 def report(run: Run) -> VerifyReport:
-    """What the run's verifies proved. Raises BackfillNotApplied while one is open, and then what is wrong, by its move
-    never retried: DifferencesFound, DifferencesRepaired, or NothingProven if one could not be compared."""
+    """The report of the run's verifies. Raises BackfillNotApplied while one is open. Otherwise it raises
+    DifferencesFound, DifferencesRepaired, or NothingProven if a table could not be compared; none of these is
+    retried."""
     outcome = outcome_of(run)
     _raise_for(run.config, outcome)
     return outcome
 
 
 def outcome_of(run: Run) -> VerifyReport:
-    """The same, whatever they found. Raises BackfillNotApplied while one is open."""
+    """The report of the run's verifies, with any result. Raises BackfillNotApplied while one is open."""
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         with book.transaction():
@@ -95,6 +101,7 @@ def outcome_of(run: Run) -> VerifyReport:
 
 
 def _raise_for(config: PipelineConfig, outcome: VerifyReport) -> None:
+    """Raises the error for the report's differences, or else for tables that are not proven."""
     differing = [t for t in outcome.tables if t.unproven is None and t.outcome.differences]
     if differing:
         names = "; ".join(f"{t.table}: {t.outcome}" for t in differing)

@@ -1,14 +1,14 @@
 """Opens the backfills of purpose `verify` or `repair` that a verify's form requests, in the ledger (R7).
 
-    fit      captured, complete, not parked, no open backfill, with a current
-    cut      a table without parts, or one that doubled or changed its order, into parts of its key's order
-    choose   of a table with many parts, the share with the oldest proofs; of the other tables, a share by rows; nothing
-             that was proven within the last round, unless the form names it
-    open     per table one backfill, whose ranges are the parts
+    fit      tables that are captured, complete and not parked, with a current and without an open backfill
+    cut      a table without parts, or that doubled or changed its key's order, is cut into parts of its key's order
+    choose   from a table with many parts, the share with the oldest proofs; from the other tables, a share by rows;
+             nothing that was proven within the last round, unless the form names it
+    open     one backfill per table, whose ranges are the parts
 
-A part can be proven only if Spark orders the stored keys as the index does (`source.rows.key_ranges`): otherwise a row
-without a chunk cannot be assigned to a part. Any other table is one part, and so is a table without a key. Verifies
-that another run left open are closed: their parts have the oldest proofs and are chosen again.
+A table has several parts only if Spark orders the stored keys as the index does (`source.rows.key_ranges`): otherwise
+an extra row of the target cannot be assigned to a part. Any other table is one part, and so is a table without a key.
+Verifies that another run left open are closed: their parts have the oldest proofs and are chosen again.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
-# A table is cut into so many parts at most.
+# The most parts of a table.
 MOST_PARTS: Final = 1000
-# A table that has grown so much since it was cut is cut anew.
+# A table that has grown by more than this factor since it was cut is cut anew.
 OUTGROWN: Final = 2
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """What the form of the verify DAG says. Without `tables` all that can be proven; `share` is of each table, and of
-    the tables that can only be proven as a whole."""
+    """The fields of the verify DAG's form. Without `tables`, every table that can be proven is considered. `share`
+    is the share of each table's parts, and of the rows of the tables that have one part."""
 
     tables: tuple[str, ...] = ()
     row_filter: str | None = None
@@ -74,7 +74,8 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class _SourceTable:
-    """What was seen of a table at the source."""
+    """A table as read at the source under its lock. `cut` is None if the form has a row filter; `ranges` is empty
+    if the table has several parts."""
 
     captured: CapturedTable
     snapshot: str
@@ -93,10 +94,10 @@ def plan_verify(
     *,
     request: VerifyRequest,
 ) -> list[Backfill]:
-    """The run's open verifies, by table; empty if nothing is due.
+    """Open the verifies that are due. Returns the run's open verifies by table; empty if nothing is due.
 
-    Raises CaptureNotBegun, BackfillTablesUnknown, VerifyRefused or RowFilterInvalid; then nothing was opened but what
-    an earlier try of this run opened.
+    Raises CaptureNotBegun, BackfillTablesUnknown, VerifyRefused or RowFilterInvalid. Then the only open verifies of the
+    run are those of an earlier try.
     """
     config = run.config
     with (
@@ -110,8 +111,8 @@ def plan_verify(
 
 
 def neighbours_joined(parts: Iterable[Part], most: int) -> tuple[Range, ...]:
-    """The ranges to read: neighbours together, so that about `most` are left where parts are many. A range costs a
-    chunk of its own, however few its rows, and a hundred of them took half as long again as twenty."""
+    """The ranges that read the parts. Adjacent parts are joined, so that about `most` ranges are left. A range
+    costs at least one chunk, however few rows it has: a hundred ranges took half as long again as twenty."""
     in_order = sorted(parts, key=lambda part: part.part)
     longest = ceil(len(in_order) / most)
     runs: list[list[Part]] = []
@@ -143,16 +144,18 @@ class _VerifyPlanner:
         opened = backfill_checks.settled(self._config, self._source, self._ledger, self._request.tables)
         mine = {b.table for b in backfills.of_run(self._ledger, self._run_id) if b.state != "closed"}
         fit = self._fit_tables()
-        if not mine:  # else an earlier try chose
-            looks = [look for captured in fit.values() if (look := self._inspect(captured)) is not None]
-            for look, parts in self._chosen(looks):
-                self._open(opened, look, parts)
+        if not mine:  # otherwise an earlier try has chosen
+            inspected = [
+                source_table for captured in fit.values() if (source_table := self._inspect(captured)) is not None
+            ]
+            for source_table, parts in self._chosen(inspected):
+                self._open(opened, source_table, parts)
         return [b for b in backfills.of_run(self._ledger, self._run_id) if b.state == "open"]
 
     # --- fit ----------------------------------------------------------------------------------------------------------
 
     def _fit_tables(self) -> dict[str, CapturedTable]:
-        """The tables to look at, by id. Raises VerifyRefused if one that the form names cannot be proven."""
+        """The tables that can be proven, by id. Raises VerifyRefused if a table that the form names cannot be."""
         at_source = backfill_checks.published(self._config, self._source, self._ledger)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         named = self._named(at_source)
@@ -169,6 +172,7 @@ class _VerifyPlanner:
         return fit
 
     def _named(self, at_source: Mapping[str, CapturedTable]) -> Iterable[str] | None:
+        """The ids of the tables that the form names; None if it names none."""
         if not self._request.tables:
             if self._request.row_filter is not None:
                 raise VerifyRefused(table="no table", reason="a row filter is that of tables that the form names")
@@ -185,6 +189,7 @@ class _VerifyPlanner:
         return named
 
     def _unfit(self, captured: CapturedTable, row: TableRow | None) -> str | None:
+        """The reason why the table cannot be proven, half a sentence; None if it can."""
         if not captured.published or row is None or not row.life.can_be_read:
             return "the capture has not seen it join the publication"
         if row.life.is_parked:
@@ -204,7 +209,7 @@ class _VerifyPlanner:
     # --- cut ----------------------------------------------------------------------------------------------------------
 
     def _inspect(self, captured: CapturedTable) -> _SourceTable | None:
-        """The table under its lock; None if it is refused and nobody named it."""
+        """Read the table under its lock; None if it is refused and the form does not name it."""
         try:
             return self._locked(captured)
         except TidemarkError as refused:
@@ -218,16 +223,18 @@ class _VerifyPlanner:
         with backfill_checks.locked(self._config, self._source, captured, row_filter, VerifyRefused) as locked:
             to_read = locked.to_read
             rows = key_ranges.estimated_rows(self._source, to_read)
-            # What a filter finds is said of parts as well.
+            # With a filter too, the table is cut: its differences are recorded for the parts.
             parts = self._cut(captured, to_read, rows)
             cut = None if row_filter is not None else parts
             ranges: tuple[Range, ...] = ()
-            if cut is None or len(cut.parts) == 1:  # it is read as a whole, in as many as keep the readers busy
+            if cut is None or len(cut.parts) == 1:  # it is read as a whole, in enough ranges for all readers
                 most = min(self._most_ranges(), rows // self._config.bounds.chunk_rows)
                 ranges = ranges_of(self._source, to_read, most)
         return _SourceTable(captured, locked.snapshot, to_read, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> TableCut:
+        """The table's parts. It is cut anew if it was never cut, if the order of its key changed, or if it grew by
+        more than OUTGROWN."""
         last_cut = proofs.cut_of(self._ledger, str(captured.table))
         few = self._config.bounds.chunk_rows
         fits = last_cut is not None and last_cut.key_order == to_read.key_order
@@ -250,85 +257,90 @@ class _VerifyPlanner:
 
     # --- choose -------------------------------------------------------------------------------------------------------
 
-    def _chosen(self, looks: Sequence[_SourceTable]) -> list[tuple[_SourceTable, Sequence[Part] | None]]:
-        """What is read: of each table some parts, None for all of it."""
+    def _chosen(self, inspected: Sequence[_SourceTable]) -> list[tuple[_SourceTable, Sequence[Part] | None]]:
+        """The tables to read, each with the parts to read; None for the whole table."""
         chosen: list[tuple[_SourceTable, Sequence[Part] | None]] = []
         whole: list[tuple[datetime, _SourceTable]] = []
-        for look in looks:
-            if look.cut is None:
-                chosen.append((look, None))
-            elif len(look.cut.parts) == 1:
-                if self._is_due(look.cut.parts[0]):
-                    whole.append((look.cut.parts[0].proven_at or _LONG_AGO, look))
+        for source_table in inspected:
+            if source_table.cut is None:
+                chosen.append((source_table, None))
+            elif len(source_table.cut.parts) == 1:
+                if self._is_due(source_table.cut.parts[0]):
+                    whole.append((source_table.cut.parts[0].proven_at or _LONG_AGO, source_table))
             else:
-                oldest_first = sorted(look.cut.parts, key=lambda part: (part.proven_at or _LONG_AGO, part.part))
+                oldest_first = sorted(source_table.cut.parts, key=lambda part: (part.proven_at or _LONG_AGO, part.part))
                 due = [part for part in oldest_first if self._is_due(part)]
                 parts = due[: ceil(len(oldest_first) * self._request.share)]
                 if parts:
-                    chosen.append((look, None if len(parts) == len(oldest_first) else parts))
+                    chosen.append((source_table, None if len(parts) == len(oldest_first) else parts))
         whole.sort(key=lambda one: (one[0], one[1].table))
         budget = self._request.share * sum(
-            max(1, look.estimated_rows) for look in looks if look.cut is not None and len(look.cut.parts) == 1
+            max(1, source_table.estimated_rows)
+            for source_table in inspected
+            if source_table.cut is not None and len(source_table.cut.parts) == 1
         )
-        for _, look in whole:
+        for _, source_table in whole:
             if budget <= 0 and not self._request.tables:
                 break
-            budget -= max(1, look.estimated_rows)
-            chosen.append((look, None))
+            budget -= max(1, source_table.estimated_rows)
+            chosen.append((source_table, None))
         return chosen
 
     def _is_due(self, part: Part) -> bool:
-        """A night has its share; half a night of slack, since no two begin at one moment of the day."""
+        """Whether the part is to be read: the form names its table, the share is all, it has no proof, or its proof is
+        older than a round of daily runs. A round is shortened by half a day, because daily runs do not start at exactly
+        the same time."""
         if self._request.tables or self._request.share == 1 or part.proven_at is None:
             return True
         return self._now - part.proven_at > timedelta(days=float(1 / self._request.share) - 0.5)
 
     # --- open ---------------------------------------------------------------------------------------------------------
 
-    def _open(self, opened: Generation, look: _SourceTable, parts: Sequence[Part] | None) -> None:
-        """The snapshot was taken before the first chunk; that of a part is older than it need be."""
-        seen = make_durable(self._source)
+    def _open(self, opened: Generation, source_table: _SourceTable, parts: Sequence[Part] | None) -> None:
+        """Open a verify of these parts. The table's snapshot is taken before the first chunk, and may be older than
+        a part needs."""
+        wal_point = make_durable(self._source)
         purpose: Purpose = "repair" if self._request.repair else "verify"
-        ranges = look.ranges
+        ranges = source_table.ranges
         if parts is not None:
             ranges = neighbours_joined(parts, self._most_ranges())
-        elif look.cut is not None and len(look.cut.parts) > 1:
-            ranges = neighbours_joined(look.cut.parts, self._most_ranges())
-        rows = look.estimated_rows if parts is None else sum(part.estimated_rows for part in parts)
+        elif source_table.cut is not None and len(source_table.cut.parts) > 1:
+            ranges = neighbours_joined(source_table.cut.parts, self._most_ranges())
+        rows = source_table.estimated_rows if parts is None else sum(part.estimated_rows for part in parts)
         verify = Backfill(
             pipeline=self._config.pipeline,
             backfill=f"{self._now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
-            table=look.table,
+            table=source_table.table,
             generation=opened.number,
             mode="chunks",
             row_filter=self._request.row_filter,
             chunk_rows=self._config.bounds.chunk_rows,
             run_id=self._run_id,
-            snapshot=look.snapshot,
-            timeline=seen.timeline,
-            snapshot_lsn=seen.lsn,
+            snapshot=source_table.snapshot,
+            timeline=wal_point.timeline,
+            snapshot_lsn=wal_point.lsn,
             estimated_rows=rows,
-            sweeps=bool(look.captured.key) and self._request.row_filter is None,
-            key_order=look.wanted.key_order,
+            sweeps=bool(source_table.captured.key) and self._request.row_filter is None,
+            key_order=source_table.wanted.key_order,
             purpose=purpose,
             parts=None if parts is None else tuple(part.bounds for part in parts),
         )
         reach("plan.before_open")
         with self._ledger.transaction():
-            left = backfills.open_of(self._ledger, look.table, verifies=True)
+            left = backfills.open_of(self._ledger, source_table.table, verifies=True)
             if left is not None:
                 backfills.close(self._ledger, left.backfill, f"run {self._run_id} begins anew")
             created = backfills.create(self._ledger, verify, ranges)
         if not created:
             raise CaptureNotBegun(
-                tables=look.table,
+                tables=source_table.table,
                 pipeline=self._config.pipeline,
                 reason="its generation has ended, or continues on another timeline",
             )
         reach("plan.after_open")
         extent = (
             counted(len(ranges), "range")
-            if parts is None or look.cut is None
-            else (f"{len(parts)} of {counted(len(look.cut.parts), 'part')}")
+            if parts is None or source_table.cut is None
+            else (f"{len(parts)} of {counted(len(source_table.cut.parts), 'part')}")
         )
-        log.info("Verify %s of %s: about %s in %s", verify.backfill, look.table, counted(rows, "row"), extent)
+        log.info("Verify %s of %s: about %s in %s", verify.backfill, source_table.table, counted(rows, "row"), extent)

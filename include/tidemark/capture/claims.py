@@ -216,7 +216,7 @@ def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tupl
             backfill = backfills.one(ledger, name)
             if backfill is None or not backfill.sweeps or not chunks.all_read(ledger, name):
                 continue
-            valid, left = chunks.left_of(ledger, name)
+            valid, left = chunks.read_and_unclaimed(ledger, name)
             if left <= ours:
                 keys = chunks.keys_of(ledger, name) if backfill.mode == "keys" else None
                 sweep = Sweep(name, backfill.snapshot, valid, backfill.purpose, backfill.parts, keys)

@@ -1,5 +1,6 @@
-"""Defines the decoded block: typed rows of tables, ended transactions and logical messages, split at a batch's end
-(R2).
+"""Defines `DecodedBlock`: typed rows per table, the transactions that ended, and logical messages.
+
+A block can be split at a batch's end (R2).
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from tidemark.schema.table import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """Consecutive changes of one table under one definition, in R1 order; `rows` follows `staged_schema(schema)`.
+    """Consecutive changes of one table under one definition, in R1 order. `rows` follows `staged_schema(schema)`.
 
-    `counts` maps an operation to its changes (only operations that occur). `unchanged` counts rows with an
-    `_unchanged` mask, `moved` rows with an `_old_key`, `converted` per column the rows that keep its text in `_text`
-    (R8), those of old keys and old rows not counted. `key_unfit` names the key columns holding a value that their
-    target type cannot (or NULL): such a table must be parked. `key_null` names those of them that hold NULL.
+    - `counts` maps each operation that occurs to its number of changes.
+    - `unchanged` is the number of rows with an `_unchanged` mask, `moved` the number of rows with an `_old_key`.
+    - `converted` maps a column to the number of rows that keep its text in `_text` (R8). Texts of old keys and old rows
+      are not counted.
+    - `key_unfit` names the key columns that have a value that their target type cannot hold, or NULL. Such a table must
+      be parked. `key_null` names the columns among them that have NULL.
     """
 
     schema: TableSchema
@@ -38,7 +41,7 @@ class TableBlock:
 
     @classmethod
     def of(cls, schema: TableSchema, rows: pa.RecordBatch) -> TableBlock:
-        """Count what the rows hold."""
+        """The block of these rows, with the counts computed from them."""
         counts = {v["values"]: v["counts"] for v in rows.column("_op").value_counts().to_pylist()}
         unchanged, text = rows.column("_unchanged"), rows.column("_text")
         texts: dict[str, int] = {}
@@ -51,7 +54,7 @@ class TableBlock:
             moved = len(old_key) - old_key.null_count
             for at, name in enumerate(schema.key):
                 missing = rows.column(name).null_count - counts.get("truncate", 0)
-                # By its place: Arrow reads a text as a path, in which a dot of the name stands between two names.
+                # By index, because Arrow parses a text as a path and splits a name with a dot into two names.
                 missing += pc.struct_field(old_key, [at]).null_count - old_key.null_count
                 if missing:
                     unfit.append(name)
@@ -72,9 +75,9 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The transactions that ended in a block, in stream order: equally long arrays.
+    """The transactions that ended in a block, in stream order, as arrays of equal length.
 
-    `committed_at` is in microseconds since the Unix epoch, `xid32` as BEGIN carried it.
+    `committed_at` is in microseconds since the Unix epoch. `xid32` is the 32-bit transaction id of BEGIN.
     """
 
     commit_lsn: NDArray[np.int64]
@@ -92,10 +95,10 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class DecodedBlock:
-    """What one call of `Decoder.decode` returned. `changes` is in stream order per table.
+    """The result of one call of `Decoder.decode`. `changes` is in stream order per table.
 
-    A transaction may begin before the block and end behind it: its changes carry its commit LSN all the same, since
-    BEGIN already has it, but only a transaction of `commits` is known to be whole.
+    A transaction may begin before the block or end after it. Its changes have its commit LSN all the same, since BEGIN
+    contains it, but only the transactions in `commits` are complete.
     """
 
     changes: tuple[TableBlock, ...]
@@ -103,7 +106,8 @@ class DecodedBlock:
     messages: tuple[LogicalMessage, ...]
 
     def split(self, end_lsn: Lsn) -> tuple[DecodedBlock, DecodedBlock]:
-        """The part with `commit_lsn < end_lsn`, and the rest (R2). A non-transactional message goes by its own LSN."""
+        """The part with `commit_lsn < end_lsn`, and the rest (R2). A non-transactional message is compared by its
+        own LSN."""
         halves = [change.split(end_lsn) for change in self.changes]
         cut = int(np.searchsorted(self.commits.commit_lsn, int(end_lsn)))
         below: list[LogicalMessage] = []

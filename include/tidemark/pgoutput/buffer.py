@@ -23,6 +23,8 @@ _KNOWN: Final = np.isin(np.arange(256), np.frombuffer(b"BCORYIUDTM", np.uint8))
 
 
 class BufferedTruncate(NamedTuple):
+    """The truncation of one relation: the index of its message, and its ordinal in the transaction."""
+
     message: int
     relation_oid: int
     ordinal: int
@@ -30,7 +32,9 @@ class BufferedTruncate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderedMessages:
-    """Per message its transaction, whether it stands inside one, its ordinal; per transaction LSN, time and xid."""
+    """The order of the messages in a buffer. `transaction` (an index), `inside` (whether the message is in a
+    transaction) and `ordinal` have one element per message. `commit_lsn`, `committed_at` and `xid` have one per
+    transaction."""
 
     transaction: Positions
     inside: Mask
@@ -41,7 +45,7 @@ class OrderedMessages:
     commits: Commits
 
     def transaction_at(self, index: int) -> tuple[Lsn | None, int | None]:
-        """Commit LSN and transaction id of the transaction in which a message stands, if it stands in one."""
+        """Commit LSN and transaction id of the message's transaction; None, None outside of a transaction."""
         if not self.inside[index]:
             return None, None
         transaction = self.transaction[index]
@@ -59,6 +63,8 @@ class Buffer:
 
     @classmethod
     def of(cls, payloads: Sequence[bytes | memoryview], skip: int) -> Buffer:
+        """Join the messages without their first `skip` bytes. Raises MalformedMessage for an empty message or an
+        unknown kind."""
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
         if (lengths <= skip).any():
             raise MalformedMessage(detail="an empty message")
@@ -76,5 +82,6 @@ class Buffer:
         return self.data[self.starts[index] : self.ends[index]].tobytes()
 
     def check_length(self, index: NDArray[np.intp], length: int, kind: str) -> None:
+        """Raises MalformedMessage if one of these messages has another length."""
         if (self.ends[index] - self.starts[index] != length).any():
             raise MalformedMessage(detail=f"{kind} is not {length} bytes long")

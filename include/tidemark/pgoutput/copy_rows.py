@@ -1,15 +1,15 @@
 """Decodes messages of a binary COPY to the typed Arrow rows of a chunk, by column.
 
-Every column was selected as the text of its output function, so a value's bytes are what the stream sends for it, and
-`conversion` makes the same of both. Grammar (PostgreSQL documentation, "COPY", Binary Format); integers are big-endian:
+Every column is selected as the text of its output function. So a value's bytes are the same as in the stream, and
+`conversion` converts both. Grammar (PostgreSQL documentation, "COPY", Binary Format); integers are big-endian:
 
     copy     = signature (11 bytes), int32 flags, int32 n, n bytes    at the beginning of the first message
                { row }                                                one message each
                int16 -1                                               the last message
     row      = int16 number of columns, per column int32 length (-1: NULL), bytes
 
-A block of messages is joined into one buffer and walked column by column for all rows at once, as `decoder` does with
-tuples. Bytes that do not follow the grammar raise MalformedMessage; a value never does (R8).
+A block of messages is joined into one buffer and decoded column by column for all rows at once, as `decoder` does with
+tuples. Bytes that do not follow the grammar raise MalformedMessage. A value never raises (R8).
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ _TRAILER: Final = b"\xff\xff"
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """`rows` follow `chunk_schema`; `converted` counts per column the values whose text is kept in `_text` (R8).
-    `key_unfit` names the key columns with a value that their target type cannot hold, `key_null` those of them with
-    NULL. `last_key` is the last row's key, as PostgreSQL's texts; None if the table has none, or the block no row."""
+    """The decoded rows of some messages. `rows` follows `chunk_schema`.
+
+    - `converted` maps a column to the number of values whose text is kept in `_text` (R8).
+    - `key_unfit` names the key columns that have a value that their target type cannot hold, `key_null` the columns
+      among them that have NULL.
+    - `last_key` is the last row's key as PostgreSQL's texts; None without rows, without a key, or if `key_unfit` is not
+      empty.
+    """
 
     rows: pa.RecordBatch
     converted: dict[str, int]
@@ -46,7 +51,7 @@ class RowBlock:
 
 
 class CopyDecoder:
-    """Decodes the messages of one COPY whose columns are those of `schema`, in its order."""
+    """Decodes the messages of one COPY whose columns are the columns of `schema`, in this order."""
 
     def __init__(self, schema: TableSchema, salt: bytes | None = None) -> None:
         require_salt(schema, salt)
@@ -58,7 +63,7 @@ class CopyDecoder:
         self._ended = False
 
     def decode(self, messages: Sequence[bytes]) -> RowBlock:
-        """The rows of the next messages, in their order."""
+        """The rows of the next messages, in their order. Raises MalformedMessage."""
         rows = list(messages)
         if not self._began and rows:
             rows[0] = _without_header(rows[0])
@@ -71,7 +76,7 @@ class CopyDecoder:
         return self._rows(rows)
 
     def finish(self) -> None:
-        """Raises MalformedMessage unless the end of the COPY was seen."""
+        """Raises MalformedMessage unless the COPY's trailer was decoded."""
         if not self._ended:
             raise MalformedMessage(detail="a COPY lacks its end")
 
@@ -124,7 +129,7 @@ class CopyDecoder:
 
 def _last(data: np.ndarray[tuple[int], np.dtype[np.uint8]], values: Values) -> str:
     start = int(values.start[-1])
-    # Bytes that are no UTF-8 make the key unfit, and the table is parked before anything is asked with them.
+    # A key that is not UTF-8 is unfit, and the caller does not decode its last key.
     return data[start : start + int(values.length[-1])].tobytes().decode()
 
 

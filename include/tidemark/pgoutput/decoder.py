@@ -1,14 +1,14 @@
 """Decodes a block of pgoutput messages to typed Arrow rows per table, by column. Grammar: `messages`.
 
-    messages ─► Buffer ─► which transaction, which ordinal ─► per relation: relation_rows ─► DecodedBlock
+    messages ─► Buffer ─► transaction and ordinal of each ─► per relation: relation_rows ─► DecodedBlock
 
 A block is any run of consecutive messages of one replication connection. It is joined into one buffer. Kinds,
 transactions and ordinals are computed for all messages at once, then the rows of each relation.
 
-Rules kept here. R1: rows carry (commit LSN, ordinal), the ordinal counting every change of the transaction, those of
-tables that are not captured included. R8: a value that does not fit is text in `_text` and counted, a key value that
-does not fit makes its table `key_unfit`, and bytes that do not follow the grammar raise MalformedMessage. "Unchanged"
-is a mask.
+- R1: each row has (commit LSN, ordinal). The ordinal counts every change of the transaction, also of tables that are
+  not captured.
+- R8: a value that does not fit is text in `_text` and counted. A key value that does not fit makes its table
+  `key_unfit`. Bytes that do not follow the grammar raise MalformedMessage. "Unchanged" is a mask.
 """
 
 from __future__ import annotations
@@ -57,21 +57,23 @@ _COMMIT_BYTES: Final = 26
 
 
 class Decoder:
-    """Decodes the messages of one replication connection; keeps the open transaction between calls.
+    """Decodes the messages of one replication connection. Keeps the open transaction between calls.
 
-    - `schema_for` is called at every RELATION message with new content. None means that the table is not captured: its
-      changes are checked and left out, and still count in the ordinals. The returned definition must follow the
-      message: columns of its names and types, the key among the columns of its old tuples. Otherwise SchemaDisagrees is
-      raised.
-    - `next_xid`, a 64-bit transaction id of about now, widens `_xid`; without it `_xid` is BEGIN's 32 bits.
-    - `asks_again`: a relation for which it is true is passed to `schema_for` at every RELATION message, because the
-      same names may be other columns by now.
-    - `goes_under` is called for each relation whose changes come under another one's number: a partition, published
-      through its root, which pgoutput describes just before the change. It returns whether the partition identifies old
-      rows by other columns than the root. Then changes that do not identify their row are left out (`relation_rows`).
-    - `on_message` gets each logical message, before `schema_for` gets the RELATION messages behind it.
-    - `described` are RELATION messages, by OID, that came on this connection before the first message that is decoded.
-      The server does not repeat them, so each is put in front of the relation's first change, where a new connection
+    - `schema_for` returns the table definition of a relation; None if the table is not captured. It is called at every
+      RELATION message with new content. Changes of tables that are not captured are checked and left out, but still
+      count in the ordinals. The returned definition must match the message: columns of its names and types, and a key
+      within the columns of its old tuples. Otherwise SchemaDisagrees is raised.
+    - `next_xid` is a recent 64-bit transaction id, which widens `_xid`. Without it, `_xid` is the 32 bits of BEGIN.
+    - `may_be_redefined`: whether `schema_for` is called at every RELATION message of this relation, even with equal
+      content, because the same names may now be other columns.
+    - `has_other_identity` is called for a partition that is published through its root, with the partition's RELATION
+      message and the root's OID. pgoutput sends that message just before the change, and the change has the root's OID.
+      It returns whether the partition identifies old rows by other columns than the root. If so, changes that do not
+      identify their row are left out (`relation_rows`).
+    - `on_message` is called with each logical message, before `schema_for` is called for the RELATION messages after
+      it.
+    - `described` are RELATION messages, by OID, that were received on this connection before the first decoded message.
+      The server does not repeat them. So each is inserted before the relation's first change, where a new connection
       would have it.
     """
 
@@ -81,17 +83,17 @@ class Decoder:
         generation: int,
         mask_salt: bytes | None = None,
         next_xid: int | None = None,
-        asks_again: Callable[[int], bool] = lambda _: False,
-        goes_under: Callable[[RelationMessage, int], bool] = lambda _, __: False,
+        may_be_redefined: Callable[[int], bool] = lambda _: False,
+        has_other_identity: Callable[[RelationMessage, int], bool] = lambda _, __: False,
         on_message: Callable[[LogicalMessage], None] = lambda _: None,
         described: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
         self._schema_for = schema_for
-        self._asks_again = asks_again
-        self._goes_under = goes_under
+        self._may_be_redefined = may_be_redefined
+        self._has_other_identity = has_other_identity
         self._on_message = on_message
         self._defined_last: RelationMessage | None = None
-        self._with_others: set[int] = set()
+        self._other_identity_roots: set[int] = set()
         self._generation = generation
         self._salt = mask_salt
         self._next_xid = next_xid
@@ -102,24 +104,19 @@ class Decoder:
         self._last_commit_lsn = -1
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether the last message left a transaction open."""
-        return self._open is not None
-
-    @property
     def described(self) -> dict[int, bytes]:
         """The last RELATION message of every relation on this connection, by OID."""
         return {**self._described_before, **self._definitions}
 
     @property
     def has_partitions_of_another_identity(self) -> bool:
-        """Whether a partition that identifies old rows by other columns than its root was described: its changes are
-        the root's, and say nothing of it."""
-        return bool(self._with_others)
+        """Whether `has_other_identity` was true for a partition. The changes of such a partition have the root's
+        OID and do not name the partition."""
+        return bool(self._other_identity_roots)
 
     def decode(self, payloads: Sequence[bytes | memoryview], skip: int = 0) -> DecodedBlock:
-        """Decode messages in stream order. `skip` bytes in front of each are left out (25 for raw CopyData with
-        XLogData headers). Raises MalformedMessage; the decoder is then of no further use."""
+        """Decode messages in stream order. The first `skip` bytes of each are ignored (25 for raw CopyData with
+        XLogData headers). Raises MalformedMessage; after that, the decoder cannot be used any more."""
         block = Buffer.of(payloads, skip)
         if self._described_before and (missing := self._not_described(block)):
             block = Buffer.of(_with_inserted(payloads, skip, missing), skip)
@@ -129,7 +126,7 @@ class Decoder:
         truncates: list[BufferedTruncate] = []
         defined_at: dict[int, int] = {}
         piece_start = 0
-        self._note_partition(block, 0)
+        self._check_partition(block, 0)
         is_rare = np.isin(block.kinds, [RELATION, TYPE, ORIGIN, MESSAGE, TRUNCATE])
         for index in np.flatnonzero(is_rare).tolist():
             kind, message = int(block.kinds[index]), block.message(index)
@@ -137,15 +134,15 @@ class Decoder:
                 relation = parse_relation(message, ordered.transaction_at(index)[1])
                 oid = relation.relation_oid
                 self._defined_last = relation
-                self._note_partition(block, index + 1)
+                self._check_partition(block, index + 1)
                 is_known = self._definitions.get(oid) == message
-                if is_known and not self._asks_again(oid):
+                if is_known and not self._may_be_redefined(oid):
                     continue
                 schema = self._schema_for(relation)
                 if is_known and self._relations[oid].schema == schema:
                     continue
                 if oid in self._definitions:
-                    # Changes in front of this one follow the definition that it replaces.
+                    # Changes before this message have the definition that it replaces.
                     changes += self._decode_piece(block, ordered, piece_start, index, truncates, defined_at)
                     piece_start, truncates, defined_at = index, [], {}
                 self._relations[oid] = StreamRelation.of(relation, schema, self._salt)
@@ -166,8 +163,9 @@ class Decoder:
         return DecodedBlock(tuple(changes), ordered.commits, tuple(messages))
 
     def _not_described(self, block: Buffer) -> list[tuple[int, bytes]]:
-        """The RELATION messages from before that are in force in this block, each with the index of the message that it
-        is to stand in front of."""
+        """The RELATION messages of `described` that this block needs, each with the index of the message that it is
+        inserted before. Such a message is removed from `described`, even if the block has a newer one for its
+        relation."""
         kinds = block.kinds
         starts, sizes = block.starts, block.ends - block.starts
         of_relation = np.flatnonzero(np.isin(kinds, [INSERT, UPDATE, DELETE, RELATION]) & (sizes >= 5))
@@ -181,14 +179,15 @@ class Decoder:
         for oid in self._described_before.keys() & first_use.keys():
             message, index = self._described_before.pop(oid), first_use[oid]
             if kinds[index] != RELATION:
-                # A partition is described right in front of its change, which is its root's.
+                # A partition's RELATION message comes just before its change, which has the root's OID.
                 while index and kinds[index - 1] == RELATION:
                     index -= 1
                 missing.append((index, message))
         return sorted(missing)
 
-    def _note_partition(self, block: Buffer, index: int) -> None:
-        """Whether the relation that was defined right in front of this message is published as another one."""
+    def _check_partition(self, block: Buffer, index: int) -> None:
+        """If the message at `index` is a change with another OID than the RELATION message just before it, that
+        relation is a partition: record the root if the partition has another identity."""
         relation = self._defined_last
         if relation is None or index >= len(block.kinds):
             return
@@ -196,11 +195,11 @@ class Decoder:
         at = int(block.starts[index])
         if block.kinds[index] in (INSERT, UPDATE, DELETE) and block.ends[index] - at >= 6:
             oid = int(uint32(block.data, np.array([at + 1]))[0])
-            if oid != relation.relation_oid and self._goes_under(relation, oid):
-                self._with_others.add(oid)
+            if oid != relation.relation_oid and self._has_other_identity(relation, oid):
+                self._other_identity_roots.add(oid)
 
     def _order(self, block: Buffer) -> OrderedMessages:
-        """Which transaction each message belongs to, and each change's ordinal in it (R1)."""
+        """Compute each message's transaction, and each change's ordinal in it (R1)."""
         kinds, data = block.kinds, block.data
         begins, commits = np.flatnonzero(kinds == BEGIN), np.flatnonzero(kinds == COMMIT)
         block.check_length(begins, _BEGIN_BYTES, "BEGIN")
@@ -211,7 +210,7 @@ class Decoder:
         expected = np.resize([COMMIT, BEGIN] if was_open else [BEGIN, COMMIT], len(bounds))
         if (kinds[bounds] != expected).any():
             raise MalformedMessage(detail="BEGIN and COMMIT do not alternate")
-        # Transaction 0 is the one that was open before; the block's own follow.
+        # Transaction 0 is the one that was open before the block. The block's own transactions follow.
         carried = self._open or _Transaction(-1, 0, 0, 0)
         transaction = np.cumsum(kinds == BEGIN)
         at = block.starts[begins]
@@ -269,7 +268,7 @@ class Decoder:
         truncates: list[BufferedTruncate],
         defined_at: dict[int, int],
     ) -> list[TableBlock]:
-        """The changes among messages [start, stop), during which no relation is defined twice."""
+        """The changes among messages [start, stop). No relation is defined twice among them."""
         kinds = block.kinds[start:stop]
         index = start + np.flatnonzero((kinds == INSERT) | (kinds == UPDATE) | (kinds == DELETE))
         too_short = block.ends[index] - block.starts[index] < 6
@@ -288,9 +287,9 @@ class Decoder:
             first = min([*rows[:1].tolist(), *(t.message for t in own[:1])])
             if relation is None or first < defined_at.get(oid, -1):
                 raise MalformedMessage(detail=f"a change of relation {oid} stands before its RELATION message")
-            may_lack = oid in self._with_others
+            may_lack = oid in self._other_identity_roots
             decoded = decode_rows(
-                block, ordered, relation, rows, own, self._generation, self._salt, may_lack_names=may_lack
+                block, ordered, relation, rows, own, self._generation, self._salt, may_lack_identity=may_lack
             )
             if decoded is not None:
                 changes.append(decoded)
@@ -300,6 +299,7 @@ class Decoder:
 def _with_inserted(
     payloads: Sequence[bytes | memoryview], skip: int, messages: Sequence[tuple[int, bytes]]
 ) -> list[bytes | memoryview]:
+    """The payloads with each of `messages` inserted before its index, behind `skip` zero bytes."""
     joined: list[bytes | memoryview] = []
     begin = 0
     for index, message in messages:
@@ -310,7 +310,7 @@ def _with_inserted(
 
 
 class _Transaction(NamedTuple):
-    """The transaction that is open where a block ends."""
+    """The transaction that is open at the end of a block."""
 
     commit_lsn: int
     committed_at: int

@@ -1,5 +1,6 @@
-"""Decodes the rare messages of pgoutput, one at a time: bytes -> records. `decoder` decodes the frequent ones by
-column.
+"""Parses the rare messages of pgoutput, one at a time: bytes -> records.
+
+`decoder` decodes the frequent messages by column.
 
 Grammar of one transaction (protocol 1, text format, logical messages on; PostgreSQL documentation, 54.9 "Logical
 Replication Message Formats"); all integers are big-endian, all strings end with a zero byte:
@@ -45,7 +46,8 @@ _IDENTITIES: Final[dict[bytes, Identity]] = {b"d": "default", b"f": "full", b"i"
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """`in_identity`: part of the replica identity, so that old tuples carry it (under FULL every column is)."""
+    """One column of a RELATION message. `in_identity`: whether the column is part of the replica identity, so that
+    old tuples contain it. Under FULL, every column is."""
 
     name: str
     type_oid: int
@@ -55,8 +57,8 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class RelationMessage:
-    """What the stream says of a table, in force for the changes behind it until the next one with the same OID; `xid`
-    is the id of the transaction in which it stands."""
+    """The definition of a table in the stream. It is valid for the changes after it, up to the next one with the
+    same OID. `xid` is the id of its transaction."""
 
     relation_oid: int
     table: TableName
@@ -67,8 +69,11 @@ class RelationMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`pg_logical_emit_message`; `commit_lsn` and `xid` are those of its transaction, None if it is not
-    transactional. Prefix and content are any login's words: a byte of the prefix that is not UTF-8 is replaced."""
+    """A message of `pg_logical_emit_message`. `commit_lsn` and `xid` are its transaction's, None if it is not
+    transactional.
+
+    Any login may write any prefix and content. Bytes of the prefix that are not UTF-8 are replaced.
+    """
 
     prefix: str
     content: bytes
@@ -79,13 +84,13 @@ class LogicalMessage:
 
 
 def widen_xids(xid32: NDArray[np.uint32], next_xid: int) -> NDArray[np.int64]:
-    """BEGIN's 32-bit transaction ids -> the 64-bit ids nearest to `next_xid`, with a difference in [-2^31, 2^31)."""
+    """Widen BEGIN's 32-bit transaction ids to the nearest 64-bit ids: they differ from `next_xid` by [-2^31, 2^31)."""
     difference = (xid32.astype(np.int64) - next_xid + 2**31) % 2**32 - 2**31
     return next_xid + difference
 
 
 def parse_relation(message: bytes, xid: int | None = None) -> RelationMessage:
-    """A schema name is empty for pg_catalog."""
+    """Parse a RELATION message. The schema pg_catalog is sent as an empty name."""
     reader = _MessageReader(message, "RELATION")
     oid = reader.uint32()
     schema, name = reader.string() or "pg_catalog", reader.string()
@@ -100,13 +105,13 @@ def parse_relation(message: bytes, xid: int | None = None) -> RelationMessage:
         columns.append(RelationColumn(reader.string(), reader.uint32(), reader.int32(), bool(flags)))
     reader.end()
     if len({column.name for column in columns}) < len(columns):
-        # A value of one would stand under the other.
+        # Columns are matched by name, so a value of one column could be stored as the other's.
         raise MalformedMessage(detail=f"RELATION {oid} has two columns of one name")
     return RelationMessage(oid, TableName(schema, name), identity, tuple(columns), xid)
 
 
 def parse_truncate(message: bytes) -> tuple[int, ...]:
-    """The relations truncated by one statement; each is one change, in this order."""
+    """The OIDs of the relations that one statement truncated. Each is one change, in this order."""
     reader = _MessageReader(message, "TRUNCATE")
     count, options = reader.uint32(), reader.uint8()
     if options > 3:
@@ -117,7 +122,7 @@ def parse_truncate(message: bytes) -> tuple[int, ...]:
 
 
 def parse_logical(message: bytes, commit_lsn: Lsn | None, xid: int | None) -> LogicalMessage:
-    """`commit_lsn` and `xid` are those of the transaction in which the message stands, if it stands in one."""
+    """Parse a logical message. `commit_lsn` and `xid` are those of the transaction around it, None without one."""
     reader = _MessageReader(message, "MESSAGE")
     flags = reader.uint8()
     if flags > 1 or (flags == 1 and commit_lsn is None):
@@ -131,7 +136,8 @@ def parse_logical(message: bytes, commit_lsn: Lsn | None, xid: int | None) -> Lo
 
 
 def check_type(message: bytes) -> None:
-    """TYPE names a type's OID; the catalogue is read instead, so the message is only checked."""
+    """Check a TYPE message, which has the OID and name of a type. It is not used, because types are read from the
+    catalogue."""
     reader = _MessageReader(message, "TYPE")
     reader.uint32()
     reader.string()
@@ -140,7 +146,7 @@ def check_type(message: bytes) -> None:
 
 
 def check_origin(message: bytes) -> None:
-    """ORIGIN tells of a transaction that was replicated to the source; it changes nothing here."""
+    """Check an ORIGIN message, which marks a transaction that was replicated to the source. It is not used."""
     reader = _MessageReader(message, "ORIGIN")
     reader.uint64()
     reader.string()
@@ -148,8 +154,8 @@ def check_origin(message: bytes) -> None:
 
 
 def index_of_commit(payloads: Sequence[bytes], skip: int, commit_lsn: Lsn) -> int:
-    """Where in these messages, each behind `skip` bytes, the COMMIT of a transaction stands, looked for from the end.
-    Raises ValueError if it is not among them."""
+    """The index of the last COMMIT message with this commit LSN, in messages with `skip` bytes before each. Raises
+    ValueError without one."""
     begin = b"C\0" + int(commit_lsn).to_bytes(8, "big")
     for index in range(len(payloads) - 1, -1, -1):
         if payloads[index].startswith(begin, skip):
@@ -158,13 +164,14 @@ def index_of_commit(payloads: Sequence[bytes], skip: int, commit_lsn: Lsn) -> in
 
 
 def relations_among(payloads: Iterable[bytes], skip: int) -> dict[int, bytes]:
-    """The last RELATION message of each relation among these messages, each behind `skip` bytes, by OID."""
+    """The last RELATION message of each relation by OID, among messages with `skip` bytes before each."""
     relations = (payload[skip:] for payload in payloads if payload[skip] == ord("R"))
     return {int.from_bytes(relation[1:5], "big"): relation for relation in relations}
 
 
 class _MessageReader:
-    """Consumes one message behind its kind byte; every method raises MalformedMessage if the bytes run out."""
+    """Reads the fields of one message behind its kind byte. Every method raises MalformedMessage if the bytes run
+    out."""
 
     __slots__ = ("_at", "_kind", "_message")
 

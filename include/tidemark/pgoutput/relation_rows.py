@@ -1,10 +1,10 @@
 """Decodes all changes of one relation in a buffer to their staged rows, by column.
 
-Where column k of every row begins and how long it is gives where column k+1 begins; the ranges of a column become one
-Arrow array, which `conversion` converts. No row is ever touched by itself.
+The start and length of column k in all rows give the starts of column k+1. `conversion` converts the values of a column
+to one Arrow array. There is no loop over rows.
 
-The old tuple is read through the key's columns only (in a 'K' tuple "n" means "not part of the identity"), save under
-FULL, where it also fills unchanged values.
+Only the key's columns of an old tuple are used, since in a 'K' tuple "n" means "not part of the identity". Under FULL,
+the old tuple also fills unchanged values.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _OPERATION_CODE[[INSERT, UPDATE, DELETE, TRUNCATE]] = range(4)
 
 @dataclass(frozen=True, slots=True)
 class StreamRelation:
-    """A relation of the stream with the captured table it is, if any.
+    """A relation of the stream, with the schema of its captured table; None if it is not captured.
 
-    `place[i]` is the captured column at position i of a tuple, -1 if it is left out; `key` are captured columns.
+    `place[i]` is the index of the captured column at position i of a tuple, -1 for a column that is not captured. `key`
+    are the indexes of the captured key columns.
     """
 
     message: RelationMessage
@@ -58,6 +59,7 @@ class StreamRelation:
 
     @classmethod
     def of(cls, message: RelationMessage, schema: TableSchema | None, salt: bytes | None) -> StreamRelation:
+        """Match the message with the captured table's schema. Raises SchemaDisagrees, or MaskWithoutSalt."""
         if schema is None:
             return cls(message, None, (-1,) * len(message.columns), (), None)
         captured = {column.name: i for i, column in enumerate(schema.columns)}
@@ -80,7 +82,7 @@ class StreamRelation:
 def _read_tuple(
     block: Buffer, relation: StreamRelation, at: Positions, ends: Positions
 ) -> tuple[list[Values], Positions]:
-    """Tuples of one relation that begin at `at` -> the captured columns, and where each tuple ends."""
+    """Read tuples of one relation that begin at `at`. Returns the captured columns, and the end of each tuple."""
     if (at + 2 > ends).any():
         raise MalformedMessage(detail=f"a tuple of relation {relation.message.relation_oid} is missing")
     eight_bytes = words(block.data, "<i8")
@@ -93,8 +95,8 @@ def _read_tuple(
     values: list[Values | None] = [None] * max(len(relation.place), 1)
     at = at + 2
     for place in relation.place:
-        # One read of eight bytes holds the kind and, for text, the length. If it reads beyond the message's end, the
-        # next position exceeds that end, and is found out.
+        # Eight bytes include the kind and, for text, the length. If they reach beyond the message's end, the value's
+        # end is beyond it too, and the check below raises.
         word = eight_bytes[at].byteswap(inplace=True)
         kind = (word >> 56).astype(np.uint8)
         length = (word >> 24) & 0xFFFFFFFF
@@ -117,8 +119,8 @@ def _read_tuple(
 
 @dataclass(frozen=True, slots=True)
 class _Tuples:
-    """The tuples of rows 0..n: `new` is per captured column what the row holds, in all n
-    rows; `old` only in `old_rows`.
+    """The tuples of n changes. `new` has each captured column's values for all n rows. `old` has them for
+    `old_rows` only.
 
     `old_form` is K or O per old row.
     """
@@ -130,7 +132,8 @@ class _Tuples:
 
 
 def _read_rows(block: Buffer, relation: StreamRelation, index: NDArray[np.intp], kinds: NDArray[np.uint8]) -> _Tuples:
-    """Both tuples of every change, each message consumed exactly. Rows without a new tuple are NULL in all columns."""
+    """Read both tuples of every change and consume each message exactly. Rows without a new tuple are NULL in all
+    columns."""
     oid = relation.message.relation_oid
     starts, ends = block.starts[index], block.ends[index]
     at = starts + 5
@@ -178,11 +181,14 @@ def decode_rows(
     generation: int,
     salt: bytes | None,
     *,
-    may_lack_names: bool = False,
+    may_lack_identity: bool = False,
 ) -> TableBlock | None:
-    """One relation's inserts, updates and deletes (by message index), and truncates -> staged rows, in R1 order. Where
-    a partition's own replica identity names old rows by other columns than its root's (`may_lack_names`), changes that
-    do not say which row they are of are left out; whoever was told of the partition marks the table."""
+    """Decode one relation's inserts, updates and deletes (by message index), and its truncates, to staged rows in
+    R1 order; None if there are none, or if the relation is not captured.
+
+    `may_lack_identity`: a partition's replica identity may have other columns than its root's. Changes that do not
+    identify their row are then left out, and the caller's `has_other_identity` marks the table.
+    """
     index, ordinal = changes, ordered.ordinal[changes]
     if truncates:
         index = np.concatenate((changes, [t.message for t in truncates]))
@@ -194,8 +200,8 @@ def decode_rows(
     schema = relation.schema
     if schema is None or relation.staged is None:
         return None
-    if may_lack_names:
-        tuples, kept = _without_unnamed(relation, schema, tuples, kinds)
+    if may_lack_identity:
+        tuples, kept = _without_unidentified(relation, schema, tuples, kinds)
         if not len(kept):
             return None
         index, ordinal, kinds = index[kept], ordinal[kept], kinds[kept]
@@ -226,7 +232,7 @@ def decode_rows(
         fields = [
             conversion.column(
                 schema.columns[i],
-                tuples.old[i].some(moved_old),
+                tuples.old[i].take(moved_old),
                 moved,
                 OLD_KEY_PREFIX + schema.columns[i].name,
                 clamp=False,
@@ -249,29 +255,32 @@ def decode_rows(
     return TableBlock.of(schema, pa.RecordBatch.from_arrays(arrays, schema=relation.staged))
 
 
-def _without_unnamed(
+def _without_unidentified(
     relation: StreamRelation, schema: TableSchema, tuples: _Tuples, kinds: NDArray[np.uint8]
 ) -> tuple[_Tuples, NDArray[np.intp]]:
-    """The changes whose old row is named by what the table's rows are told apart by, and which they are. Of those that
-    name it otherwise an update says at least what the row of its new key is; a delete says nothing, and no change does
-    where rows have no key."""
-    is_named = np.ones(len(kinds), np.bool_)
+    """The changes without those that do not identify their row, and the kept row numbers.
+
+    A change is kept if its old row is identified by the table's key, or without a key by the whole old row. Other
+    updates are kept too if the table has a key, because they contain the new row of their new key. Other deletes
+    contain nothing that can be applied.
+    """
+    is_identified = np.ones(len(kinds), np.bool_)
     if schema.is_multiset:
-        is_named = (kinds != UPDATE) & (kinds != DELETE)
-        is_named[tuples.old_rows[tuples.old_form == _OLD]] = True
-        is_kept = is_named
+        is_identified = (kinds != UPDATE) & (kinds != DELETE)
+        is_identified[tuples.old_rows[tuples.old_form == _OLD]] = True
+        is_kept = is_identified
     else:
         for i in relation.key if len(tuples.old_rows) else ():
-            is_named[tuples.old_rows[tuples.old[i].kind == NULL]] = False
-        is_kept = is_named | (kinds == UPDATE)
-    if is_named.all():
+            is_identified[tuples.old_rows[tuples.old[i].kind == NULL]] = False
+        is_kept = is_identified | (kinds == UPDATE)
+    if is_identified.all():
         return tuples, np.arange(len(kinds))
-    kept, old_kept = np.flatnonzero(is_kept), np.flatnonzero(is_named[tuples.old_rows])
+    kept, old_kept = np.flatnonzero(is_kept), np.flatnonzero(is_identified[tuples.old_rows])
     place = np.cumsum(is_kept) - 1
     return (
         _Tuples(
-            [values.some(kept) for values in tuples.new],
-            [values.some(old_kept) for values in tuples.old],
+            [values.take(kept) for values in tuples.new],
+            [values.take(old_kept) for values in tuples.old],
             place[tuples.old_rows[old_kept]],
             tuples.old_form[old_kept],
         ),
@@ -280,11 +289,12 @@ def _without_unnamed(
 
 
 def _old_count(kinds: NDArray[np.uint8]) -> int:
+    """The number of changes that have an old row under FULL."""
     return int(np.count_nonzero((kinds == UPDATE) | (kinds == DELETE)))
 
 
 def _fill_from_old(relation: StreamRelation, tuples: _Tuples, is_delete: Mask) -> None:
-    """Give deletes their key, and updates those unchanged values that the old tuple holds."""
+    """Fill the key of deletes, and unchanged values of updates, from the old tuple."""
     if not len(tuples.old_rows):
         return
     deletes = is_delete[tuples.old_rows]
@@ -301,9 +311,10 @@ def _fill_from_old(relation: StreamRelation, tuples: _Tuples, is_delete: Mask) -
 def _moved(
     block: Buffer, relation: StreamRelation, tuples: _Tuples, is_delete: Mask
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Updates whose key differs from the old one, byte for byte: their rows, and their places among the old rows.
+    """The updates whose key differs from the old key, byte for byte: their row numbers, and their indexes in
+    `old_rows`.
 
-    An old key is also sent where the key did not change: under FULL always, and when a key value lies in TOAST.
+    An old key is also sent if the key did not change: always under FULL, and if a key value is in TOAST.
     """
     candidates = np.flatnonzero(~is_delete[tuples.old_rows])
     if not relation.key or not len(candidates):
@@ -311,7 +322,7 @@ def _moved(
     rows = tuples.old_rows[candidates]
     differs = np.zeros(len(candidates), np.bool_)
     for i in relation.key:
-        old, new = tuples.old[i].some(candidates), tuples.new[i].some(rows)
+        old, new = tuples.old[i].take(candidates), tuples.new[i].take(rows)
         differs |= old.kind != new.kind
         same = pc.equal(old.text(block.data), new.text(block.data))
         differs |= ~np.asarray(pc.fill_null(same, True).to_numpy(zero_copy_only=False), np.bool_)
@@ -319,7 +330,7 @@ def _moved(
 
 
 def _unchanged(schema: TableSchema, values: list[Values], count: int) -> pa.Array:
-    """`_unchanged`: per row the names of the columns whose value was not sent, NULL if there are none."""
+    """The `_unchanged` column: per row the names of the columns whose value was not sent, NULL in rows without one."""
     masks = [v.kind == UNCHANGED for v in values]
     columns = [i for i, m in enumerate(masks) if m.any()]
     if not columns:

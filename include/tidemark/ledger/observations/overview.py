@@ -224,5 +224,5 @@ def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
 
 
 def _reader(ledger: Ledger, backfill: str) -> str | None:
-    lease = chunks.being_read(ledger, backfill)
+    lease = chunks.live_reader(ledger, backfill)
     return None if lease is None else lease[0]

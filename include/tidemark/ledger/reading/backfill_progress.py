@@ -1,4 +1,4 @@
-"""Computes a backfill's progress, and the filled ranges of its table, from ranges and chunks."""
+"""Computes a backfill's progress and the filled stretches of its table from ranges and chunks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from tidemark.ledger.reading import backfills
 from tidemark.ledger.reading.backfills import Key, Mode
 from tidemark.wording import counted, duration
 
-# The rate of a backfill is that of the chunks recorded in so many seconds.
+# A backfill's rate is computed from the chunks recorded in the last so many seconds.
 RATE_WINDOW_S: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStretch:
-    """A stretch of a range that was read, `(lower, upper]` as keys in PostgreSQL's texts, None for no bound; of chosen
-    keys, how many of their rows. The bounds are values of rows: never for a log."""
+    """A part of a range that was read: `(lower, upper]` as keys in PostgreSQL's texts, None for no bound. `keys` is
+    the number of rows read if the backfill reads chosen keys, else None. The bounds are values of rows and must not
+    be logged."""
 
     range: int
     lower: Key | None
@@ -27,8 +28,8 @@ class ReadStretch:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a backfill is: `chunks` and `rows` read, `claimed` and `applied` chunks of them; `rate_rows_s` is that
-    of the last minutes; None if nothing was read in them."""
+    """The progress of a backfill: `chunks` and `rows` that were read, and how many of the chunks were `claimed`.
+    `rate_rows_s` is the rate of the last minutes, None if nothing was read in them."""
 
     backfill: str
     table: str
@@ -47,7 +48,8 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """How long the rest takes at this rate, if the estimate holds; None if there is no telling."""
+        """Estimated seconds until everything is read, by the estimated rows and the present rate; None without a
+        rate."""
         if self.ranges_done == self.ranges:
             return 0.0
         if not self.rate_rows_s:
@@ -56,7 +58,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """How much of it is read, by the estimate; 1 only if all is."""
+        """The share of the rows that was read, by the estimate; 1 only if all ranges are done."""
         if self.ranges_done == self.ranges:
             return 1.0
         share = self.rows / self.estimated_rows if self.estimated_rows else self.ranges_done / self.ranges
@@ -78,7 +80,7 @@ class Progress:
 
 
 def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
-    """The backfills of a run, whatever their state; without a run, every open one. By table."""
+    """The progress of the run's backfills in any state, by table; without a run, of every open backfill."""
     rows = ledger.execute(
         """
         SELECT b.backfill, b."table", b.mode, b.state, b.run_id, r.ranges, r.done, c.chunks, c.rejected, c.claimed,
@@ -110,8 +112,8 @@ def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
 
 
 def filled(ledger: Ledger, backfill: str) -> list[ReadStretch]:
-    """The stretches whose chunks were claimed, in order: they are in the target, or will be with the next merge. What
-    lies between them is as the stream left it."""
+    """The stretches whose chunks were claimed, in order: they are in the target, or will be after the next merge.
+    Between them, the target has the stream's changes only."""
     rows = ledger.execute(
         """
         SELECT c.range, c.lower, c.upper, c.rows, r.keys IS NOT NULL, c.claimed_lsn IS NOT NULL

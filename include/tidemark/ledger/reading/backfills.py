@@ -4,10 +4,10 @@
                  └──replaced, idle, its table leaves or cannot be read,
                         a new generation opens──► closed, with the reason
 
-A backfill belongs to one table. A table has at most one open backfill, and one open verify (`proofs`), which is a
-backfill whose chunks are compared. `chunks` has what was read. The row is the lock for everything below it: recording,
-claiming and rejecting chunks and ending the backfill lock it first, so one transaction at a time decides whether the
-backfill is open and complete.
+A backfill has one table. A table has at most one open backfill, and one open verify (`proofs`), which is a backfill
+whose chunks are compared. `chunks` stores the chunks. The backfill's row is the lock for its ranges and chunks: to
+record, claim or reject a chunk, or to end the backfill, a transaction locks this row first. So one transaction at a
+time decides whether the backfill is open and complete.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migrations 0002, 0010
-    and 0028.
+    """One table's backfill. `table` is the table's id. The ledger's migrations 0002, 0010 and 0028 explain the
+    columns.
 
-    `create` takes the fields up to `key_order`; the ledger fills in the others.
+    `create` takes the fields up to `columns`; the ledger fills in the others.
     """
 
     pipeline: str
@@ -78,24 +78,27 @@ class Backfill:
 
     @property
     def whole_table(self) -> bool:
-        """Whether every row of the table is read as a whole."""
+        """Whether all rows are read with all columns."""
         return self.reads_all_rows and self.columns is None
 
     @property
     def reads_all_rows(self) -> bool:
-        """Whether every row of the table is read, rather than those of a filter, of chosen keys, or of some parts."""
+        """Whether every row of the table is read, rather than the rows of a filter, of chosen keys, or of some
+        parts."""
         return self.row_filter is None and self.mode != "keys" and self.parts is None
 
     @property
     def reads_lost_keys(self) -> bool:
-        """Whether it is of the keys whose changes the source lost: of chosen keys, no other backfill sweeps."""
+        """Whether the backfill reads the keys whose changes the source lost. No other backfill of chosen keys
+        sweeps."""
         return self.mode == "keys" and self.sweeps and self.purpose == "fill"
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stretch of the key's order, `(lower, upper]`, None for no bound; or `keys`, each as texts, to read instead.
-    `cursor` is the last key read, None before the first chunk; `next_chunk` numbers the chunk that is read next.
+    """A range of the key's order, `(lower, upper]`, None for no bound; or the `keys` to read instead, each as
+    texts. `cursor` is the last key that was read, None before the first chunk. `next_chunk` is the number of the
+    next chunk.
 
     `create` takes the fields up to `keys`; the ledger fills in the others.
     """
@@ -111,36 +114,37 @@ class Range:
 
     @property
     def chunk(self) -> str:
-        """The id of the chunk that is read next."""
+        """The id of the next chunk."""
         return f"{self.range}-{self.next_chunk}"
 
     @property
     def lease(self) -> str:
+        """The name of the lease that its reader holds."""
         return of_range(self.backfill, self.range)
 
 
 def open_of(ledger: Ledger, table: str, *, verifies: bool = False) -> Backfill | None:
-    """The table's open backfill, or its open verify, None without one."""
+    """The table's open backfill, or its open verify; None without one."""
     condition = """pipeline = %s AND "table" = %s AND state = 'open' AND (purpose <> 'fill') = %s"""
     opened = _select(ledger, condition, (ledger.pipeline, table, verifies))
     return opened[0] if opened else None
 
 
 def close_of(ledger: Ledger, table: str, reason: str) -> None:
-    """Close whatever is open of the table, as `close` does."""
+    """Close the table's open backfill and its open verify (`close`)."""
     for backfill in (open_of(ledger, table), open_of(ledger, table, verifies=True)):
         if backfill is not None:
             close(ledger, backfill.backfill, reason)
 
 
 def one(ledger: Ledger, backfill: str) -> Backfill | None:
-    """The backfill of this id, whatever its state."""
+    """The backfill with this id, in any state; None without one."""
     of_this_id = _select(ledger, "pipeline = %s AND backfill = %s", (ledger.pipeline, backfill))
     return of_this_id[0] if of_this_id else None
 
 
 def of_run(ledger: Ledger, run_id: str) -> list[Backfill]:
-    """The backfills that this DAG run reads or read, whatever their state, by table."""
+    """The backfills that this DAG run reads or has read, in any state, by table."""
     return _select(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
 
 
@@ -150,8 +154,8 @@ def all_open(ledger: Ledger) -> list[Backfill]:
 
 
 def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
-    """The tables of which a backfill was begun, adopted or read on within the last `seconds`; what lies ahead, since
-    the ledger's clock was put back, is none of it."""
+    """The tables with a backfill that was begun, adopted or read in the last `seconds`. Later times than now, as
+    after the ledger's clock was set back, do not count."""
     rows = ledger.execute(
         'SELECT DISTINCT "table" FROM tidemark.backfills '
         "WHERE pipeline = %s AND purpose = 'fill' "
@@ -165,7 +169,7 @@ def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Bac
     with ledger.connection.cursor(row_factory=class_row(Backfill)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
         selected = cursor.execute(query.encode(), values).fetchall()
-    # The ledger has its parts as JSON.
+    # The ledger stores parts as JSON.
     parts: list[Any] = [b.parts for b in selected]
     return [
         replace(
@@ -178,15 +182,17 @@ def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Bac
 
 
 def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
-    """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
-    has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one.
+    """Open the backfill with its ranges, numbered from 1. There must be at least one. Returns False and writes
+    nothing if the table has an open one by now, or if the backfill's generation and timeline are not the open ones.
 
-    Raises `SnapshotBeforeCleanUp` if staging was retired since its snapshot was taken."""
+    Raises `SnapshotBeforeCleanUp` if staging was retired after the backfill's snapshot was taken.
+    """
     if not ranges:
         raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
     with ledger.transaction():
-        # Opening a generation locks this row and closes the open backfills: this one is seen by it, or sees it.
-        # So does retiring staging: it keeps what this one needs, or this one does not rest on what it takes (R7).
+        # Opening a generation locks this row too, and closes the open backfills. So it closes this one, or this
+        # transaction reads the new generation. Retiring staging also locks it: it keeps what this backfill needs, or
+        # this transaction reads `retired_xid` and does not depend on what is removed (R7).
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
         row = ledger.execute(
             """
@@ -198,7 +204,8 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
         ).fetchone()
         if row is None or row[0] != backfill.timeline:
             return False
-        # Every transaction of what is retired must be visible to the snapshot: then to those of all its chunks.
+        # Every retired transaction must be visible to the backfill's snapshot. Then it is visible to those of all its
+        # chunks.
         xmin, retired_xid = Snapshot.parse(backfill.snapshot).xmin, row[1]
         if retired_xid is not None and xmin <= retired_xid:
             raise SnapshotBeforeCleanUp(table=backfill.table, xmin=xmin, xid=retired_xid)
@@ -231,7 +238,7 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
 
 
 def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
-    """Give the backfill more to read. The caller has its row locked, or has just made it."""
+    """Add ranges to the backfill. The caller has locked its row, or created it in this transaction."""
     for key_range in ranges:
         ledger.execute(
             """
@@ -249,7 +256,7 @@ def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
 
 
 def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
-    """Let another DAG run read on. False if the backfill is not open any more."""
+    """Assign the backfill to another DAG run, which continues it. False if the backfill is no longer open."""
     return ledger.wrote_one(
         "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
         "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
@@ -257,19 +264,10 @@ def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
     )
 
 
-def touch(ledger: Ledger, backfill: str) -> bool:
-    """Note that somebody works on the backfill now. False if it is not open any more."""
-    return ledger.wrote_one(
-        "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
-        "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-        (ledger.pipeline, backfill),
-    )
-
-
 def close(ledger: Ledger, backfill: str, reason: str, *, unreadable: bool = False) -> bool:
-    """End the backfill before it was applied: no batch staged from now on claims anything of it; what was claimed is
-    merged. `reason` is a sentence for people; `unreadable` where another backfill would end the same way. False if it
-    is not open any more."""
+    """End the backfill before it is applied. Batches staged from now on claim none of its chunks; claimed chunks
+    are still merged. `reason` is a sentence for people. `unreadable`: another backfill would end the same way.
+    False if the backfill is no longer open."""
     with ledger.transaction():
         ended = _end(ledger, backfill, state="closed", reason=reason, complete_lsn=None)
         if ended and unreadable:
@@ -284,8 +282,8 @@ def close(ledger: Ledger, backfill: str, reason: str, *, unreadable: bool = Fals
 
 
 def unreadable(ledger: Ledger) -> dict[str, str]:
-    """The tables whose last backfill ended since PostgreSQL could not read them, and that nothing has marked since;
-    each with the reason."""
+    """The tables whose last backfill ended because PostgreSQL could not read them, with the reason. A table that
+    was marked since is left out."""
     rows = ledger.execute(
         """
         SELECT b."table", b.state_reason FROM tidemark.backfills b
@@ -308,7 +306,8 @@ def _end(
     reason: str | None,
     complete_lsn: Lsn | None,
 ) -> bool:
-    """The table's row first, as everywhere: its holes, which the open backfill might have filled, mark it now."""
+    """End the backfill if it is open, and mark the table's holes, because it no longer fills them. Locks the
+    table's row first, like every other writer."""
     row = one(ledger, backfill)
     if row is None:
         return False
@@ -327,8 +326,8 @@ def _end(
 
 
 def close_idle(ledger: Ledger, idle_s: float) -> list[Backfill]:
-    """Close the open backfills that have something left to read and that nobody worked on for `idle_s`; those with
-    everything read only wait for a drain or a merge."""
+    """Close the open backfills that have unread ranges and were not worked on for `idle_s`; returns them. A
+    backfill that is read completely is kept, because it only waits for a drain or a merge."""
     idle = _select(
         ledger,
         """
@@ -352,8 +351,8 @@ def _utc(moment: datetime | None) -> datetime:
 
 
 def close_older(ledger: Ledger, generation: int) -> None:
-    """Close what was opened in a generation below: its snapshots are compared with transaction ids of that one alone.
-    Called where the generation opens, in that transaction."""
+    """Close the open backfills of older generations: their snapshots can only be compared with transaction ids of
+    their own generation. Called in the transaction that opens the generation."""
     ledger.execute(
         """
         UPDATE tidemark.backfills
@@ -365,10 +364,12 @@ def close_older(ledger: Ledger, generation: int) -> None:
 
 
 def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen_at: WalPoint) -> list[str]:
-    """Let the open backfills be read on the timeline of `seen_at`; those whose snapshot lies above the point where the
-    earlier one was left take `snapshot`. Their tables are returned. Nothing of those is claimed: a claimed chunk was
-    read after its backfill's snapshot, and lies below that point. Each row is written, so that a reader that records
-    a chunk of the earlier timeline meets the new one."""
+    """Move the open backfills to the timeline of `seen_at`. A backfill whose snapshot is above `left_lsn`, where
+    the earlier timeline was left, gets `snapshot`; returns the tables of these.
+
+    Such a backfill has no claimed chunk: a claimed chunk was read after the backfill's snapshot and is below that
+    point. Each row is updated, so that a reader that records a chunk of the earlier timeline finds the new one.
+    """
     rows = ledger.execute(
         """
         UPDATE tidemark.backfills b
@@ -391,7 +392,8 @@ def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen_at: WalPoint) -> l
 
 
 def keep_swept(ledger: Ledger, swept: Mapping[str, int]) -> None:
-    """What a plan's result says that it swept; written over, since a plan may be repeated."""
+    """Store how many rows a plan swept, per backfill. The count is replaced and never added, since a plan may be
+    repeated."""
     for backfill, count in sorted(swept.items()):
         ledger.execute(
             "UPDATE tidemark.backfills SET swept = %s WHERE pipeline = %s AND backfill = %s",
@@ -402,17 +404,17 @@ def keep_swept(ledger: Ledger, swept: Mapping[str, int]) -> None:
 def complete(
     ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | None, *, verifies: bool = False
 ) -> Backfill | None:
-    """End the table's open backfill, or its open verify, if all of it is read, claimed and, by `applied_lsn`, merged.
-    Returns it the one time that this is done.
+    """End the table's open backfill, or its open verify, if all of it is read, claimed and, according to
+    `applied_lsn`, merged. Returns it if this call ended it, else None.
 
     - A backfill of the whole table removes the table's mark, unless a backfill was required again since it was opened
-      (`marks`), and clears the differences that a verify found. Its counts of values that did not
-      fit replace those from before.
-    - One of the keys whose changes the source lost removes only that mark.
-    - One of the columns that may differ removes only that mark, and not if rows may have moved behind its reader, or if
-      for some chunk it is unknown whether the target lacked rows: then another backfill follows.
+      (`marks`), and clears the differences that a verify detected. Its counts of values that did not fit replace the
+      earlier counts.
+    - A backfill of the keys whose changes the source lost removes this mark only.
+    - A backfill of the columns that may differ removes this mark only. It removes nothing if rows may have moved behind
+      its reader, or if the result of a chunk is unknown: then another backfill follows.
 
-    The caller has the table's row locked.
+    The caller has locked the table's row.
     """
     backfill = open_of(ledger, table, verifies=verifies)
     if backfill is None or backfill.generation != generation or applied_lsn is None:
@@ -447,15 +449,15 @@ def complete(
     return one(ledger, backfill.backfill)
 
 
-# Delta's types of what PostgreSQL stores in the row itself, and so always sends.
+# The Delta types of values that PostgreSQL never moves to TOAST, and so always sends.
 _ALWAYS_SENT: Final = frozenset(
     {"boolean", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
 )
 
 
 def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
-    """Whether a row may have got a new key behind the reader, and a value of these columns with it that was not sent:
-    the old key's, from before it was read again."""
+    """Whether a row may have got a new key behind the reader, in an update that did not send the value of one of
+    these columns. The row then has the value of the old key's row, which may not have been read again before."""
     versions = tables.versions(ledger, backfill.table)
     columns = [c for c in versions[-1].columns if c.attnum in (backfill.columns or ())] if versions else []
     if all(column.target in _ALWAYS_SENT for column in columns):
@@ -471,7 +473,8 @@ def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
 
 
 def _all_results_recorded(ledger: Ledger, backfill: Backfill) -> bool:
-    """Whether it is known what became of every chunk: that of a driver which died behind its commit nobody can tell."""
+    """Whether the result of every chunk is known. If a driver dies after its commit, the results of its chunks stay
+    unknown."""
     return not ledger.holds(
         "SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL AND result IS NULL",
         (ledger.pipeline, backfill.backfill),
@@ -479,7 +482,7 @@ def _all_results_recorded(ledger: Ledger, backfill: Backfill) -> bool:
 
 
 def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:
-    """End of the batch that claimed the backfill's last chunk; None while something is unread or unclaimed."""
+    """End of the batch that claimed the backfill's last chunk; None if anything is unread or unclaimed."""
     return ledger.value(
         """
         SELECT max(c.claimed_lsn) FROM tidemark.chunks c

@@ -1,14 +1,16 @@
-"""Stores the ranges of a backfill with their cursors, and the chunks that were read of them.
+"""Stores the ranges of a backfill with their cursors, and the chunks that were read from them.
 
     recorded ──its high watermark is in a batch that is registered──► claimed ──that batch is merged──► with a result
         └──its table was replaced──► rejected, and its rows are a new range
 
-A chunk is recorded by a compare-and-set on its range's cursor, after its files are durable and before its high
-watermark: of two readers of one range exactly one counts, and a watermark without a chunk belongs to a dead attempt.
-`record`, `claim` and `reject` lock the backfill's row, and under this lock it is decided whether everything is read and
-claimed, and so whether the sweep is due. The drain decides it earlier, when it writes the manifest. The decision still
-holds at registration: once every range is done, only the drain can open another one; and a chunk recorded later has its
-watermark after the batch.
+A chunk is recorded after its files are durable and before its high watermark is written, by a compare-and-set on its
+range's cursor. So of two readers of one range only one records the chunk, and a watermark without a recorded chunk is
+from an attempt that died.
+
+`record`, `claim` and `reject` lock the backfill's row. Under this lock, `require_sweeps` checks that everything is read
+and claimed, so that the sweep is due. The drain decides this earlier, when it writes the manifest. Its decision still
+holds at registration: if every range is done, only the drain can add another one, and the watermark of a chunk that is
+recorded later comes after the batch.
 """
 
 from __future__ import annotations
@@ -39,10 +41,15 @@ ChunkId = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """One chunk that was read, `(lower, upper]` of its range: `upper` is the cursor from then on, or where the range
-    ends. `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`, `attempt` a UUID as text. What the snapshot saw
-    was committed below `read_lsn`, so a high watermark below it is none; and is durable there, on `timeline` (None:
-    read before the ledger kept it). `record` takes the fields up to `seconds`; the ledger fills in the others."""
+    """One chunk that was read: `(lower, upper]` of its range. `upper` is the range's next cursor, or the end of the
+    range.
+
+    - `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`, `attempt` a UUID as text.
+    - All transactions visible to the snapshot were committed below `read_lsn` and are durable there, on `timeline`
+      (None if an earlier version recorded the chunk). So a message below `read_lsn` is no high watermark of the chunk.
+
+    `record` takes the fields up to `seconds`; the ledger fills in the others.
+    """
 
     pipeline: str
     backfill: str
@@ -76,7 +83,7 @@ class ReadChunk:
 
     @property
     def folder(self) -> str:
-        """Where its files lie."""
+        """The folder of its files."""
         return chunk_folder(self.pipeline, self.backfill, TableName.parse(self.table), self.chunk, self.attempt)
 
 
@@ -84,8 +91,9 @@ class ReadChunk:
 
 
 def free_ranges(ledger: Ledger, run_id: str, holder: str = "") -> list[Range]:
-    """What is left to read of the run's open backfills, without what another holder has a live lease of: those begun
-    earlier first. What `holder` itself has a lease of is listed: a dead try's, taken over by this one."""
+    """The ranges of the run's open backfills that are not done, the earliest backfill first. Ranges for which
+    another holder has a live lease are left out. Ranges leased by `holder` are included: an earlier try of the same
+    task died, and this one continues them."""
     return _ranges(
         ledger,
         """
@@ -111,7 +119,7 @@ def ranges_of(ledger: Ledger, backfill: str) -> list[Range]:
 
 
 def keys_of(ledger: Ledger, backfill: str) -> tuple[Key, ...]:
-    """What a backfill of mode keys looks for."""
+    """The keys that a backfill of mode keys reads."""
     return tuple(key for key_range in ranges_of(ledger, backfill) for key in key_range.keys or ())
 
 
@@ -133,8 +141,8 @@ def _ranges(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[Range]
     ]
 
 
-def being_read(ledger: Ledger, backfill: str) -> tuple[str, datetime] | None:
-    """Who has a live lease of one of the backfill's ranges, and until when, the last of them; None if nobody has."""
+def live_reader(ledger: Ledger, backfill: str) -> tuple[str, datetime] | None:
+    """Holder and end of the backfill's live range lease that ends last; None without one."""
     row = ledger.execute(
         "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND starts_with(name, %s) "
         "AND expires_at >= clock_timestamp() ORDER BY expires_at DESC LIMIT 1",
@@ -144,7 +152,8 @@ def being_read(ledger: Ledger, backfill: str) -> tuple[str, datetime] | None:
 
 
 def has_read_rows(ledger: Ledger, table: str) -> bool:
-    """Whether a batch took rows that any backfill read of the table: then its history has `read` rows, or will."""
+    """Whether a batch claimed rows of any of the table's backfills. If so, its history has `read` rows, or will
+    have them."""
     return ledger.holds(
         """SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND "table" = %s AND rows > 0 AND claimed_lsn IS NOT NULL
        LIMIT 1""",
@@ -153,11 +162,10 @@ def has_read_rows(ledger: Ledger, table: str) -> bool:
 
 
 def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key | None, done: bool) -> bool:
-    """Write down a chunk whose files are durable, and move its range's cursor to `chunk.upper`, or end the range.
+    """Record a chunk whose files are durable, and move its range's cursor to `chunk.upper`, or end the range.
 
-    False, and the files are garbage, where the range went on without this reader, or the backfill is not open any more,
-    or read on another timeline by now.
-    Needs the lease of the range.
+    Returns False, and the files are garbage, if another reader moved the cursor, or if the backfill is no longer open,
+    or no longer on the chunk's timeline. Needs the lease of the range.
     """
     if chunk.upper is None and not done:
         raise ValueError(f"chunk {chunk.chunk} of {chunk.backfill} has no last key, and its range is not done")
@@ -191,6 +199,8 @@ def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key
 
 
 def _is_open(ledger: Ledger, chunk: ReadChunk) -> bool:
+    """Lock the backfill's row and update its time of last activity. False if it is not open, or not in the chunk's
+    generation and timeline."""
     return ledger.wrote_one(
         """
         UPDATE tidemark.backfills SET active_at = clock_timestamp()
@@ -208,7 +218,7 @@ def _is_open(ledger: Ledger, chunk: ReadChunk) -> bool:
 
 
 def _move_cursor(ledger: Ledger, chunk: ReadChunk, cursor_before: Key | None, done: bool) -> bool:
-    """The compare-and-set."""
+    """Compare the range's cursor and chunk number with the chunk's, and set the new ones if they are equal."""
     return ledger.wrote_one(
         """
         UPDATE tidemark.ranges
@@ -243,7 +253,7 @@ def unclaimed(ledger: Ledger) -> list[ReadChunk]:
 
 
 def unclaimed_ids(ledger: Ledger) -> dict[ChunkId, str]:
-    """Which those are, in the order they were read, each with its table."""
+    """The ids of these chunks in the order in which they were read, each with its table."""
     rows = ledger.execute(
         f"""SELECT c.backfill, c.chunk, c.attempt::text, c."table" FROM tidemark.chunks c {_UNCLAIMED}
             ORDER BY c.read_at, c.backfill, c.chunk""".encode(),
@@ -252,8 +262,9 @@ def unclaimed_ids(ledger: Ledger) -> dict[ChunkId, str]:
     return {(backfill, chunk, attempt): table for backfill, chunk, attempt, table in rows}
 
 
-def left_of(ledger: Ledger, backfill: str) -> tuple[int, set[ChunkId]]:
-    """How many chunks of the backfill were read and not rejected, and which of them no batch has claimed."""
+def read_and_unclaimed(ledger: Ledger, backfill: str) -> tuple[int, set[ChunkId]]:
+    """The number of the backfill's chunks that were read and not rejected, and the ids of those that no batch has
+    claimed."""
     row = ledger.row(
         """
         SELECT count(*), coalesce(array_agg(array[chunk, attempt::text]) FILTER (WHERE claimed_lsn IS NULL), '{}')
@@ -266,8 +277,9 @@ def left_of(ledger: Ledger, backfill: str) -> tuple[int, set[ChunkId]]:
 
 
 def evidence_among(ledger: Ledger, high: Sequence[tuple[Watermark, Lsn]]) -> list[tuple[ChunkId, Lsn]]:
-    """Which of the high watermarks, each with the commit of its transaction, say something of a chunk, in their order:
-    it is one of that table, in any generation, that no batch has claimed, and its snapshot had been taken by then."""
+    """The chunk of each high watermark that is evidence for one, with the commit LSN of the watermark's
+    transaction, in their order. The watermark's chunk must exist with this table, in any generation, no batch must
+    have claimed it, and its `read_lsn` must not be above the commit LSN."""
     rows = ledger.execute(
         """
         SELECT c.backfill, c.chunk, c.attempt::text, high.commit_lsn
@@ -291,7 +303,7 @@ def evidence_among(ledger: Ledger, high: Sequence[tuple[Watermark, Lsn]]) -> lis
 
 
 def of_backfill(ledger: Ledger, backfill: str) -> list[ReadChunk]:
-    """Every chunk that was read of a backfill, rejected ones included."""
+    """Every chunk of a backfill, including rejected ones."""
     return _chunks(ledger, " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s", backfill=backfill)
 
 
@@ -318,7 +330,7 @@ def _chunks(ledger: Ledger, clauses: str, **values: str) -> list[ReadChunk]:
 
 
 def lock_backfills(ledger: Ledger, ids: Iterable[str]) -> None:
-    """Lock the rows of these backfills, in one order for all, until the caller's transaction ends."""
+    """Lock the rows of these backfills until the caller's transaction ends, always in the same order."""
     ledger.execute(
         "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = ANY(%s) ORDER BY backfill FOR UPDATE",
         (ledger.pipeline, sorted(set(ids))),
@@ -326,8 +338,9 @@ def lock_backfills(ledger: Ledger, ids: Iterable[str]) -> None:
 
 
 def claim(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]) -> None:
-    """Give the chunks to the batch that ends at `end_lsn`. Raises `ClaimRefused` if one is unknown, claimed or
-    rejected, or its backfill is not open in this generation. The caller has the backfills locked (`lock_backfills`)."""
+    """Assign the chunks to the batch that ends at `end_lsn`. Raises `ClaimRefused` if a chunk is unknown, claimed
+    or rejected, or if its backfill is not open in this generation. The caller has locked the backfills
+    (`lock_backfills`)."""
     for chunk in claims:
         updated = ledger.execute(
             """
@@ -346,8 +359,9 @@ def claim(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]
 
 
 def claim_again(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]) -> None:
-    """The same for a manifest that is registered again: what it says was decided when it was written. A chunk that the
-    ledger does not know, restored from an older copy, is in the batch all the same."""
+    """Assign the chunks of a manifest that is registered again. Nothing is checked, because the manifest's claims
+    were decided when it was written. A chunk that is missing from a restored older ledger is in the batch all the
+    same."""
     for chunk in claims:
         ledger.execute(
             """
@@ -360,8 +374,9 @@ def claim_again(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[
 
 
 def reject(ledger: Ledger, identity: ChunkId, reason: str) -> None:
-    """Have what the chunk covers read again, as a range of its own; `reason` is half a sentence without values.
-    Nothing happens if it is no longer unclaimed. The caller has the backfill locked."""
+    """Reject an unclaimed chunk and add what it covers as a new range, so that it is read again. `reason` is half a
+    sentence without values. Nothing happens if the chunk is claimed or rejected. The caller has locked the
+    backfill."""
     backfill, chunk, attempt = identity
     row = ledger.execute(
         """
@@ -382,8 +397,8 @@ def reject(ledger: Ledger, identity: ChunkId, reason: str) -> None:
 
 
 def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
-    """Have every unclaimed chunk read again that was read on an earlier timeline than this one, above the point where
-    that one was left; how many."""
+    """Reject every unclaimed chunk that was read on an earlier timeline above `left_lsn`, where that timeline was
+    left, so that it is read again. Returns the number of these chunks."""
     lost = [
         chunk
         for chunk in unclaimed(ledger)
@@ -397,7 +412,7 @@ def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
 
 
 def keep_results(ledger: Ledger, results: Iterable[ChunkResult]) -> None:
-    """What became of the rows of claimed chunks; written over, never added, since a plan may be repeated."""
+    """Store the merge results of claimed chunks. A result is replaced and never added, since a plan may be repeated."""
     for result in results:
         counts: dict[str, Any] = {name: count for name, count in result.to_json().items() if isinstance(count, int)}
         if result.columns:
@@ -418,7 +433,7 @@ def all_read(ledger: Ledger, backfill: str) -> bool:
 
 
 def rejected_unread(ledger: Ledger, backfill: str) -> int:
-    """How many rejected chunks have not been read again: their ranges, which `reject` added, are not done."""
+    """The number of rejected chunks that were not read again: the ranges that `reject` added for them are not done."""
     row = ledger.row(
         """
         SELECT count(*) FROM tidemark.ranges r
@@ -434,8 +449,8 @@ def rejected_unread(ledger: Ledger, backfill: str) -> int:
 
 
 def require_sweeps(ledger: Ledger, sweeps: Sequence[Sweep]) -> None:
-    """Verify, after the batch's claims and rejections, that nothing of the backfills to be swept is unread or
-    unclaimed. Raises `ClaimRefused`. The caller has the backfills locked."""
+    """Check, after the batch's claims and rejections, that everything of the backfills to be swept is read and
+    claimed. Raises `ClaimRefused`. The caller has locked the backfills."""
     for sweep in sweeps:
         row = ledger.execute(
             "SELECT 1 FROM tidemark.chunks "

@@ -3,10 +3,10 @@
     cut ──► parts of the key's order, none proven ──a verify of some is applied──► proven as of its end
                                                   └──a chunk of it differs───────► differing, until it is proven
 
-A part is `(lower, upper]` of the key's order, the parts of a table cover it, and a table without key has one. A verify
-(`backfills`, of purpose `verify` or `repair`) reads some of them. Its outcome applies to all parts that it read: they
-are proven if all their rows were compared and are equal or repaired. A table's `verified_through` is its oldest part's
-proof.
+A part is `(lower, upper]` of the key's order. The parts of a table cover the whole table, and a table without a key has
+one part. A verify (a backfill of purpose `verify` or `repair`) reads some of them. Its result applies to all parts that
+it read: they are proven if all their rows were compared, and are equal or repaired. A table's `verified_through` is its
+oldest part's proof.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from tidemark.wording import counted, plural
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a table. `estimated_rows` is from when the table was cut. `differing` describes the differences that
-    a verify found and left, with the verify's id, since the verify's own rows are retired with its staging."""
+    """One part of a table. `estimated_rows` is the estimate at the time of the cut. `differing` describes the
+    differences that a verify detected and did not repair, with the verify's id, because the verify's own rows are
+    retired with its staging."""
 
     part: int
     bounds: KeyPart
@@ -41,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class TableCut:
-    """How a table's key order is cut; `key_order` is what its bounds are positions in."""
+    """The parts of a table's key order. The parts' bounds are positions in `key_order`."""
 
     key_order: KeyOrder
     parts: tuple[Part, ...]
@@ -53,8 +54,8 @@ class TableCut:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """`through_lsn` and `through_at` are the oldest proof's, None while a part has none. `differing` are differences
-    that were found and not repaired."""
+    """How far a table is proven. `through_lsn` and `through_at` are the oldest part's proof, None if any part has
+    none. `differing` describes differences that were detected and not repaired."""
 
     parts: int
     proven: int
@@ -65,8 +66,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOutcome:
-    """What a verify found, summed over its chunks: `unknown` chunks have no result. `missing` rows the target lacks,
-    `extra` ones the source lacks, `differs` have other values, by column in `columns`."""
+    """The result of a verify, summed over its chunks. `unknown` is the number of chunks without a result, and a
+    missing sweep counts as one. `missing` rows are not in the target, `extra` rows not in the source, and `differs`
+    rows have other values, counted by column in `columns`."""
 
     chunks: int = 0
     unknown: int = 0
@@ -97,7 +99,7 @@ class VerifyOutcome:
 
 
 def cut_of(ledger: Ledger, table: str) -> TableCut | None:
-    """The table's parts, in order; None if it was never cut."""
+    """The table's parts in order; None if the table was never cut."""
     rows = ledger.execute(
         """
         SELECT key_order, part, lower, upper, estimated_rows, proven_at, proven_lsn, differing FROM tidemark.parts
@@ -112,8 +114,8 @@ def cut_of(ledger: Ledger, table: str) -> TableCut | None:
 
 
 def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPart], rows: int) -> TableCut:
-    """Cut the table into these parts, of about `rows` rows together. They take over the oldest proof of the parts from
-    before, if all of those have one, and what was found to differ."""
+    """Cut the table into these parts, of about `rows` rows together. The new parts get the oldest proof of the
+    previous parts if all of these have one, and their recorded differences."""
     with ledger.transaction():
         tables.lock(ledger, [table])
         before = ledger.row(
@@ -143,7 +145,7 @@ def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPar
 
 
 def outcome(ledger: Ledger, verify: Backfill) -> VerifyOutcome:
-    """What the results of the verify's chunks say together."""
+    """The sum of the results of the verify's chunks."""
     rows = ledger.execute(
         "SELECT rows, result FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND claimed_lsn IS NOT NULL",
         (ledger.pipeline, verify.backfill),
@@ -167,8 +169,8 @@ def outcome(ledger: Ledger, verify: Backfill) -> VerifyOutcome:
 
 
 def note_differences(ledger: Ledger, verify: Backfill) -> None:
-    """Record the differences in the results so far, even if the verify is closed later: nobody reads the results of a
-    closed one. The caller has the table's row locked."""
+    """Record the differences in the results so far. If the verify is closed later, nothing else reads its results.
+    The caller has locked the table's row."""
     row = tables.one(ledger, verify.table)
     result = replace(outcome(ledger, verify), unknown=0)
     if verify.purpose == "verify" and result.differences and row is not None and _may_be_judged(row):
@@ -178,9 +180,12 @@ def note_differences(ledger: Ledger, verify: Backfill) -> None:
 def conclude(ledger: Ledger, verify: Backfill) -> bool:
     """Record the result of an applied verify for its parts. Returns whether they are proven.
 
-    Differences are recorded even if results are missing, for all parts if only rows of a filter were read, unless they
-    were repaired. Nothing is proven if a result is missing or a filter was read. Nothing is recorded if the table is
-    marked: then it may differ. The caller has the table's row locked.
+    - Differences are recorded unless they were repaired, even if results are missing. If the verify read the rows of a
+      filter only, they are recorded for all parts.
+    - Nothing is proven if a result is missing or a filter was used.
+    - Nothing is recorded if the table is marked, because a marked table may differ.
+
+    The caller has locked the table's row.
     """
     row = tables.one(ledger, verify.table)
     result = outcome(ledger, verify)
@@ -202,11 +207,13 @@ def conclude(ledger: Ledger, verify: Backfill) -> bool:
 
 
 def _may_be_judged(row: TableRow) -> bool:
+    """Whether the table is captured and not marked."""
     return row.life.is_captured and not row.life.needs_backfill
 
 
 def _write_difference(ledger: Ledger, verify: Backfill, result: VerifyOutcome) -> None:
-    """Of a table that was cut anew since, nobody knows in which part it lies: then it is said of all."""
+    """Record the differences for the verify's parts, or for all parts if the table was cut anew since, because then
+    the part is unknown."""
     numbers = _numbers(ledger, verify)
     is_cut_anew = verify.parts is not None and len(numbers) < len(verify.parts)
     ledger.execute(
@@ -219,7 +226,7 @@ def _write_difference(ledger: Ledger, verify: Backfill, result: VerifyOutcome) -
 
 
 def _numbers(ledger: Ledger, verify: Backfill) -> list[int]:
-    """Of the parts that the verify read, as far as there still are such; all of a table that it read as a whole."""
+    """The numbers of the parts that the verify read and that still exist; all parts if it read the whole table."""
     now = cut_of(ledger, verify.table)
     if now is None or (verify.parts is not None and now.key_order != verify.key_order):
         return []
@@ -228,14 +235,14 @@ def _numbers(ledger: Ledger, verify: Backfill) -> list[int]:
 
 
 def withdraw(ledger: Ledger) -> None:
-    """No table counts as proven any more: the next verifies take all of them first."""
+    """Delete the proofs of all tables, so that the next verifies prove all of them anew."""
     ledger.execute(
         "UPDATE tidemark.parts SET proven_at = NULL, proven_lsn = NULL WHERE pipeline = %s", (ledger.pipeline,)
     )
 
 
 def verified(ledger: Ledger) -> dict[str, Verified]:
-    """How far each table is proven, by table; none that was never cut."""
+    """How far each table is proven, by table. Tables that were never cut are left out."""
     rows = ledger.execute(
         """
         SELECT "table", count(*), count(proven_at), min(proven_lsn), min(proven_at),

@@ -1,7 +1,7 @@
 """Runs `COPY (query) TO STDOUT (FORMAT binary)` and returns the server's messages, one per row, in blocks.
 
-libpq's own calls, as `replication` uses them: psycopg's Copy object costs more per row than the decoding does. The
-server ends a statement that fails with an error behind the rows, so nothing counts until the last block was taken.
+It calls libpq directly, as `replication` does, because psycopg's Copy object costs more per row than the decoding. If
+the statement fails, the server sends the error after rows, so the rows are only valid once the last block was taken.
 Source: PostgreSQL documentation, 32.10 "Functions Associated with the COPY Command".
 """
 
@@ -18,18 +18,19 @@ from tidemark.postgres.redaction import from_result
 
 BLOCK_BYTES: Final = 8 * 2**20
 
-# How long one wait for the server may last before Python gets to see a signal.
+# The longest wait for the server before Python can handle a signal.
 _WAIT_MS: Final = 1000
 
 
 def copy_rows(conn: psycopg.Connection[Any], query: sql.Composed) -> Iterator[list[bytes]]:
-    """Blocks of about BLOCK_BYTES; a single row may be larger. Raises psycopg's errors. Whoever does not take all
-    of them has to close the connection."""
+    """Yield the messages in blocks of about BLOCK_BYTES; a single row may be larger. Raises psycopg's errors. A
+    caller that does not take all blocks must close the connection."""
     statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query).as_bytes(conn)
     pgconn = conn.pgconn
     as_they_are = conn.info.parameter_status("server_encoding") == "SQL_ASCII"
     if as_they_are:
-        # It stores any bytes, and as UTF-8 it would refuse to send those that are none; the stream has them too.
+        # Such a database stores any bytes. With client encoding UTF8 the server would raise for bytes that are not
+        # UTF-8; the stream contains them too.
         conn.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
     begun = pgconn.exec_(statement)
     if begun.status != pq.ExecStatus.COPY_OUT:
@@ -52,7 +53,7 @@ def copy_rows(conn: psycopg.Connection[Any], query: sql.Composed) -> Iterator[li
             pgconn.consume_input()
         else:
             break
-    # All of them are fetched before one is raised: a ROLLBACK behind a statement that has not ended fails too.
+    # All results are fetched before an error is raised, because a ROLLBACK fails while the statement has not ended.
     results = iter(pgconn.get_result, None)
     errors = [from_result(ended) for ended in results if ended.status != pq.ExecStatus.COMMAND_OK]
     if errors:

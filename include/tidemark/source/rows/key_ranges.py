@@ -1,17 +1,18 @@
-"""Builds the statements that read a table in its key's order, piece by piece: key index -> SQL (R7, R9).
+"""Builds the statements that read a table in its key's order, chunk by chunk: key index -> SQL (R7, R9).
 
-A key is ordered as its index orders it: by the operators of the index's operator classes, under its collations, each
-column ascending or descending. All of that is read from the catalogue, and every comparison is made by PostgreSQL,
-never here; so any key can be walked. A position is the key as a list of PostgreSQL's texts, one per column, and a range
-is `(lower, upper]`; None is no bound. For a key (a, b, c), what lies behind the position (x, y, z) is read in steps:
+A key has the order of its index: by the operators of the index's operator classes, under its collations, each column
+ascending or descending. All of this is read from the catalogue. PostgreSQL makes every comparison and this module none,
+so a key of any type can be read in order. A position is the key as a list of PostgreSQL's texts, one per column. A
+range is `(lower, upper]`; None is no bound. For a key (a, b, c), the rows after the position (x, y, z) are read in
+steps:
 
     a = x AND b = y AND c > z     ORDER BY c
     a = x AND b > y               ORDER BY b, c
     a > x                         ORDER BY a, b, c
 
-one statement each, all under one snapshot, so that each is one stretch of the index. An index scan stops at its LIMIT;
-what lies behind the range's upper bound is cut off outside of it, so that a chunk never reads more rows than it was
-asked for, however many share the leading columns. Source: PostgreSQL documentation, 7.5 "Sorting Rows", 11.10
+Each step is one statement, and so one stretch of the index; all run under one snapshot. The index scan stops at its
+LIMIT. Rows beyond the range's upper bound are removed outside of the scan, so that a chunk never reads more rows than
+its limit, however many rows share the leading columns. Source: PostgreSQL documentation, 7.5 "Sorting Rows", 11.10
 "Operator Classes and Operator Families", 53.3 "pg_amop", 53.26 "pg_index".
 """
 
@@ -31,22 +32,26 @@ from tidemark.schema.postgres_types import ORDERED_AS, SENT_AS_TEXT
 from tidemark.source.catalogue.catalog import CapturedTable
 
 Key = tuple[str, ...]
-# What decides the order of a key, as JSON has it: per column its name, type, collation, the version of that which the
-# server runs with, whether it descends, and its "<". Of two equal ones, positions in one are positions in the other.
+# Everything that determines the order of a key, as JSON: per column its name, type, collation, the collation version
+# that the server runs with, whether it descends, and its "<". Positions are valid in every equal KeyOrder.
 KeyOrder = list[list[str | bool | None]]
 
-# How much of a table is looked at to find the bounds of ranges.
+# The number of pages that are sampled for the bounds of ranges.
 _SAMPLED_PAGES: Final = 1000
-# On how many rows a filter is tried.
+# The number of rows on which a filter is tried.
 _TRIED_ROWS: Final = 1000
 _COMPARISONS: Final = ("<", "<=", "=", ">=", ">")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One column of a key index. `type` and `collation` are SQL, `operators` maps "<", "<=", "=", ">=", ">" to the
-    operator class's own operators, by their strategy numbers. `collation_version` is that of the library the server
-    runs with, None if it tells none. `is_walked`: whether the key's index has an order to be read in."""
+    """One column of a key index. `type` and `collation` are SQL.
+
+    - `collation_version` is the version of the collation library that the server runs with, None if the provider has no
+      versions.
+    - `operators` maps "<", "<=", "=", ">=", ">" to the operator class's operators, by their strategy numbers.
+    - `is_walked`: whether the key's index is ordered, so that it can be read in key order.
+    """
 
     name: str
     type: str
@@ -58,11 +63,11 @@ class KeyColumn:
     is_walked: bool = True
 
     def compare(self, operator: str, text: str) -> sql.Composed:
-        """`column operator text`, in the direction of the index: "<" is "comes before"."""
+        """The SQL `column operator text`, in the direction of the index: "<" means "comes before"."""
         return sql.SQL("{} {} {}").format(self.value, sql.SQL(self._directed(operator)), self.literal(text))
 
     def compare_texts(self, operator: str, left: str, right: str) -> sql.Composed:
-        """The same of two texts."""
+        """The SQL `left operator right` for two texts, in the direction of the index."""
         return sql.SQL("{} {} {}").format(self.literal(left), sql.SQL(self._directed(operator)), self.literal(right))
 
     @property
@@ -91,8 +96,8 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableToRead:
-    """What of a table is captured, as SQL: `conditions` are the publication's row filter and the backfill's own. `key`
-    is empty if the table has none."""
+    """The captured part of a table, as SQL. `columns` are names and type OIDs. `conditions` are the publication's
+    row filter and the backfill's row filter. `key` is empty if the table has none."""
 
     table: TableName
     partitioned: bool
@@ -106,13 +111,14 @@ class TableToRead:
 
     @property
     def relation(self) -> sql.Composed:
-        """Through its root where it is partitioned, else alone: an inheritance child is a table of its own."""
+        """The FROM item: a partitioned table is read through its root, any other table with ONLY, because an
+        inheritance child is a table of its own."""
         return self.name if self.partitioned else sql.SQL("ONLY {}").format(self.name)
 
     @property
     def is_walked(self) -> bool:
-        """Whether there is a key whose index can be read piece by piece. One with WITHOUT OVERLAPS, from 18 on, has a
-        GiST index, which has no order: each piece would sort the whole table."""
+        """Whether the table has a key whose index can be read in key order. A key with WITHOUT OVERLAPS, from
+        PostgreSQL 18 on, has a GiST index, which has no order: each chunk would sort the whole table."""
         return bool(self.key) and all(column.is_walked for column in self.key)
 
     @property
@@ -126,10 +132,11 @@ class TableToRead:
 def table_to_read(
     conn: psycopg.Connection[Any], table: CapturedTable, condition: sql.Composable | None = None
 ) -> TableToRead:
-    """What holds of the table now. The key's columns are those of `table.key`, in their order.
+    """Read from the catalogue what a chunk needs. The key's columns are those of `table.key`, in this order. Raises
+    LookupError if the key has changed meanwhile.
 
-    The publication's filter is the text that PostgreSQL makes of its own expression; `condition` is the form's, as
-    `row_filter` writes it.
+    The publication's row filter is the text that PostgreSQL deparses from its expression. `condition` is the form's row
+    filter, as `row_filter` writes it.
     """
     conditions: list[sql.Composable] = []
     if table.row_filter is not None:
@@ -147,8 +154,13 @@ def table_to_read(
 
 
 def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[KeyColumn, ...]:
-    """The key's index is that of the replica identity, under FULL and by default the primary key's. Strategies of a
-    B-tree: 1 to 5 are <, <=, =, >=, >. The types that another index takes in a key are PostgreSQL's own."""
+    """The columns of the key's index: the index of the replica identity if that is an index, otherwise the primary
+    key's.
+
+    The strategies 1 to 5 of a B-tree are <, <=, =, >=, >. The types in a key with another kind of index are
+    PostgreSQL's own, so their operators are in pg_catalog. Raises LookupError if the columns are not those of
+    `table.key`.
+    """
     rows = conn.execute(
         """
         SELECT a.attname::text, format_type(a.atttypid, -1),
@@ -191,7 +203,7 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
         for name, type_, collation, collation_version, descending, nulls_first, operators, is_walked in rows
     )
     if tuple(column.name for column in columns) != table.key:
-        raise LookupError(f"the key of {table.table} changed while it was looked at")
+        raise LookupError(f"the key of {table.table} changed while its index was read")
     return columns
 
 
@@ -199,8 +211,8 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
 
 
 def copied_columns(table: TableToRead) -> sql.Composed:
-    """The captured columns as texts of their output functions, for COPY in binary form. `IS DISTINCT FROM NULL`, since
-    a composite value of NULLs alone IS NULL and yet is a value."""
+    """The captured columns as texts of their output functions, for COPY in binary form. `IS DISTINCT FROM NULL`,
+    because a composite value of NULLs alone IS NULL and yet is a value."""
     return sql.SQL(", ").join(
         sql.Identifier(name)
         if type_oid in SENT_AS_TEXT
@@ -209,14 +221,15 @@ def copied_columns(table: TableToRead) -> sql.Composed:
     )
 
 
-def steps_behind(table: TableToRead, position: Key | None) -> Iterator[int]:
-    """How many leading key columns are equal to the position's, for each step through what lies behind it, in order."""
+def steps_after(table: TableToRead, position: Key | None) -> Iterator[int]:
+    """The steps that read everything after the position, in order: for each, the number of leading key columns that
+    are equal to the position's."""
     yield from range(len(table.key) - 1, -1, -1) if position is not None else (0,)
 
 
 def chunk_query(table: TableToRead, position: Key | None, upper: Key | None, *, equal: int, limit: int) -> sql.Composed:
-    """One step's rows of `(position, upper]`, `limit` of them at most, in the key's order. Fewer rows mean that
-    there are no more of them."""
+    """The rows of one step in `(position, upper]`, at most `limit`, in the key's order. If it returns fewer rows,
+    the step has no more."""
     key = table.key
     order = sql.SQL(", ").join(column.order for column in key[equal:])
     conditions = list(table.conditions)
@@ -240,7 +253,7 @@ def chunk_query(table: TableToRead, position: Key | None, upper: Key | None, *, 
 
 
 def _within(key: Sequence[KeyColumn], upper: Key) -> sql.Composed:
-    """The key is at or before the position."""
+    """The condition that the key is at or before the position `upper`."""
     column, text = key[0], upper[0]
     if len(key) == 1:
         return column.compare("<=", text)
@@ -250,9 +263,9 @@ def _within(key: Sequence[KeyColumn], upper: Key) -> sql.Composed:
 
 
 def _may_be_within(key: Sequence[KeyColumn], position: Key | None, upper: Key, equal: int) -> sql.Composed:
-    """A bound on the step's first column alone, which ends an index scan: what is beyond it is beyond `upper`. It holds
-    if the step's equal columns are those of `upper` too, which PostgreSQL decides while it plans; if they come before
-    them, the whole step is within."""
+    """A bound on the step's first column alone, which ends the index scan: rows beyond it are beyond `upper`. It
+    applies only if the step's equal columns are equal to those of `upper`, which PostgreSQL evaluates while it
+    plans. If they come before those of `upper`, the whole step is within it."""
     bound = key[equal].compare("<=", upper[equal])
     if equal == 0 or position is None:
         return bound
@@ -264,7 +277,7 @@ def _may_be_within(key: Sequence[KeyColumn], position: Key | None, upper: Key, e
 
 
 def keys_query(table: TableToRead, keys: Sequence[Key]) -> sql.Composed:
-    """The rows with one of the keys, in any order; a key that is given twice is found once."""
+    """The rows with one of the keys, in any order. A key that is given twice returns its row once."""
     any_key = sql.SQL(" OR ").join(
         sql.SQL("({})").format(
             sql.SQL(" AND ").join(column.compare("=", text) for column, text in zip(table.key, key, strict=True))
@@ -291,8 +304,8 @@ def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
 
 
 def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
-    """How many rows the planner expects to be read; costs no look at the table. Of one that was never analysed the
-    planner expects ten pages at least."""
+    """The number of rows that the planner expects. The table is not read. For a table that was never analysed, the
+    planner expects at least ten pages."""
     if not _pages(conn, table):
         return 0
     query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
@@ -303,7 +316,7 @@ def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
 
 
 def _pages(conn: psycopg.Connection[Any], table: TableToRead) -> int:
-    """The pages of the table, or of a root's leaves."""
+    """The number of pages of the table, or of all leaves of a partitioned table."""
     rows = conn.execute(
         """
         SELECT sum(pg_relation_size(relid)) / current_setting('block_size')::int
@@ -316,8 +329,8 @@ def _pages(conn: psycopg.Connection[Any], table: TableToRead) -> int:
 
 
 def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: int) -> list[Key]:
-    """Up to `pieces - 1` keys, ascending in the key's order, that cut the table into pieces of about equal size. Found
-    among the rows of some pages; the bounds need not be good, any are correct."""
+    """Up to `pieces - 1` keys, ascending in the key's order, that cut the table into pieces of about equal size.
+    They come from the rows of a sample of pages. The sizes may differ, but any bounds are correct."""
     if pieces < 2:
         return []
     pages = _pages(conn, table)
@@ -343,7 +356,7 @@ def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: in
 
 
 def try_conditions(conn: psycopg.Connection[Any], table: TableToRead) -> None:
-    """Evaluate the conditions on some rows. Raises psycopg's errors: a filter may fail on a value that it meets."""
+    """Evaluate the conditions on some rows. Raises psycopg's errors, because a filter may fail on a value."""
     conn.execute(
         sql.SQL("SELECT count(*) FROM (SELECT {} FROM {} LIMIT {}) AS tried{}").format(
             sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.columns),
@@ -355,44 +368,46 @@ def try_conditions(conn: psycopg.Connection[Any], table: TableToRead) -> None:
 
 
 def canonical_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[Key]:
-    """Keys as anybody may write them -> as PostgreSQL writes them, each once, in the order given. Raises psycopg's
-    DataError if one is no value of its columns."""
-    texts = sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(sql.Identifier(c.name)) for c in _places(key))
-    query = sql.SQL("SELECT {} FROM {} ORDER BY number").format(texts, _given(key, keys))
+    """The keys in PostgreSQL's output form, each once, in the given order. Raises psycopg's DataError if a text is
+    no value of its column's type."""
+    texts = sql.SQL(", ").join(
+        sql.SQL("pg_catalog.concat({})").format(sql.Identifier(c.name)) for c in _numbered_columns(key)
+    )
+    query = sql.SQL("SELECT {} FROM {} ORDER BY number").format(texts, _keys_as_rows(key, keys))
     return list(dict.fromkeys(tuple(texts) for texts in conn.execute(query).fetchall()))
 
 
-def alike(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[list[Key]]:
-    """Keys as PostgreSQL writes them -> those together that are equal to it, and so find the same row, as 'Foo' and
-    'foo' of citext, or 1.0 and 1.00 of numeric. At least one key."""
+def equal_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[list[Key]]:
+    """Groups of keys that are equal for PostgreSQL, and so identify the same row, such as 'Foo' and 'foo' of
+    citext, or 1.0 and 1.00 of numeric. The keys are in PostgreSQL's output form; there must be at least one."""
     query = sql.SQL("SELECT number, dense_rank() OVER (ORDER BY {}) AS place FROM {} ORDER BY place, number").format(
-        sql.SQL(", ").join(column.order for column in _places(key)), _given(key, keys)
+        sql.SQL(", ").join(column.order for column in _numbered_columns(key)), _keys_as_rows(key, keys)
     )
     in_order = conn.execute(query).fetchall()
     return [[keys[number] for number, _ in equal] for _, equal in groupby(in_order, key=lambda row: row[1])]
 
 
-def _given(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composed:
-    """The keys as a table of their numbers, from 0, and their values, under the names of `_places`."""
+def _keys_as_rows(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composed:
+    """A VALUES list of the keys: their numbers, from 0, and their values, named as in `_numbered_columns`."""
     rows = sql.SQL(", ").join(
         sql.SQL("({}, {})").format(
             sql.Literal(number), sql.SQL(", ").join(c.literal(text) for c, text in zip(key, texts, strict=True))
         )
         for number, texts in enumerate(keys)
     )
-    names = sql.SQL(", ").join(sql.Identifier(column.name) for column in _places(key))
+    names = sql.SQL(", ").join(sql.Identifier(column.name) for column in _numbered_columns(key))
     return sql.SQL("(VALUES {}) AS given (number, {})").format(rows, names)
 
 
-def _places(key: Sequence[KeyColumn]) -> list[KeyColumn]:
-    """The key's columns under names of their places."""
+def _numbered_columns(key: Sequence[KeyColumn]) -> list[KeyColumn]:
+    """The key's columns, renamed to k0, k1 and so on."""
     return [replace(column, name=f"k{place}") for place, column in enumerate(key)]
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
 
-# PostgreSQL's type and the Delta type that holds it, where Spark orders the stored values as PostgreSQL's own operators
-# order the type's.
+# Pairs of a PostgreSQL type and its Delta type for which Spark orders the stored values as PostgreSQL's own operators
+# order the type.
 _ORDERED_ALIKE: Final = frozenset(
     {
         ("smallint", "smallint"),
@@ -410,7 +425,7 @@ _OWN_LESS: Final = "OPERATOR(pg_catalog.<)"
 
 
 def is_ordered_as_stored(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], stored: Mapping[str, str]) -> bool:
-    """Whether the order of the key is that of its stored values, column by column, as Spark has it. `stored` maps a
+    """Whether Spark orders the stored values of every key column as the key's index orders the key. `stored` maps a
     column to its Delta type."""
     return all(
         not column.descending
@@ -425,7 +440,7 @@ def is_ordered_as_stored(conn: psycopg.Connection[Any], key: Sequence[KeyColumn]
 
 
 def _is_by_bytes(conn: psycopg.Connection[Any], column: KeyColumn) -> bool:
-    """Whether texts are ordered by their bytes in UTF-8."""
+    """Whether the column's collation orders texts by their bytes in UTF-8."""
     row = conn.execute(
         """
         SELECT coalesce(bool_or(CASE l.collprovider

@@ -13,10 +13,10 @@
     literal     text | [-|+] number | TRUE | FALSE
     moment      ( now() | current_date ) { (+|-) INTERVAL text }
 
-An Airflow user writes the filter, and it runs with the rights of the pipeline's role. So its text never reaches the
-source: this module writes another one, of captured columns, quoted literals and operators of `pg_catalog`
-(`filter_values`). Masked columns are refused, since a filter would find rows by the values that the mask hides. Source:
-PostgreSQL documentation, 4.1 "Lexical Structure", 4.1.6 "Operator Precedence".
+An Airflow user writes the filter, and it runs with the rights of the pipeline's role. So its text is never sent to the
+source. This module writes a new condition of captured columns, quoted literals and operators of `pg_catalog`
+(`filter_values`). Masked columns are refused, since a filter would select rows by the values that the mask hides.
+Source: PostgreSQL documentation, 4.1 "Lexical Structure", 4.1.6 "Operator Precedence".
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 _ASCII_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _COMPARISONS: Final = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _LIKES: Final = {"like": "~~", "ilike": "~~*"}
-# Unquoted, they are no names of columns in PostgreSQL either.
+# Unquoted, these are not names of columns in PostgreSQL either.
 _NO_NAMES: Final = frozenset({"and", "between", "false", "ilike", "in", "is", "like", "not", "null", "or", "true"})
 _VALUE: Final = "a column, a literal, now() or current_date"
 
 
 def condition(conn: psycopg.Connection[Any], table: CapturedTable, text: str, moment: datetime) -> sql.Composed:
-    """`condition_of` with the source's types."""
+    """The filter as SQL (`condition_of`), with the types read from the source."""
     return condition_of(table, catalog.read_types(conn), text, moment)
 
 
 def condition_of(table: CapturedTable, types: Mapping[int, PgType], text: str, moment: datetime) -> sql.Composed:
-    """The filter as SQL over the table's columns, in parentheses; now() is `moment`. Raises RowFilterInvalid."""
+    """The filter as SQL over the table's columns, in parentheses. now() is `moment`. Raises RowFilterInvalid."""
     try:
         return _Parser(table, types, text, moment).parse()
     except _Refused as refused:
@@ -94,7 +94,8 @@ def condition_of(table: CapturedTable, types: Mapping[int, PgType], text: str, m
 
 
 def why_it_failed(error: psycopg.Error) -> str:
-    """A sentence for an error that a condition met while it ran. PostgreSQL's own text may quote a row's value."""
+    """A sentence for an error that a filter raised while it ran. PostgreSQL's own text is not used, because it may
+    quote a row's value."""
     sqlstate = error.sqlstate or "unknown"
     sentence = _SENTENCES.get(sqlstate) or _OF_CLASS.get(sqlstate[:2], "PostgreSQL does not run it")
     return f"{sentence} (SQLSTATE {sqlstate})"
@@ -104,13 +105,13 @@ def why_it_failed(error: psycopg.Error) -> str:
 
 
 class _Refused(Exception):
-    """Internal: becomes RowFilterInvalid, which names the table."""
+    """Internal: `condition_of` raises RowFilterInvalid for it, with the table's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """`kind` is a group of _TOKEN, `value` a text or name without its quotes, or a word in lower case, `at` its
-    offset."""
+    """A token. `kind` is a group of _TOKEN. `value` is a text or name without its quotes, or a word in lower case.
+    `at` is its offset."""
 
     kind: str
     value: str
@@ -118,7 +119,7 @@ class _Token:
 
     @property
     def in_messages(self) -> str:
-        """Never quotes a literal."""
+        """The token for an error message, which never quotes a literal."""
         return {"end": "the end", "text": "a text in quotes", "number": "a number"}.get(self.kind, self.value)
 
 
@@ -154,7 +155,7 @@ def _place(text: str, at: int) -> str:
 
 
 class _Parser:
-    """Recursive descent: a method for each rule of the grammar, which returns SQL or one operand."""
+    """A recursive descent parser with one method for each rule of the grammar. Each returns SQL or one operand."""
 
     def __init__(self, table: CapturedTable, types: Mapping[int, PgType], text: str, moment: datetime) -> None:
         self._table = table
@@ -265,7 +266,7 @@ class _Parser:
         return self._literal(_VALUE)
 
     def _moved(self, moment: Operand) -> Operand:
-        """A moment, with intervals added and taken away. A date and an interval make a timestamp."""
+        """A moment with intervals added and subtracted. A date and an interval make a timestamp."""
         while self._token.kind == "symbol" and self._token.value in ("+", "-"):
             sign = self._advance()
             self._needs("interval", "INTERVAL")
@@ -308,7 +309,7 @@ class _Parser:
         return token.value
 
     def _takes(self, value: str) -> bool:
-        """Whether the next token is this word or symbol, which is then behind the parser."""
+        """Consume the next token if it is this word or symbol. Returns whether it was."""
         taken = self._token.kind in ("word", "symbol") and self._token.value == value
         self._next += taken
         return taken
