@@ -102,11 +102,6 @@ class Decoder:
         self._last_commit_lsn = -1
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether the last message left a transaction open."""
-        return self._open is not None
-
-    @property
     def described(self) -> dict[int, bytes]:
         """The last RELATION message of every relation on this connection, by OID."""
         return {**self._described_before, **self._definitions}
