@@ -56,7 +56,7 @@ def require(config: PipelineConfig, store: Store, generation: Generation) -> Non
     except FileNotFoundError:
         raise _missing(config, store, generation) from None
     except ValueError:
-        return  # it is there; what reads of it, says what is wrong with it
+        return  # the file exists; the code that reads its content reports the fault
     if (staged.reason, staged.system_identifier) == (generation.reason, generation.system_identifier):
         return
     raise LakeTaken(

@@ -143,7 +143,7 @@ def _refusal(cluster: _Cluster, generation: Generation) -> str | None:
         return f"the server has the system identifier of generation {generation.number}, so it is the captured one"
     if server.version < KEEPS_SLOTS:
         return f"pg_upgrade keeps slots from PostgreSQL 17 on, and the server has version {server.version // 10000}"
-    if owned_objects.was_made(ledger, ownership.thing(source, "slot", config.slot)):
+    if owned_objects.was_made(ledger, ownership.owned_object(source, "slot", config.slot)):
         return f'preflight created the slot "{config.slot}" on this server, pg_upgrade did not keep it'
     behind = unregistered_staging(cluster.store, config.pipeline, generation)
     if behind is not None:

@@ -95,7 +95,7 @@ class TableIdentities:
         """The table that readers use for a relation that is kept as this table."""
         known = successors.all_of(self._ledger)
         followed = {after: before for before, after in self._followed.items()}
-        while str(table) in followed and str(table) not in known:  # this drain's own, of which no batch says anything
+        while str(table) in followed and str(table) not in known:  # assigned by this drain, in no batch yet
             table = TableName.parse(followed[str(table)])
         return TableName.parse(successors.beside(known, str(table)))
 

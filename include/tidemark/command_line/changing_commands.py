@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.command_line import screen
 from tidemark.command_line.init_command import source_role
-from tidemark.command_line.invocation import Invocation, somebody
+from tidemark.command_line.invocation import Invocation, user_and_host
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import connect
@@ -111,7 +111,7 @@ def upgraded(called: Invocation) -> int:
     """Continue on the upgraded server, and start a comparison of every table with it."""
     from tidemark.capture import pg_upgrade
 
-    who = somebody()
+    who = user_and_host()
     said, done = pg_upgrade.continue_upgraded(called.run(f"upgraded/{who}"), who=who)
     screen.say(said)
     return _trigger_verify(called, (), share="1", repair=True) if done else 1
@@ -133,20 +133,24 @@ def unpark(called: Invocation) -> int:
     config = called.with_lake()
     options = called.options
     if options.past:
-        return _said(*table_commands.pass_over(config, options.table, ledger=called.ledger))
-    return _said(*table_commands.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=somebody()))
+        return _print_outcome(*table_commands.pass_over(config, options.table, ledger=called.ledger))
+    return _print_outcome(
+        *table_commands.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=user_and_host())
+    )
 
 
 def pause(called: Invocation) -> int:
-    return _said(*table_commands.pause(called.config, called.options.table, ledger=called.ledger, who=somebody()))
+    return _print_outcome(
+        *table_commands.pause(called.config, called.options.table, ledger=called.ledger, who=user_and_host())
+    )
 
 
 def resume(called: Invocation) -> int:
-    return _said(*table_commands.resume(called.config, called.options.table, ledger=called.ledger))
+    return _print_outcome(*table_commands.resume(called.config, called.options.table, ledger=called.ledger))
 
 
 def forget(called: Invocation) -> int:
-    return _said(*table_commands.forget(called.config, called.options.table, ledger=called.ledger))
+    return _print_outcome(*table_commands.forget(called.config, called.options.table, ledger=called.ledger))
 
 
 def verify(called: Invocation) -> int:
@@ -213,6 +217,6 @@ def _trigger_dag(called: Invocation, kind: str, conf: dict[str, Any], after: str
     return 0
 
 
-def _said(text: str, done: bool) -> int:
+def _print_outcome(text: str, done: bool) -> int:
     screen.say(text)
     return 0 if done else 1

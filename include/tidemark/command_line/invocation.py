@@ -111,7 +111,7 @@ def pipelines_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return folder
 
 
-def somebody() -> str:
+def user_and_host() -> str:
     """The user and host of this call, to record who did something."""
     try:
         user = getpass.getuser()

@@ -38,7 +38,7 @@ from tidemark.staging import staged_folders
 from tidemark.storage.store import Store
 
 
-def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject:
+def owned_object(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject:
     """The slot or publication of this name, in the form that the ledger records."""
     row = source.execute("SELECT system_identifier::text, current_database()::text FROM pg_control_system()").fetchone()
     assert row is not None
@@ -47,7 +47,7 @@ def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject
 
 def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store) -> bool:
     """Whether the slot that the file names is the pipeline's own."""
-    named = thing(source, "slot", config.slot)
+    named = owned_object(source, "slot", config.slot)
     if owned_objects.is_own(ledger, named):
         return True
     # The first drain rebuilds a lost ledger from staging. The generations that it will have then count already.
@@ -105,7 +105,7 @@ def require_own_publication(survey: PreflightContext, work: PublicationWork) -> 
     """Raises PublicationUnknown if the publication would have to change, and is not this pipeline's."""
     if not survey.config.manage_publication or not (work.add or work.drop) or survey.adopt_slot:
         return
-    named = thing(survey.source, "publication", survey.config.publication)
+    named = owned_object(survey.source, "publication", survey.config.publication)
     if owned_objects.is_own(survey.ledger, named):
         return
     changes = [f"{verb} {listed(names)}" for verb, names in (("add", work.add), ("take out", work.drop)) if names]
@@ -121,8 +121,8 @@ def adopt(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledge
     """Record slot and publication of the file, if they exist, as this pipeline's own. Returns those that were not
     before."""
     slot, published = slots.read_slot(source, config.slot), publication.read(source, config.publication)
-    named = [] if slot is None else [thing(source, "slot", config.slot)]
-    named += [] if published is None else [thing(source, "publication", config.publication)]
+    named = [] if slot is None else [owned_object(source, "slot", config.slot)]
+    named += [] if published is None else [owned_object(source, "publication", config.publication)]
     foreign = [one for one in named if not owned_objects.is_own(ledger, one)]
     for one in foreign:
         if one.kind == "slot":

@@ -43,7 +43,7 @@ _CREATE_FAILOVER: Final = "SELECT pg_create_logical_replication_slot(%s, %s, fal
 def make_slot(survey: PreflightContext, lease: Lease, conninfo: str) -> bool:
     """Create the slot, after recording it as the pipeline's own. Returns False if another try of this task has just
     created it. Raises SlotUnknown if somebody else has. `conninfo` is that of `create_slot`."""
-    named = ownership.thing(survey.source, "slot", survey.config.slot)
+    named = ownership.owned_object(survey.source, "slot", survey.config.slot)
     first = owned_objects.note(survey.ledger, lease, named, "made")
     try:
         is_new = create_slot(survey.source, survey.config, conninfo)
@@ -103,7 +103,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
 
 def bring_about_publication(survey: PreflightContext, lease: Lease, matched: Matching) -> None:
     """Create the publication, or change it to the file's, after recording it as the pipeline's own."""
-    named = ownership.thing(survey.source, "publication", survey.config.publication)
+    named = ownership.owned_object(survey.source, "publication", survey.config.publication)
     own = owned_objects.is_own(survey.ledger, named)
     published = publication.read(survey.source, survey.config.publication)
     work = publication_work(survey.config, matched, published, survey.facts)
