@@ -206,8 +206,8 @@ def _newest_begun(folders: StagedFolders) -> int:
 
 
 def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Generation) -> None:
-    """Raises SourceLeftBehind. The timelines of one database only rise. So this server is one that a standby was
-    promoted from, or an older copy of the disk. Reading it would end the generation, and returning would end the
+    """Raises SourceLeftBehind. The timelines of one database only rise. So this server is the former primary of a
+    promoted standby, or an older copy of the disk. Reading it would end the generation, and returning would end the
     next one."""
     if server.system_identifier == generation.system_identifier:
         raise SourceLeftBehind(
