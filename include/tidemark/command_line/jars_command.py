@@ -1,4 +1,4 @@
-"""Downloads the jars that Spark needs, so that no run of a pipeline has to: `tidemark jars [s3|gcs|azure …]`."""
+"""Fetches the jars that Spark needs, so that no run of a pipeline has to: `tidemark jars [s3|gcs|azure …]`."""
 
 from __future__ import annotations
 

@@ -497,7 +497,7 @@ def _problem(
     if view is None or not view[2]:
         return "its keys are gone"
     if len({view[0], view[1], *(t[6] for t in triggers), *(f[5] for f in functions)}) != 1:
-        return "its parts have several owners"
+        return "its parts belong to several roles"
     if any(function[7] for function in functions) or view[5]:
         return "others than its owner may call its functions or read its keys"
     if not all(function[8] for function in functions):

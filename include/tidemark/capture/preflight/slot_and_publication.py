@@ -1,4 +1,4 @@
-"""Creates the slot, and creates or changes the publication, as the pipeline file requires (R9).
+"""Makes the slot, and makes or changes the publication, as the pipeline file requires (R9).
 
     recorded as own ──► created        a crash in between leaves a harmless record of an object that does not exist;
                                        in the other order, the object would count as somebody else's
