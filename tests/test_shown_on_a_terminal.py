@@ -157,7 +157,7 @@ def test_a_table_is_paused_and_resumed_by_who_types(tidemark: Type, ledger: str)
         row = tables.one(book, "shop.carts")
     assert row is not None
     assert row.life.is_paused
-    assert row.paused_by == changing_commands.somebody()
+    assert row.paused_by == changing_commands.user_and_host()
     code, said, _ = tidemark("pause", "shop", "shop.carts")
     assert (code, "is paused already" in said) == (1, True)
     assert "it is paused" in line_of("shop.carts", tidemark("plan", "shop")[1])

@@ -16,7 +16,7 @@ from tests.support import azure_server
 from tests.support.azure_front import ACCOUNT
 from tests.support.azure_server import Azure
 from tests.support.pipeline import pipeline_config
-from tidemark.capture.preflight.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import bucket_findings
 from tidemark.errors import LakeRefused
 from tidemark.storage.store import Store
 
@@ -32,7 +32,7 @@ def account(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_preflight_refuses_an_account_without_a_hierarchical_namespace(account: tuple[bool, Azure]) -> None:
     has_namespace, azure = account
     lake = azure.lake()
-    found = list(look_at_bucket(Store(lake, azure.access(lake)), pipeline_config("shop", lake)))
+    found = list(bucket_findings(Store(lake, azure.access(lake)), pipeline_config("shop", lake)))
     assert [finding.severity for finding in found] == ([] if has_namespace else ["error"]) + ["warning"]
     assert ("no hierarchical namespace" in found[0].message) is not has_namespace
     assert azure.names(lake.removeprefix("abfss://")) == []

@@ -15,7 +15,7 @@ import pytest
 from tests.support.pipeline import pipeline_config
 from tests.support.s3_proxy import Fault, Proxy, Request, from_the
 from tests.support.s3_server import S3Server, access
-from tidemark.capture.preflight.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import bucket_findings
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeRefused
 from tidemark.storage import object_store
@@ -55,7 +55,7 @@ def test_a_bucket_that_locks_objects_hides_what_is_deleted_and_is_noted_with_how
     config = pipeline_config("shop", f"s3a://{bucket}/lake")
     store = Store(config.lake, access(s3_proxy.url))
     until = (datetime.now(UTC) + timedelta(days=3)).date().isoformat()
-    (finding,) = look_at_bucket(store, config)
+    (finding,) = bucket_findings(store, config)
     assert (finding.severity, f"until {until}" in finding.message) == ("note", True), finding.message
     assert store.list("shop/current") == []
 
@@ -69,10 +69,10 @@ def test_a_bucket_that_takes_nothing_without_a_checksum_gets_one(
 ) -> None:
     s3_proxy.fault = without_checksum
     with pytest.raises(LakeRefused, match="400 Bad Request, InvalidRequest"):
-        list(look_at_bucket(store, config))
+        list(bucket_findings(store, config))
     known_by = access(s3_proxy.url)
     checked = Store(config.lake, replace(known_by, settings={**known_by.settings, "checksum_algorithm": "SHA256"}))
-    assert list(look_at_bucket(checked, config)) == []
+    assert list(bucket_findings(checked, config)) == []
     with checked.create("p/large.bin") as file:
         file.write(b"x" * 20_000_000)
     checked.sync_folders("p")
@@ -85,7 +85,7 @@ def test_a_bucket_that_retains_what_was_written_is_found_by_preflight(
 ) -> None:
     s3_proxy.retains = True
     with pytest.raises(LakeRefused, match="AccessDenied"):
-        list(look_at_bucket(store, config))
+        list(bucket_findings(store, config))
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
@@ -107,14 +107,14 @@ def ahead_by(lead: timedelta) -> Callable[[Request], Fault | None]:
 
 def test_rules_are_seen_by_a_clock_that_is_minutes_off(store: Store, config: PipelineConfig, s3_proxy: Proxy) -> None:
     s3_proxy.fault = ahead_by(timedelta(minutes=14))
-    assert list(look_at_bucket(store, config)) == []
+    assert list(bucket_findings(store, config)) == []
     assert any("X-Amz-Expires" in request.target for request in s3_proxy.requests)
 
 
 def test_clocks_that_differ_by_too_much_are_said(store: Store, config: PipelineConfig, s3_proxy: Proxy) -> None:
     s3_proxy.fault = from_the(1, "clocks differ")
     with pytest.raises(LakeRefused, match=r"RequestTimeTooSkewed \(its clock is at 2026-01-01T00:20:00Z\)"):
-        list(look_at_bucket(store, config))
+        list(bucket_findings(store, config))
 
 
 # --- another protocol -------------------------------------------------------------------------------------------------

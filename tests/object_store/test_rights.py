@@ -13,7 +13,7 @@ import pytest
 from tests.support.pipeline import pipeline_config
 from tests.support.s3_proxy import Fault, Proxy, from_the, in_front_of
 from tests.support.s3_server import S3Server, access
-from tidemark.capture.preflight.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import bucket_findings
 from tidemark.errors import LakeRefused
 from tidemark.storage.lake_access import LakeAccess
 from tidemark.storage.store import Store
@@ -30,7 +30,7 @@ def guarded_bucket(guarded_server: S3Server) -> str:
 
 def look(bucket: str, known_by: LakeAccess) -> list[str]:
     lake = f"s3a://{bucket}/lake"
-    return [finding.severity for finding in look_at_bucket(Store(lake, known_by), pipeline_config("shop", lake))]
+    return [finding.severity for finding in bucket_findings(Store(lake, known_by), pipeline_config("shop", lake))]
 
 
 def test_the_rights_that_the_documentation_lists_are_enough(guarded_server: S3Server, guarded_bucket: str) -> None:

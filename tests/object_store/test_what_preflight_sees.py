@@ -8,7 +8,7 @@ from tests.support.pipeline import pipeline_config
 from tests.support.remedies import Told
 from tests.support.s3_proxy import Proxy
 from tests.support.s3_server import S3Server
-from tidemark.capture.preflight.lake_findings import look_at_bucket
+from tidemark.capture.preflight.lake_findings import bucket_findings
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeRefused, LakeUnfit
 from tidemark.storage.store import Store
@@ -22,7 +22,7 @@ def config(bucket: str) -> PipelineConfig:
 
 
 def severities(store: Store, config: PipelineConfig) -> list[str]:
-    return [finding.severity for finding in look_at_bucket(store, config)]
+    return [finding.severity for finding in bucket_findings(store, config)]
 
 
 def test_a_bucket_that_does_all_that_a_lake_needs_is_left_as_it_was(
@@ -63,7 +63,7 @@ def test_a_lifecycle_rule_that_would_remove_live_files_is_an_error(
     store: Store, config: PipelineConfig, s3_proxy: Proxy
 ) -> None:
     s3_proxy.adds = RULE
-    (finding,) = look_at_bucket(store, config)
+    (finding,) = bucket_findings(store, config)
     assert (finding.severity, "tidy up" in finding.message) == ("error", True)
 
 
@@ -72,7 +72,7 @@ def test_a_rule_for_one_folder_alone_is_found(
     folder: str, store: Store, config: PipelineConfig, s3_proxy: Proxy, bucket: str
 ) -> None:
     s3_proxy.adds, s3_proxy.adds_below = RULE, f"/shop/{folder}/"
-    (finding,) = look_at_bucket(store, config)
+    (finding,) = bucket_findings(store, config)
     assert finding.severity == "error"
     assert f"tidy up, removes objects below s3a://{bucket}/lake/shop/{folder} " in finding.message
 

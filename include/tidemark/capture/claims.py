@@ -11,8 +11,8 @@ high watermark without an unclaimed chunk belongs to a dead attempt, or is the s
 has no effect. A low watermark only dates the window.
 
 Any login can write a watermark (`source.wal.wal_messages`). The chunk's row makes it evidence: the message must have
-been committed at or above the LSN at which the chunk's snapshot was taken. Everything that the snapshot saw lies below
-it, whoever wrote it. So a forged watermark that passes states a true fact.
+been committed at or above the LSN at which the chunk's snapshot was taken. Everything that the snapshot includes lies
+below the message, whoever wrote it. So a forged watermark that passes is true evidence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source.wal import wal_messages
 from tidemark.source.wal.wal_messages import PREFIX
 
-# The commit of a high watermark's transaction: its LSN, and when it was, in ISO's form.
+# The commit of a high watermark's transaction: its LSN, and its time in ISO 8601.
 Commit = tuple[Lsn, str]
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,8 +48,8 @@ _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the batch takes, by table id. `rejected` has the chunks that are read again, with the reasons; `ignored`
-    counts high watermarks without an unclaimed chunk."""
+    """The chunks that the batch claims, by table id. `rejected` has the chunks that are read again, with the
+    reasons. `ignored` counts high watermarks without an unclaimed chunk."""
 
     claims: dict[str, tuple[Claim, ...]] = field(default_factory=dict)
     sweeps: dict[str, tuple[Sweep, ...]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Claims:
         return {file.schema_version for claim in self.claims.get(table, ()) for file in claim.files}
 
     def added_to(self, changed: tuple[TableChanges, ...]) -> tuple[TableChanges, ...]:
-        """The batch's tables by id: those with changes, and those that only chunks are claimed for."""
+        """The batch's tables by id: those with changes, and those with claimed chunks only."""
         tables = {table.table: table for table in changed}
         for table, claims in self.claims.items():
             changes = tables.get(table, TableChanges(table, (), {}))
@@ -70,7 +70,7 @@ class Claims:
 
 
 def emit_again(source: psycopg.Connection[Any], ledger: Ledger, generation: int) -> int:
-    """Write a high watermark for every unclaimed chunk that the ledger has, in one transaction; how many."""
+    """Write a high watermark for every unclaimed chunk of the ledger, in one transaction. Returns their number."""
     waiting = chunks.unclaimed_ids(ledger)
     wal_messages.emit_all(
         source,
@@ -86,9 +86,9 @@ class Watermarks:
     """The high watermarks of the open batch, one per chunk.
 
     A transaction may begin in one block and end in another, so the time of its commit is filled in later. Once per
-    block the ledger is read: which watermarks belong to chunks without a batch? A chunk's row precedes its watermark,
-    so one that the ledger lacks belongs to no chunk. So there are never more of them in memory than the ledger has
-    chunks, however many messages a login writes.
+    block, the watermarks are looked up in the ledger: only those of unclaimed chunks are kept. A chunk's row precedes
+    its watermark, so a watermark without a row belongs to no chunk. So memory never has more of them than the ledger
+    has chunks, however many messages a login writes.
     """
 
     def __init__(self, ledger: Ledger, generation: int) -> None:
@@ -98,7 +98,7 @@ class Watermarks:
         self._committed_at: dict[Lsn, str] = {}
 
     def _of(self, message: LogicalMessage) -> Watermark | None:
-        """The pipeline's watermark that the message is, low or high, None if it is something else."""
+        """The low or high watermark of this pipeline in the message, None if the message is something else."""
         if not message.transactional or message.prefix != PREFIX:
             return None
         mark = Watermark.parse(message.content)
@@ -107,31 +107,32 @@ class Watermarks:
         return mark
 
     def add(self, block: DecodedBlock) -> int:
-        """Note what a block that belongs to the open batch holds; how many of its messages are watermarks that mean
-        something. A second one for a chunk does not, nor does one without a chunk, nor one from before its read."""
-        meant = 0
+        """Keep the watermarks of a block of the open batch. Returns the number of its messages that are valid
+        watermarks. A second watermark of a chunk does not count, nor one without a chunk, nor one from before the
+        chunk's read."""
+        ours = 0
         high: list[tuple[Watermark, Lsn]] = []
         for message in block.messages:
             mark = self._of(message)
             if mark is None or message.commit_lsn is None:
                 continue
             if mark.side == "low":
-                meant += 1
+                ours += 1
             elif (mark.backfill, mark.chunk, mark.attempt) not in self._high:
                 high.append((mark, message.commit_lsn))
         for chunk, commit_lsn in chunks.evidence_among(self._ledger, high) if high else ():
             if chunk not in self._high:
                 self._high[chunk] = commit_lsn
-                meant += 1
+                ours += 1
         for commit_lsn in self._high.values():
             at = int(np.searchsorted(block.commits.commit_lsn, int(commit_lsn)))
             if at < len(block.commits) and block.commits.commit_lsn[at] == int(commit_lsn):
                 moment = _UNIX_EPOCH + timedelta(microseconds=int(block.commits.committed_at[at]))
                 self._committed_at[commit_lsn] = moment.isoformat()
-        return meant
+        return ours
 
     def take(self) -> dict[ChunkId, Commit]:
-        """Those of the batch that ends now, in order: the chunks that they are of, with their commits."""
+        """Remove and return the watermarks of the batch that ends now, in order: chunk -> commit."""
         commits = {chunk: (lsn, self._committed_at[lsn]) for chunk, lsn in self._high.items()}
         self._high, self._committed_at = {}, {}
         return commits
@@ -143,8 +144,9 @@ def claims_of(
     fingerprints: Mapping[str, Fingerprint],
     read_fingerprint: Callable[[str], Fingerprint | None],
 ) -> Claims:
-    """The chunks that the batch claims, among those whose `high` watermark it has. `read_fingerprint` reads a table's
-    present fingerprint. Nothing is written: registering the batch verifies the claims (`ledger.staged.batches`)."""
+    """The chunks that the batch claims, among those whose `high` watermark it has. `read_fingerprint` reads a
+    table's present fingerprint. Nothing is written: registering the batch verifies the claims
+    (`ledger.staged.batches`)."""
     if not high:
         return Claims()
     ignored = 0
@@ -173,7 +175,7 @@ def claims_of(
 def _difference(
     chunk: ReadChunk, fingerprints: Mapping[str, Fingerprint], read_fingerprint: Callable[[str], Fingerprint | None]
 ) -> str:
-    """Why the chunk's rows are no base for the table as it is now; "" if they are."""
+    """The reason why the chunk's rows no longer fit the table; "" if they do."""
     read = Fingerprint.from_json(chunk.fingerprint)
     if not _unfollowed(read, fingerprints.get(chunk.table)):
         return ""
@@ -207,8 +209,9 @@ def _claim(chunk: ReadChunk, commit: Commit, backfill: Backfill) -> Claim:
 
 
 def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tuple[Sweep, ...]]:
-    """The backfills of which these are the last claims. Whether all is read is asked first: then nothing is recorded
-    any more, and the chunks that are asked for next are all of them. A chunk rejected now is one that is left."""
+    """The backfills whose last chunks these claims are, by table. Completeness is checked first: after that no
+    chunk is recorded any more, so the chunks that are listed next are all. A chunk that is rejected now counts as
+    missing."""
     sweeps: dict[str, tuple[Sweep, ...]] = {}
     for table, of_table in claims.items():
         ours = {(claim.backfill, claim.chunk, claim.attempt) for claim in of_table}

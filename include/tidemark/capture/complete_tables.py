@@ -56,8 +56,8 @@ def level_of_plan(ledger: Ledger, opened: Generation, planned: Mapping[str, Sequ
 
 
 def awaiting_their_name(ledger: Ledger) -> set[str]:
-    """The tables that were built beside others, have all rows, and whose new name no plan has recorded. If nothing else
-    is to be merged, a plan without tables records it."""
+    """The tables that were built next to others, have all rows, and whose new name no plan has recorded. If nothing
+    else is to be merged, a plan without tables records it."""
     unplaced = successors.unplaced(ledger)
     rows = (row for row in tables.all_of(ledger) if row.table in unplaced) if unplaced else ()
     whole = {row.table for row in rows if row.life.keeps_its_promise and row.life.can_be_read}
@@ -65,16 +65,16 @@ def awaiting_their_name(ledger: Ledger) -> set[str]:
 
 
 def record_names(ledger: Ledger, plan: MergePlan) -> None:
-    """Record the tables, built beside others, to which the plan gives their names."""
+    """Record the tables that get their name by the plan, among those that were built next to others."""
     level = plan.level
     if level is not None and level.generation == plan.generation:
         successors.name(ledger, plan.plan, [table for table, called in level.names.items() if called is not None])
 
 
 def place_complete_tables(ledger: Ledger, result: PlanResult) -> None:
-    """Complete the replacement of tables once the plan's level is in `_positions`: put aside the tables that readers
-    used until then, and those given up on the way. Changes that wait for a table parked for its shape fit no table, and
-    are skipped."""
+    """Complete the replacement of tables once the plan's level is in `_positions`. The tables that readers used
+    until then are put aside, and the unfinished ones that were given up. Changes that wait for a table that is
+    parked for its shape fit no table, and are skipped."""
     if not result.noted:
         return
     for table in successors.place(ledger, result.plan, [t.table for t in result.tables if t.error is not None]):

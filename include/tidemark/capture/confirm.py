@@ -37,17 +37,17 @@ from tidemark.wait_log import logged_wait
 
 log = logging.getLogger(__name__)
 
-# How long a slot may stay active before it counts as in use.
+# The time for which a slot may stay active before it counts as in use.
 BUSY_WAIT_S: Final = 30.0
-# Moving a slot reads the WAL from where its oldest open transaction began, however long ago that was: what it may take
-# grows with what the slot retains. A move that is broken off moves nothing, and the next one begins there again.
+# Moving a slot reads the WAL from the start of its oldest open transaction, however long ago that was. So the limit
+# grows with the WAL that the slot retains. A move that is cancelled moves nothing, and the next one starts over.
 ADVANCE_TIMEOUT_S: Final = 900
 SLOWEST_BYTES_PER_S: Final = 20 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmResult:
-    """The slot's confirmed LSN before and after, what is staged, and which merging tables hold it back."""
+    """The slot's confirmed LSN before and after, the staged LSN, and the merging tables that hold the slot back."""
 
     before: Lsn
     after: Lsn
@@ -56,11 +56,9 @@ class ConfirmResult:
 
 
 def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) -> ConfirmResult:
-    """Confirm up to the LSN that is applied everywhere, by the ledger. Takes the lease `slot`, for which it waits up to
-    `wait_s`.
-
-    Raises `GenerationMissing`, `GenerationStale`, `ConfirmFailed`, `SlotBusy`, `LeaseTaken` or a slot's error.
-    """
+    """Confirm up to the LSN that is applied everywhere, as the ledger has it. Takes the lease `slot`, for which it
+    waits up to `wait_s`. Raises `GenerationMissing`, `GenerationStale`, `ConfirmFailed`, `SlotBusy`, `LeaseTaken`
+    or a slot's error."""
     with (
         leases.hold(run.ledger, run.pipeline, SLOT, run.holder, wait_s=wait_s) as lease,
         open_ledger(run.ledger, run.pipeline) as book,
@@ -79,7 +77,7 @@ def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) 
 
 
 def confirm_up_to_staged(run: Run, *, lease: Lease) -> ConfirmResult:
-    """The valve (R3): confirm what is staged, applied or not; the drain calls it under its own lease `slot`."""
+    """The valve (R3): confirm up to the staged LSN, applied or not. The drain calls it under its own lease `slot`."""
     with open_ledger(run.ledger, run.pipeline) as book:
         generation = generations.required(book)
         staged = generation.staged_lsn
@@ -90,16 +88,16 @@ def confirm_up_to_staged(run: Run, *, lease: Lease) -> ConfirmResult:
 def _move(
     run: Run, book: Ledger, lease: Lease, generation: Generation, position: Lsn, busy_wait_s: float
 ) -> tuple[Lsn, Lsn]:
-    """The slot's confirmed LSN before and after."""
+    """Move the slot. Returns its confirmed LSN before and after."""
     config = run.config
     with postgres_session.connect(run.source, application_name=config.application_name) as connection:
         if config.slot != generation.slot:
-            # The position is that of another slot, and this one may be somebody else's.
+            # The position belongs to another slot, and this slot may be somebody else's.
             difference = f'it was staged from the slot "{generation.slot}", and the pipeline file names another one'
             raise GenerationStale(slot=config.slot, generation=generation.number, difference=difference)
         slot, before = slots.usable(connection, config.slot)
         if before >= position:
-            # Not noted: this may be another server's slot, and what is noted goes into the drain's status replies.
+            # Not recorded: this may be another server's slot, and the drain's status replies have the recorded LSN.
             log.info('The slot "%s" stands at %s, at or beyond %s: nothing to confirm', config.slot, before, position)
             after = before
         else:
@@ -124,7 +122,7 @@ def _advance(
     busy_wait_s: float,
     check_lease: Callable[[], None],
 ) -> None:
-    """Move the slot, which may take `limit_s`. Raises SlotBusy if it stays in use."""
+    """Move the slot, for up to `limit_s` seconds. Raises SlotBusy if the slot stays in use."""
     there = at_slot(connection, config.slot)
     there.execute("SELECT set_config('statement_timeout', %s, false)", (f"{int(limit_s * 1000)}ms",))
 

@@ -40,7 +40,7 @@ class DueTables:
 
     @property
     def said(self) -> str:
-        """Half a sentence on those that wait, "" for none."""
+        """A clause about the deferred tables for a message, "" for none."""
         if not self.deferred:
             return ""
         tables, first = counted(len(self.deferred), "table"), moment(min(self.deferred.values()))
@@ -62,17 +62,17 @@ def look(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: 
 
 
 def is_due(merge: Merge, backlog: Backlog, now: datetime) -> bool:
-    """Whether what waits for a deferred table whose last merge did not fail is to be merged now."""
+    """Whether the waiting changes of a deferred table are merged now, if its last merge did not fail."""
     if backlog.has_chunks or backlog.is_of_the_past:
         return True
     if merge.rows is not None and backlog.changes >= merge.rows:
         return True
-    # What was staged while a clock was ahead would wait until that moment comes.
+    # The second bound is for changes that were staged while a clock was ahead: they would wait until that moment.
     return not now < merge.due_at(backlog.since) <= now + timedelta(seconds=merge.every_s)
 
 
 def waits_until(config: PipelineConfig, table: TableStatus, now: datetime) -> datetime | None:
-    """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""
+    """The time at which a deferred table is due; None for a table that does not wait, or is due."""
     row, backlog = table.row, table.backlog
     if backlog is None or not config.merge.defers or row.life.merge != DEFERRED or row.failed_runs:
         return None
@@ -80,8 +80,8 @@ def waits_until(config: PipelineConfig, table: TableStatus, now: datetime) -> da
 
 
 def follow_the_file(ledger: Ledger, config: PipelineConfig) -> None:
-    """Begin or end the deferral of tables, as the file has it. A table is deferred only when it has no waiting changes,
-    so a new or un-parked one is merged at once the first time."""
+    """Begin or end the deferral of tables as the file requires. A table is deferred only while it has no waiting
+    changes, so the first merge of a new or un-parked table is never late."""
     if config.merge.defers:
         tables.defer(ledger)
     else:

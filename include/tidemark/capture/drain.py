@@ -73,18 +73,17 @@ from tidemark.wording import counted, duration
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 8 * 2**20
-# How long a read waits for the first message before the drain looks at its lease and at the clock.
+# The time that a read waits for the first message, before the drain checks its lease and the clock.
 READ_S: Final = 1.0
-# How long a slot that another process uses is waited for.
+# The time that the drain waits for a slot that another process uses.
 SLOT_WAIT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """`batches` are the ranges `[start, end)` that the run registered, in order, those of an earlier try included.
-
-    `reached_target` is False if `run_s` ended the run before its heartbeat was in: the next run goes on.
-    """
+    """The result of a run's drain. `batches` are the ranges `[start, end)` that the run registered, in order, with
+    those of an earlier try. `reached_target` is False if `run_s` ended the run before its heartbeat came; the next
+    run continues."""
 
     batches: list[tuple[Lsn, Lsn]]
     rows: int
@@ -94,15 +93,15 @@ class DrainResult:
 
 
 def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0, replay: Collection[str] = ()) -> DrainResult:
-    """Stage everything up to this run's heartbeat, or as much as `run_s` (default: the pipeline's) allows.
+    """Stage all changes up to this run's heartbeat, or for `run_s` seconds (default: the pipeline's).
 
-    The lease `slot` is waited for up to `wait_s`: a drain of the pipeline's other DAG may hold it. The tables of
-    `replay`, by their ids, are built anew from the heartbeat on, of what staging has of them
-    (`ledger.captured.replays`); those that are being so already, go on. Raises ReplayRefused if one of them cannot be.
+    The lease `slot` is waited for up to `wait_s`, since a drain of the pipeline's other DAG may hold it. The tables of
+    `replay`, by their ids, are built again from the heartbeat on, from their staged changes
+    (`ledger.captured.replays`). A replay that has begun continues. Raises ReplayRefused if one of the tables cannot be
+    replayed.
 
-    A run that has registered a heartbeat of its own is done: its
-    batches are returned and nothing else happens, unless a chunk is unclaimed: then it goes on to a heartbeat of this
-    try.
+    A run that has registered a heartbeat of its own is done: its batches are returned, and nothing else happens. If a
+    chunk is unclaimed, it continues to a heartbeat of this try.
     """
     config = run.config
     with open_ledger(run.ledger, config.pipeline, config.application_name) as book:
@@ -126,7 +125,8 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0, replay: 
 
 @contextmanager
 def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[HeldSlot]:
-    """The lease `slot`, waited for up to `wait_s`, a session at the source, and the open generation, settled."""
+    """Take the lease `slot`, which is waited for up to `wait_s`, open a session at the source, and settle the open
+    generation."""
     config = run.config
     with (
         leases.hold(run.ledger, config.pipeline, leases.SLOT, run.holder, wait_s=wait_s) as lease,
@@ -137,7 +137,7 @@ def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[HeldSlot]:
         ) as source_conn,
         postgres_session.outages(),
     ):
-        # The lease keeps every preflight from noting another file while this drain works.
+        # While this drain holds the lease, no preflight can record another file.
         pipeline_files.require(book, config.digest)
         store = Store(config.lake, config.lake_access)
         folders = look_into_staging(book, store)
@@ -147,7 +147,7 @@ def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[HeldSlot]:
 
 @dataclass(frozen=True, slots=True)
 class HeldSlot:
-    """What a drain works with, as long as it holds the lease `slot`; the generation is as it was when that began."""
+    """The state of a drain while it holds the lease `slot`. `generation` is as it was when the lease was taken."""
 
     run: Run
     source: psycopg.Connection[Any]
@@ -158,7 +158,7 @@ class HeldSlot:
 
     @contextmanager
     def stream(self) -> Iterator[ReplicationStream]:
-        """The stream from what is staged on, behind the valve, and behind the removal of what dead attempts left."""
+        """Open the stream at the staged LSN, after the valve and after removing what dead attempts left."""
         config, book = self.run.config, self.book
         if _valve(config, self.source, self.generation.staged_lsn):
             confirm.confirm_up_to_staged(self.run, lease=self.lease)
@@ -168,12 +168,12 @@ class HeldSlot:
             yield stream
 
     def draining(self, described: Mapping[int, bytes] = MappingProxyType({})) -> Draining:
-        """What stages everything from what is staged now to a heartbeat; `described` as in `Draining`."""
+        """The drain from the presently staged LSN to a heartbeat. `described` is that of `Draining`."""
         return Draining(self, ledger_generations.required(self.book), described)
 
 
 def of_run(ledger: Ledger, run_id: str) -> DrainResult:
-    """What the run has registered so far."""
+    """The batches that the run has registered so far."""
     own = batches.of_run(ledger, run_id)
     opened = ledger_generations.current(ledger)
     return DrainResult(
@@ -186,7 +186,7 @@ def of_run(ledger: Ledger, run_id: str) -> DrainResult:
 
 
 def _to_replay(ledger: Ledger, generation: int, asked: Collection[str]) -> frozenset[str]:
-    """Those of them that are not being replayed yet; whatever keeps one of them from it is said at once."""
+    """The asked tables that are not being replayed yet. Raises ReplayRefused if one of them cannot be."""
     going_on = replays.unplaced(ledger)
     wanted = {*asked} - {*going_on, *going_on.values()}
     reasons = {table: replays.why_not(ledger, generation, table) for table in sorted(wanted)}
@@ -204,7 +204,7 @@ def _is_done(ledger: Ledger, result: DrainResult) -> bool:
 
 
 def _valve(config: PipelineConfig, source_conn: psycopg.Connection[Any], staged: Lsn) -> bool:
-    """Whether the slot retains so much WAL that what is staged must be confirmed before it is applied (R3)."""
+    """Whether the slot retains so much WAL that the staged LSN must be confirmed before it is applied (R3)."""
     state, confirmed = slot.usable(source_conn, config.slot)
     if state.retained_bytes < config.bounds.wal_valve_bytes or confirmed >= staged:
         return False
@@ -226,12 +226,15 @@ def _remove_abandoned(
     staged: StagedFolders,
     number: int,
 ) -> None:
-    """Remove the folders of attempts that ended without registering them (R4). Only the open generation's: what an
-    older one left may be evidence. Nor what begins below the slot's position: no later drain than the next one leaves
-    any there, but for what an attempt writes after it was replaced, which is covered, and the maintenance's."""
+    """Remove the folders of attempts that ended without registering them (R4).
+
+    Only those of the open generation: the folders of an older one may be evidence. Folders that start below the slot's
+    position are left to maintenance. The previous drains removed those that existed; only an attempt that was replaced
+    may write one later, and such a folder is covered by registered batches.
+    """
     home = layout.generation_folder(config.pipeline, number)
     _, confirmed = slot.usable(source_conn, config.slot)
-    # The names sort by their start; what is not above has been looked at by the runs before.
+    # The names sort by their start. Earlier runs have checked the folders at or below the confirmed LSN.
     folders = staged.of(number, confirmed)
     if not any(map(read_name, folders)):
         return
@@ -253,7 +256,7 @@ def _open_stream(
     lease: Lease,
     start: ledger_generations.Generation,
 ) -> ReplicationStream:
-    """Start streaming at what is staged. Raises SlotBusy if the slot stays in use."""
+    """Start streaming at the staged LSN. Raises SlotBusy if the slot stays in use."""
     config = run.config
 
     there = at_slot(source_conn, config.slot)
@@ -279,8 +282,8 @@ def _open_stream(
 
 
 def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger: Ledger) -> Lsn | None:
-    """What status replies carry: the confirmed LSN of the ledger. None if the slot is further already, since some
-    versions take an older position at its word and move back."""
+    """The LSN of status replies: the one that the ledger recorded as confirmed. None if the slot is beyond it,
+    since some versions of PostgreSQL accept an older position and move back."""
     recorded_lsn = ledger_generations.required(ledger).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
     return recorded_lsn if recorded_lsn is not None and recorded_lsn >= confirmed else None
@@ -291,8 +294,9 @@ def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], led
 
 @dataclass(frozen=True, slots=True)
 class EndOfDrain:
-    """Where a stream stands behind a heartbeat: what is staged, the messages that it gave beyond it, the RELATION
-    messages that it does not repeat (`pgoutput.decoder`), and whether it described what it would have to."""
+    """The state of a stream after a heartbeat: the staged LSN, the messages received beyond it, the RELATION
+    messages that the server does not repeat (`pgoutput.decoder`), and whether a partition with another identity was
+    described."""
 
     staged_lsn: Lsn
     messages: Sequence[bytes]
@@ -301,7 +305,7 @@ class EndOfDrain:
 
 
 class Draining:
-    """Everything between the first message and the heartbeat."""
+    """One drain, from the first message to the heartbeat."""
 
     def __init__(
         self,
@@ -309,7 +313,8 @@ class Draining:
         open_generation: ledger_generations.Generation,
         described: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
-        """`open_generation` is as it is now, `described` what the decoder knows of a connection that is not new."""
+        """`open_generation` is the present one. `described` are the RELATION messages that an open connection
+        already sent."""
         config, source_conn, ledger = taken.run.config, taken.source, taken.book
         self._run = taken.run
         self._config = config
@@ -319,40 +324,40 @@ class Draining:
         self._lease = taken.lease
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
-        self._looking = CatalogueComparison(config, source_conn, ledger, self._store, self._server, open_generation)
-        self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
-        # The same names may be other columns by now, so it is asked about at every message.
+        self._comparison = CatalogueComparison(config, source_conn, ledger, self._store, self._server, open_generation)
+        self._next_xid, schemas = self._comparison.next_xid, self._comparison.schemas
+        # Other columns may have the same names by now, so the shape of every RELATION message is looked up again.
         self._decoder = Decoder(
             schemas.schema_for,
             open_generation.number,
             taken.run.salt,
             self._next_xid,
             lambda _: True,
-            self._looking.partitions.note,
+            self._comparison.partitions.note,
             self._note_message,
             described,
         )
         self._watermarks = Watermarks(ledger, open_generation.number)
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_commit: Lsn | None = None
-        self._told_messages = 0
+        self._definition_messages = 0
         self._silence: Wait | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
 
     @property
     def looks(self) -> Mapping[str, Fingerprint]:
-        """The look at each table that it began with."""
-        return self._looking.looks
+        """The fingerprints of the tables that were read at the beginning."""
+        return self._comparison.looks
 
     def write_heartbeat(self) -> None:
-        """Write the message that it ends at, behind another watermark of each chunk that waits for one."""
+        """Write the heartbeat at which the drain ends, after another watermark for each unclaimed chunk."""
         number = self._generation.number
         emit_again(self._source, self._ledger, number)
         self._heartbeat = emit_heartbeat(self._source, self._config, number, self._lease.attempt)
 
     def replay(self, asked: Collection[str]) -> None:
-        """Have these tables built anew from the heartbeat on."""
-        self._looking.replay(asked)
+        """Build these tables again from the heartbeat on."""
+        self._comparison.replay(asked)
 
     def until_heartbeat(
         self,
@@ -362,11 +367,11 @@ class Draining:
         first: Sequence[bytes] = (),
         heartbeat_is_due: Callable[[], float] = lambda: 0.0,
     ) -> EndOfDrain | None:
-        """Read, decode, stage and register; ends when the heartbeat is registered or, at the end of a batch, `run_s` is
-        over: then the result is None.
+        """Read, decode, stage and register until the heartbeat is registered. Returns None if `run_s` is over at
+        the end of a batch before that.
 
-        `first` are messages that the stream gave already. `heartbeat_is_due` tells in how many seconds the heartbeat is
-        written, if it is not yet.
+        `first` are messages that were already read from the stream. `heartbeat_is_due` returns the seconds until the
+        heartbeat is to be written, if it is not written yet.
         """
         ends_at = self._run.clock() + run_s
         block_bytes = min(BLOCK_BYTES, self._config.bounds.batch_bytes)
@@ -386,7 +391,7 @@ class Draining:
                     self._lease.check(self._ledger, leases.SLOT)
                 if not payloads:
                     if self._heartbeat is not None:
-                        self._look_for_a_stall(stream, self._heartbeat)
+                        self._raise_if_stalled(stream, self._heartbeat)
                     continue
                 self._silence = None
                 if self._heartbeat is not None and stream.sent_lsn >= self._heartbeat.after_lsn:
@@ -400,7 +405,8 @@ class Draining:
             self._batch.abandon()
 
     def _end(self, payloads: Sequence[bytes], described: dict[int, bytes]) -> EndOfDrain | None:
-        """What the stream goes on with behind the heartbeat, which stands in the last block."""
+        """The state with which the stream continues after the heartbeat, which is in the last block; None without
+        it."""
         if self._heartbeat_commit is None or self._batch.start_lsn <= self._heartbeat_commit:
             return None
         behind = 1 + index_of_commit(payloads, XLOG_HEADER_BYTES, self._heartbeat_commit)
@@ -409,11 +415,11 @@ class Draining:
         return EndOfDrain(self._batch.start_lsn, payloads[behind:], described, of_another_identity)
 
     def abandon(self) -> None:
-        """Let go of it before it stages anything."""
+        """End the drain before it stages anything."""
         self._batch.abandon()
 
     def _stage(self, block: DecodedBlock, size: int, ends_at: float) -> bool:
-        """Put a block into the open batch, ending batches where a bound says so. False when the run ends."""
+        """Put a block into the open batch, and end batches at the bounds. Returns False when the run ends."""
         for message in block.messages:
             if self._is_heartbeat(message):
                 self._heartbeat_commit = message.commit_lsn
@@ -437,23 +443,23 @@ class Draining:
 
     def _add(self, block: DecodedBlock, size: int) -> None:
         self._batch.add(block, size, self._next_xid)
-        self._looking.note(block)
+        self._comparison.note(block)
         ours = self._watermarks.add(block) + sum(map(self._is_heartbeat, block.messages))
-        told, self._told_messages = min(self._told_messages, len(block.messages) - ours), 0
-        self._batch.count_skipped(len(block.messages) - ours - told)
+        definitions, self._definition_messages = min(self._definition_messages, len(block.messages) - ours), 0
+        self._batch.count_skipped(len(block.messages) - ours - definitions)
 
     def _is_heartbeat(self, message: LogicalMessage) -> bool:
         return self._heartbeat is not None and self._heartbeat.is_in(message)
 
     def _note_message(self, message: LogicalMessage) -> None:
-        self._told_messages += self._looking.told.note(message)
+        self._definition_messages += self._comparison.told.note(message)
 
     def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
-        """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""
+        """Write files, folders, manifest and the ledger's row, in this order (R3), and begin the next batch."""
         batch = self._batch
-        unseen = self._looking.at_end_of_batch(batch.end_lsn)
+        unseen = self._comparison.at_end_of_batch(batch.end_lsn)
         if heartbeat_lsn is not None:
-            unseen += self._looking.at_heartbeat()
+            unseen += self._comparison.at_heartbeat()
         for schema in unseen:
             batch.add_shape(schema)
         reach("drain.before_files")
@@ -471,7 +477,7 @@ class Draining:
         reach("drain.before_register")
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         if heartbeat_lsn is not None:
-            self._looking.heartbeat_registered(WalPoint(self._server.timeline, staged.end_lsn))
+            self._comparison.heartbeat_registered(WalPoint(self._server.timeline, staged.end_lsn))
         reach("drain.after_register")
         log.info(
             "Registered [%s, %s): %s of %s in %s",
@@ -485,13 +491,13 @@ class Draining:
             log.warning("Chunk %s of backfill %s is read again: %s", chunk, backfill, reason)
         for mark in manifest.marks:
             log.warning("%s is %s: %s", mark.table, mark.state.replace("_", " "), mark.message)
-        self._looking.registered()
+        self._comparison.registered()
         self._batch = self._new_batch(staged.end_lsn)
 
     def _claims(self) -> Claims:
-        looking = self._looking
+        comparison = self._comparison
         batch_claims = claims_of(
-            self._ledger, self._watermarks.take(), looking.lasting_fingerprints(), looking.read_fingerprint
+            self._ledger, self._watermarks.take(), comparison.lasting_fingerprints(), comparison.read_fingerprint
         )
         for table, claims in batch_claims.claims.items():
             log.info(
@@ -504,7 +510,7 @@ class Draining:
 
     def _manifest(self, staged: WrittenBatch, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
-        said = self._looking.manifest_notes(staged, at_heartbeat=heartbeat_lsn is not None)
+        notes = self._comparison.manifest_notes(staged, at_heartbeat=heartbeat_lsn is not None)
         return BatchManifest(
             pipeline=self._config.pipeline,
             generation=self._generation.number,
@@ -520,19 +526,19 @@ class Draining:
                 server_version=self._server.version,
             ),
             tables=staged_tables,
-            schemas=self._with_read_versions((*staged.schemas, *said.shapes), claims),
+            schemas=self._with_read_versions((*staged.schemas, *notes.shapes), claims),
             transactions=staged.transactions,
             transaction_count=staged.transaction_count,
             heartbeat_lsn=heartbeat_lsn,
             last_committed_at=staged.last_committed_at,
             skipped_messages=staged.skipped_messages + claims.ignored,
-            fingerprints=said.fingerprints,
-            marks=said.marks,
+            fingerprints=notes.fingerprints,
+            marks=notes.marks,
         )
 
     def _with_read_versions(self, staged: tuple[TableSchema, ...], claims: Claims) -> tuple[TableSchema, ...]:
-        """The definitions that the batch's files follow, those of claimed chunks included: a manifest is enough to
-        bring a ledger back."""
+        """The definitions of the batch's files, with those of claimed chunks, so that manifests are enough to
+        rebuild a ledger."""
         schemas = {(schema.table, schema.version): schema for schema in staged}
         for table in claims.claims:
             followed = claims.versions(table)
@@ -547,15 +553,15 @@ class Draining:
 
     # --- silence ------------------------------------------------------------------------------------------------------
 
-    def _look_for_a_stall(self, stream: ReplicationStream, heartbeat: Heartbeat) -> None:
-        """A server that still reads WAL, or works through a transaction of which nothing is published, has only nothing
-        to send; one that does neither is stalled, and the error says on what."""
+    def _raise_if_stalled(self, stream: ReplicationStream, heartbeat: Heartbeat) -> None:
+        """Raises DrainStalled, with the cause, if the server has stopped working for the stream. A server that
+        still reads WAL, or works through a transaction without published changes, merely has nothing to send."""
         stall_s = self._config.bounds.drain_stall_s
         self._silence = self._silence or Wait(math.inf)
         there = at_slot(self._source, self._config.slot)
         cause = partial(why_silent, there, self._config.slot, stream.pid, stream.sent_lsn)
         self._silence.log_if_due(lambda: f"the source's messages up to {heartbeat.after_lsn}: {cause()}")
-        # Each time: one look would now and then meet it between two pieces of work.
+        # Checked every time: a single check may happen to fall between two pieces of work.
         if self._silence.waited_s < LONGEST_WORK_S and is_at_work(there, stream.pid):
             stream.note_work()
         if stream.silent_s() <= stall_s:

@@ -20,14 +20,15 @@ from tidemark.ledger.staged import unapplied_changes
 from tidemark.ledger.staged.unapplied_changes import Backlog
 from tidemark.run import Run
 
-# Work that an application must have to be worth its start, which takes 10 to 15 CPU seconds by itself.
+# Seconds of work that make an application worth its start, which takes 10 to 15 CPU seconds by itself.
 WORTH_S: Final = 30.0
 
-# What takes so long has an application to itself where there is one: what it writes beside its plan it writes last.
+# A table that takes so many seconds gets an application to itself, if there are enough: an application writes its
+# results last.
 HUGE_S: Final = 120.0
 
-# What a table takes, and what its changes take besides: a thread of a warm driver on two cores
-# (benchmarks/many_tables.py), rather too slow than too fast.
+# The time of a table, and the rates of its changes, for a thread of a warm driver on two cores
+# (benchmarks/many_tables.py). They are rather too slow than too fast.
 TABLE_S: Final = 1.0
 CHANGES_PER_S: Final = 20_000
 BYTES_PER_S: Final = 10 * 2**20
@@ -35,14 +36,14 @@ BYTES_PER_S: Final = 10 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The tables of one application, longest first, and how long they are expected to take one after another."""
+    """The tables of one application, longest first, and their expected seconds one after another."""
 
     tables: tuple[str, ...]
     seconds: float
 
 
 def spread(run: Run, scope: PlanScope) -> list[Share]:
-    """At most `merge.applications` shares; none if nothing is due."""
+    """The shares of the due tables, at most `merge.applications`; none if nothing is due."""
     with open_ledger(run.ledger, run.pipeline) as book:
         names = may_be_planned(book, run, scope)
         if not names and (whole := awaiting_their_name(book, scope)):
@@ -53,12 +54,13 @@ def spread(run: Run, scope: PlanScope) -> list[Share]:
 
 
 def expected_s(backlog: Backlog) -> float:
-    """How long the table's merge will take, about."""
+    """The approximate seconds of the table's merge."""
     return TABLE_S + max(backlog.changes / CHANGES_PER_S, backlog.bytes / BYTES_PER_S)
 
 
 def shares(expected: Mapping[str, float], applications: int, threads: int) -> list[Share]:
-    """Spread tables with their seconds over as many applications as are worth it; each merges `threads` at a time."""
+    """Spread tables with their seconds over as many applications as are worth their start. Each merges `threads`
+    tables at a time."""
     if not expected:
         return []
     huge = sum(seconds >= HUGE_S for seconds in expected.values())

@@ -13,8 +13,8 @@
 
 Only the pipeline's name and the generation's number distinguish positions in the tables. In the folder of another
 pipeline, its positions would count for this one, and changes below them would be skipped. In an empty folder every
-table would be missing. So the folder is checked before anything writes into it, plans from it, takes a driver's result
-from it, or takes a missing table for a removed one. A check costs one read of a file. These check it: preflight, the
+table would be missing. So the folder is checked before anything writes into it, plans from it, ingests a driver's
+result from it, or counts a missing table as removed. A check costs one read of a file. These check it: preflight, the
 drain, a backfill's readers, the merge, all tasks of maintenance, a replay, `ledger rebuild` and `unpark --anew`.
 
 A person may overrule it in two cases. `preflight --adopt-slot`: the newer generation is the pipeline's own all the
@@ -42,7 +42,7 @@ from tidemark.storage.store import Store
 
 
 def opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
-    """How a generation of the folder began; None if its file is missing or incomplete."""
+    """The generation.json of a generation in the folder; None if it is missing or incomplete."""
     try:
         return _read(store, pipeline, number)
     except (FileNotFoundError, ValueError):
@@ -56,7 +56,7 @@ def require(config: PipelineConfig, store: Store, generation: Generation) -> Non
     except FileNotFoundError:
         raise _missing(config, store, generation) from None
     except ValueError:
-        return  # it is there; what reads of it, says what is wrong with it
+        return  # the file exists; the code that reads its content reports the fault
     if (staged.reason, staged.system_identifier) == (generation.reason, generation.system_identifier):
         return
     raise LakeTaken(
@@ -90,8 +90,9 @@ def refuse_another(
 
 
 def _refuse_newer(config: PipelineConfig, source: psycopg.Connection[Any], store: Store, newest: int) -> None:
-    """Another one's, as a second Airflow's is, whose batches a new ledger would take for its own: one that was lost
-    learns from staging what it had."""
+    """Raises LakeTaken if another pipeline opened the newest generation, for example that of a second Airflow: a
+    new ledger would register its batches as its own. A newer generation of this source and slot is no error, since
+    a lost ledger is completed from staging."""
     staged = opening(store, config.pipeline, newest)
     if staged is None:
         return
@@ -112,8 +113,8 @@ def _refuse_newer(config: PipelineConfig, source: psycopg.Connection[Any], store
 
 
 def taken_meanwhile(store: Store, pipeline: str, number: int) -> LakeTaken:
-    """The error for a generation that was opened after the folder was checked, under the lease `slot`: no task of this
-    ledger opened it."""
+    """The error for a generation that was opened after the folder was checked. This task holds the lease `slot`, so
+    no task of this ledger opened it."""
     staged = opening(store, pipeline, number)
     slot = "another slot" if staged is None else f'the slot "{staged.slot}"'
     return LakeTaken(
@@ -125,11 +126,12 @@ def taken_meanwhile(store: Store, pipeline: str, number: int) -> LakeTaken:
 
 
 def restore(config: PipelineConfig, ledger: Ledger, store: Store, lease: Lease, generation: Generation) -> bool:
-    """Put the generation.json of the ledger's open generation back: a person said that the folder is the pipeline's,
-    and its staging lost. False if it is there, and nothing was written. Raises LakeTaken if it is another one's.
+    """Write the generation.json of the ledger's open generation again, after a person confirmed that the folder is
+    the pipeline's and its staging lost. Returns False, and writes nothing, if the file exists. Raises LakeTaken if
+    it is of another generation.
 
-    What else the folder lacks is said of each table. An older copy of the ledger that learns of the generation from
-    this file cannot know what was staged of it, so it has all of its tables read again.
+    Each table then reports its own missing files. An older copy of the ledger, which takes the generation from this
+    file, lacks what was staged of it. So the file marks all tables for a backfill.
     """
     try:
         require(config, store, generation)
@@ -156,8 +158,9 @@ def restore(config: PipelineConfig, ledger: Ledger, store: Store, lease: Lease, 
 
 
 def has_delta_table(store: Store, folder: str) -> bool:
-    """Whether a Delta table lies in a folder: its log has a version. Folders alone are none: Hadoop's clients mark one
-    in a bucket by an object whose name ends in a slash, which whoever removes the files there does not see."""
+    """Whether a Delta table lies in a folder: its log has a version. The folder alone does not count. Hadoop's
+    clients mark a folder in a bucket by an object whose name ends in a slash, and removing the files may leave that
+    object."""
     return any(not name.startswith("_") for name in store.list(f"{folder}/_delta_log"))
 
 
@@ -188,5 +191,5 @@ def _folder(store: Store, pipeline: str) -> str:
 
 
 def _is_there(source: psycopg.Connection[Any], slot: str) -> bool:
-    """Whether the server has a slot of this name, of whichever database."""
+    """Whether the server has a slot of this name, in any database."""
     return source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone() is not None

@@ -1,6 +1,6 @@
 """Writes decoded blocks to the files of the batch that is being staged, counts them, and decides where it ends (R2).
 
-    open ──add──► open ──finish──► the durable files as `WrittenBatch`     (abandon: what was written is garbage, R4)
+    open ──add──► open ──finish──► the durable files as `WrittenBatch`     (abandon: the written files are garbage, R4)
 
 `end_of_batch` is the rule for where a batch ends: at the first commit at which a bound is passed, or the heartbeat is
 in. Rows and the heartbeat are counted per commit; bytes and time per block. So by bytes or time a batch ends at the
@@ -47,7 +47,7 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """What lies in the batch's folder now; `key_unfit` names the key columns with values that do not fit, per table."""
+    """The contents of the batch's folder. `key_unfit` maps a table to its key columns with values that do not fit."""
 
     end_lsn: Lsn
     tables: tuple[TableChanges, ...]
@@ -60,7 +60,7 @@ class WrittenBatch:
 
 
 class OpenBatch:
-    """The batch that begins at `start_lsn`; `opened_at` is set by the clock when its first block comes in."""
+    """The batch that begins at `start_lsn`. `opened_at` is the clock's time of its first block."""
 
     def __init__(self, store: Store, folder: str, start_lsn: Lsn, clock: Callable[[], float]) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class OpenBatch:
         self._last_committed_at = 0
 
     def add(self, block: DecodedBlock, size: int, next_xid: int) -> None:
-        """Stage a block whose commits all belong to this batch; `size` is what its messages took in the stream."""
+        """Stage a block whose commits all belong to this batch. `size` is the bytes of its messages in the stream."""
         if self.opened_at is None:
             self.opened_at = self._clock()
         self.size += size
@@ -105,23 +105,23 @@ class OpenBatch:
 
     @property
     def end_lsn(self) -> Lsn:
-        """Where it ends, of a batch that holds a commit."""
+        """The end LSN of the batch's last commit. Raises ValueError if it has none."""
         if self._end_lsn is None:
             raise ValueError("a batch ends at a commit, and this one holds none")
         return self._end_lsn
 
     def add_shape(self, schema: TableSchema) -> None:
-        """Have the batch bring a table's definition behind its changes, or without one."""
+        """Add a table's definition after its changes, or without changes."""
         self._writer.write_shape(schema)
         self._schemas[schema.table, schema.version] = schema
         self._tallies.setdefault(schema.table, _Tally())
 
     def count_skipped(self, messages: int) -> None:
-        """Count logical messages that are not ours."""
+        """Count logical messages that are not the pipeline's."""
         self._skipped += messages
 
     def finish(self) -> WrittenBatch:
-        """Make the files durable. The batch must hold a commit."""
+        """Make the files durable. The batch must have a commit."""
         end_lsn = self.end_lsn
         files = self._writer.finish()
         transactions = self._transactions.finish()
@@ -150,14 +150,14 @@ class OpenBatch:
         )
 
     def abandon(self) -> None:
-        """Let go of the files; nobody will register them."""
+        """Close the files without finishing them; the batch is never registered."""
         self._writer.abandon()
         self._transactions.abandon()
 
 
 @dataclass(frozen=True, slots=True)
 class HeldChanges:
-    """What the open batch holds already, in rows and bytes as received, and since when."""
+    """The contents of the open batch so far: rows, bytes as received, and the seconds since its first block."""
 
     rows: int = 0
     size: int = 0
@@ -190,7 +190,7 @@ def end_of_batch(
 
 
 def _extend(tally: _Tally, committed_at: pa.Array) -> None:
-    """Have the tally's times include these."""
+    """Extend the tally's range of commit times by these."""
     times = pc.min_max(committed_at).as_py()
     if times["min"] is not None:
         tally.first_committed_at = min(filter(None, (tally.first_committed_at, times["min"])))

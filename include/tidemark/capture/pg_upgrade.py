@@ -6,8 +6,8 @@
                                     └── slot ──►  the new cluster: the slot sends everything that commits here
 
 Everything decodable was confirmed, so it was staged. The slot of the new cluster sends everything after it. So the
-next generation begins at the slot, and no table needs a backfill. The catalogue cannot prove that, and a person may be
-wrong: somebody may have advanced the old slot past a change, or created the slot by hand behind one. So:
+next generation begins at the slot, and no table needs a backfill. The catalogue cannot prove that, and the person may
+be wrong: somebody may have advanced the old slot past a change, or created the slot by hand after a change. So:
 
 1. The checks of `_refusal` and `_unchanged` refuse another server, an older copy of it, an older ledger, a slot that
    preflight made, and a server below version 17. Then nothing is changed. A table whose definition is not the one of
@@ -30,7 +30,7 @@ from msgspec import structs
 from tidemark.capture import lake_folder
 from tidemark.capture.continuity import ownership
 from tidemark.capture.continuity.discontinuity import open_next
-from tidemark.capture.continuity.recovery import look_into_staging, what_goes_on
+from tidemark.capture.continuity.recovery import look_into_staging, unregistered_staging
 from tidemark.capture.definitions.column_guarding import guarded_by
 from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S
 from tidemark.capture.table_identities import TableIdentities
@@ -58,13 +58,13 @@ from tidemark.storage.store import Store
 from tidemark.wording import counted
 
 LEASE_WAIT_S: Final = 10
-# The first whose pg_upgrade keeps logical slots, of clusters that are of this version too.
+# The first version whose pg_upgrade keeps logical slots. The old cluster must have this version too.
 KEEPS_SLOTS: Final = 170000
 
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The server that the pipeline's connection leads to now, and the pipeline's slot there."""
+    """The present server of the pipeline's connection, and the pipeline's slot on it."""
 
     config: PipelineConfig
     source: psycopg.Connection[Any]
@@ -76,9 +76,10 @@ class _Cluster:
 
 
 def continue_upgraded(run: Run, *, who: str) -> tuple[str, bool]:
-    """Open a generation on the upgraded cluster that marks no unchanged table; the answer, and whether it was done.
+    """Open a generation on the upgraded cluster that marks no unchanged table. Returns a text for the user, and
+    whether the generation was opened.
 
-    Raises what `source.wal.slot.usable` raises of the slot, SlotBusy, LeaseTaken, and the errors of the lake's folder.
+    Raises the errors of `source.wal.slot.usable`, SlotBusy, LeaseTaken, and the errors of the lake's folder.
     """
     config = run.config
     with (
@@ -136,15 +137,15 @@ def continue_upgraded(run: Run, *, who: str) -> tuple[str, bool]:
 
 
 def _refusal(cluster: _Cluster, generation: Generation) -> str | None:
-    """What shows that the server is not the upgrade of what `generation` staged; None if nothing does."""
+    """The evidence that the server is not the upgrade of the one that `generation` staged; None if there is none."""
     config, source, ledger, server = cluster.config, cluster.source, cluster.ledger, cluster.server
     if server.system_identifier == generation.system_identifier:
         return f"the server has the system identifier of generation {generation.number}, so it is the captured one"
     if server.version < KEEPS_SLOTS:
         return f"pg_upgrade keeps slots from PostgreSQL 17 on, and the server has version {server.version // 10000}"
-    if owned_objects.was_made(ledger, ownership.thing(source, "slot", config.slot)):
+    if owned_objects.was_made(ledger, ownership.owned_object(source, "slot", config.slot)):
         return f'preflight created the slot "{config.slot}" on this server, pg_upgrade did not keep it'
-    behind = what_goes_on(cluster.store, config.pipeline, generation)
+    behind = unregistered_staging(cluster.store, config.pipeline, generation)
     if behind is not None:
         return f"the ledger is older than the lake: {behind}. Run `tidemark ledger rebuild {config.pipeline}` first"
     if cluster.confirmed_lsn < generation.staged_lsn:
@@ -167,8 +168,8 @@ def _refusal(cluster: _Cluster, generation: Generation) -> str | None:
 
 
 def _unchanged(cluster: _Cluster, generation: Generation, rows: list[TableRow]) -> dict[str, Fingerprint]:
-    """The new looks at those tables whose definition is the one of the last run. `pg_upgrade` keeps the OIDs, by which
-    the tables are matched."""
+    """Table id -> new fingerprint, for the tables whose definition is equal to that of the last run. `pg_upgrade`
+    keeps the OIDs, by which the tables are matched."""
     places = TableIdentities(cluster.config, cluster.ledger, generation.system_identifier, records=False)
     stored = guarded_columns.all_of(cluster.ledger, generation.system_identifier)
     bound = {oid: row.guards for oid, row in stored.items()}
@@ -193,9 +194,9 @@ def _unchanged(cluster: _Cluster, generation: Generation, rows: list[TableRow]) 
 
 
 def _restored(look: Fingerprint) -> Fingerprint:
-    """What of a look `pg_upgrade` carries over: not the ids of the transactions that wrote the catalogue, nor the OIDs
-    of keys and memberships, whose rows `upgrade_traces.is_as_restored` checks. A partition is restored by ATTACH. Those
-    that are gone have nothing more to send."""
+    """The parts of a fingerprint that `pg_upgrade` keeps. It changes the ids of the transactions that wrote the
+    catalogue, and the OIDs of keys and memberships, whose rows `upgrade_traces.is_as_restored` checks. A partition
+    is restored by ATTACH. Partitions that are gone have nothing more to send."""
     columns = tuple(
         structs.replace(
             column,

@@ -1,4 +1,4 @@
-"""Holds what the steps of one preflight share: sessions, the server's facts, and the findings that they add."""
+"""Holds the shared state of the steps of one preflight: sessions, the server's facts, and the findings so far."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from tidemark.ledger.connection import Ledger
 from tidemark.source.catalogue.inspection import ServerFacts
 
 STATEMENT_TIMEOUT_S: Final = 30
-# For tables after the first that were locked; a lock that nobody holds takes less.
+# The least lock timeout, for tables that come after the shared time was used up. A free lock takes less.
 SHORTEST_LOCK_TIMEOUT_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightContext:
-    """One preflight with source and ledger at hand. A finding is added where it is made, so that what was said before
-    an error stays said. `adopt_slot`: a person says that slot and publication of the file are this pipeline's. `places`
-    says as which table a relation is kept."""
+    """The sessions and facts of one preflight.
+
+    A finding is added as soon as it is made, so an error later on does not lose it. `adopt_slot` is true if a person
+    confirmed that slot and publication of the file are this pipeline's. `places` maps a relation to the table that it
+    is kept as.
+    """
 
     config: PipelineConfig
     source: psycopg.Connection[Any]

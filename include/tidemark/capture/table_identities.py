@@ -34,7 +34,7 @@ from tidemark.storage.store import Store
 
 
 class TableIdentities:
-    """The relations of one pipeline at one server. Without `records` nothing is written."""
+    """The relations of one pipeline on one server. Without `records` nothing is written to the ledger."""
 
     def __init__(self, config: PipelineConfig, ledger: Ledger, system_identifier: str, *, records: bool = True) -> None:
         self._config = config
@@ -45,13 +45,13 @@ class TableIdentities:
         self.read_again()
 
     def read_again(self) -> None:
-        """What the ledger has by now; a drain may have moved a relation on since, but none does while its lease is
-        held."""
+        """Read the relations from the ledger again. A drain may have assigned a relation to another table since; it
+        cannot while the caller holds its lease."""
         self._relations = relation_ids.all_of(self._ledger, self._system_identifier)
         self._followed = {shape.before: shape.table for shape in successors.all_of(self._ledger).values()}
 
     def look(self, source: psycopg.Connection[Any]) -> None:
-        """Note what the known relations are called by now, and which are gone."""
+        """Read the present names of the known relations, and record new names and dropped relations."""
         called = catalog.current_names(source, self._relations)
         altered, gone = {}, []
         for oid, relation in self._relations.items():
@@ -66,7 +66,7 @@ class TableIdentities:
             self._relations = relation_ids.all_of(self._ledger, self._system_identifier)
 
     def known(self, oid: int) -> TableName | None:
-        """The id of a relation that somebody has seen, by its OID."""
+        """The id of a recorded relation by its OID, None if it is not recorded."""
         relation = self._relations.get(oid)
         return None if relation is None else relation.table
 
@@ -79,7 +79,8 @@ class TableIdentities:
         return relation.table
 
     def go_on(self, oid: int) -> TableName:
-        """Keep a known relation as another table from here on; the batch that records it makes this known."""
+        """Keep a known relation as another table from here on, and return that table. The batch that contains the
+        change records it in the ledger."""
         relation = self._relations[oid]
 
         def in_lake() -> Iterable[int]:
@@ -91,10 +92,10 @@ class TableIdentities:
         return table
 
     def readers_see(self, table: TableName) -> TableName:
-        """What readers see of a relation that is kept as this table."""
+        """The table that readers use for a relation that is kept as this table."""
         known = successors.all_of(self._ledger)
         followed = {after: before for before, after in self._followed.items()}
-        while str(table) in followed and str(table) not in known:  # this drain's own, of which no batch says anything
+        while str(table) in followed and str(table) not in known:  # assigned by this drain, in no batch yet
             table = TableName.parse(followed[str(table)])
         return TableName.parse(successors.beside(known, str(table)))
 
@@ -108,8 +109,8 @@ class TableIdentities:
         return RelationRecord(oid, table, called, born, None)
 
     def _in_lake(self, called: TableName) -> list[int]:
-        """The places above the first that the lake has a folder for. A schema's folders are listed once, since each of
-        its tables asks at a first run; what is made meanwhile, the ledger knows."""
+        """The places above the first for which the lake has a folder. A schema's folders are listed once, since a
+        first run needs them for each of its tables. The ledger has those that are created meanwhile."""
         schema = called.path.rpartition("/")[0]
         if schema not in self._folders:
             store = Store(self._config.lake, self._config.lake_access)
@@ -122,8 +123,8 @@ class TableIdentities:
         return self.of(table.relation.oid, table.table, table.relation.born)
 
     def kept(self, captured: Iterable[CapturedTable]) -> list[CapturedTable]:
-        """The tables with the ids that they are kept as; without those that are not published and never were, which
-        may be of a kind that cannot be."""
+        """The tables with the ids that they are kept as. Tables that are not published and were never recorded are
+        left out: their kind may not be capturable."""
         return [
             table.kept_as(self.of(table.relation_oid, table.name, table.born))
             for table in captured
@@ -131,27 +132,27 @@ class TableIdentities:
         ]
 
     def relation_of(self, table: TableName) -> RelationRecord | None:
-        """The relation that is kept as that table: the one that is there, if one is."""
+        """The relation that is kept as this table, preferably the existing one; None without any."""
         of_table = [relation for relation in self._relations.values() if relation.table == table]
         return max(of_table, key=lambda relation: (relation.gone_lsn is None, relation.oid), default=None)
 
     def name_of(self, table: TableName) -> TableName:
-        """What the source calls the table that is kept as this one, or called it last."""
+        """The present or last name at the source of the table with this id."""
         relation = self.relation_of(table)
         return table.at_source if relation is None else relation.name
 
     def called(self, name: TableName) -> TableName:
-        """The table that is kept of what the source calls so now; the name itself where nothing of it was seen."""
+        """The id of the table that has this name at the source now; the name itself if no such relation is recorded."""
         there = [relation for relation in self._relations.values() if relation.gone_lsn is None]
         return next((relation.table for relation in there if relation.name == name), name)
 
     def predecessors(self, name: TableName) -> list[TableName]:
-        """The tables that are gone and had this name last."""
+        """The ids of dropped tables whose last name was this one."""
         return [r.table for r in self._relations.values() if r.gone_lsn is not None and r.name == name]
 
     def is_superseded(self, table: TableName) -> bool:
-        """Whether another relation has the name by now under which the rows of this table came, or the relation goes on
-        as another table."""
+        """Whether another relation now has the name under which the rows of this table came, or the relation
+        continues as another table."""
         relation = self.relation_of(table)
         if str(table) in self._followed:
             return True

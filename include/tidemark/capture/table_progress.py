@@ -21,11 +21,12 @@ from tidemark.run import Run
 
 @dataclass(frozen=True, slots=True)
 class AdvancedTable:
-    """The table's applied position went from `start_lsn` (None: it had none in this generation) to `end_lsn`.
+    """A table whose applied position moved from `start_lsn` (None: it had none in this generation) to `end_lsn`.
 
-    `rows` are those of `formats.merge_result.TableResult`, summed; `lag_s` is the time since the commit of the newest
-    change in the last applied batch. `definition_changes` are what was decided of its definition in between, newest
-    first. `called` is what the source calls it now, its id where it is captured no more.
+    - `rows` are those of `formats.merge_result.TableResult`, summed.
+    - `lag_s` is the seconds since the commit of the newest change in the last applied batch.
+    - `definition_changes` are the decisions about its definition in between, newest first.
+    - `called` is its present name at the source, or its id if it is not captured any more.
     """
 
     table: TableName
@@ -39,8 +40,8 @@ class AdvancedTable:
 
 
 def summed(ingested: Iterable[Ingested]) -> Ingested:
-    """Many results as one, with one entry per table and generation: what a run that follows the source for a day keeps
-    of its merges. A position only rises, so the first result has where it was, and the last where it is."""
+    """Many results as one, with one entry per table and generation, so that a run that follows the source for a day
+    keeps little. A position only rises, so the first result has its start and the last its end."""
     together: dict[tuple[str, int], IngestedTable] = {}
     for table in (table for one in ingested for table in one.tables):
         before = together.get((table.table, table.generation))
@@ -52,7 +53,7 @@ def summed(ingested: Iterable[Ingested]) -> Ingested:
 
 
 def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:
-    """The tables whose position advanced, by id; a table of several results appears once per generation."""
+    """The tables whose position rose, by id. A table of several results appears once per generation."""
     advanced_tables = []
     now = run.now()
     with open_ledger(run.ledger, run.pipeline) as book:

@@ -40,8 +40,8 @@ from tidemark.source.wal.slot import Server, SlotState
 from tidemark.source.wal.slot_server import at_slot
 from tidemark.wording import counted, duration, plural
 
-# WAL that a look may read: above `staged`, where a first transaction of ours would be put together, and in all from
-# where the slot's decoding must begin, which a drain would read twice (it streams, then confirm moves the slot).
+# Bytes of WAL that a peek may read: above `staged`, and in all from the LSN where the slot's decoding must begin. A
+# drain would read the latter twice, since it streams and then confirm moves the slot.
 PEEK_BYTES: Final = 16 * 2**20
 PEEK_FROM_RESTART_BYTES: Final = 2**30
 PEEK_TIMEOUT_S: Final = 15
@@ -49,7 +49,7 @@ PEEK_TIMEOUT_S: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """`reason` is a sentence for the log, in both cases."""
+    """Whether a run has work. `reason` is a sentence for the log in both cases."""
 
     waiting: bool
     reason: str
@@ -78,7 +78,7 @@ def changes_waiting(
     if reason is not None:
         return Waiting(True, reason)
     if config.slot != generation.slot:
-        # A look would make it busy for a moment, and it may be somebody else's.
+        # Peeking would make the slot busy for a moment, and it may be somebody else's.
         return Waiting(True, f'the pipeline file names the slot "{config.slot}", staged is "{generation.slot}"')
     with postgres_session.connect(
         source,
@@ -101,7 +101,7 @@ def changes_waiting(
 def _in_ledger(
     book: Ledger, config: PipelineConfig, generation: Generation, due: DueTables, now: datetime
 ) -> str | None:
-    """What the ledger alone knows to be left over; None if that is nothing."""
+    """The work that the ledger alone shows; None if there is none."""
     counts = batches.unapplied_counts(book, due.tables)
     if counts:
         number = sum(counts.values())
@@ -130,7 +130,7 @@ def _at_source(
     server: Server,
     slot: SlotState,
 ) -> str | None:
-    """Why there may be changes above `staged`; None if it is certain that there are none."""
+    """The reason why there may be changes above `staged`; None if there certainly are none."""
     try:
         still_continues(connection, generation)
     except GenerationStale as stale:
@@ -157,13 +157,13 @@ def _at_source(
             .fetchone()
         )
     except psycopg.Error:
-        # In use, too slow, or not decodable: whatever it is, the drain finds it out and says it.
+        # The slot is in use, too slow, or cannot be decoded: the drain reports which.
         return unread
     return None if row is None else f"{unread}, and the publication's tables changed in it"
 
 
 def _with_more_columns(connection: psycopg.Connection[Any], looked_at: Mapping[int, int]) -> str | None:
-    """Which table got columns since the last look at it."""
+    """A sentence that names a table with more columns than at its last fingerprint, None if there is none."""
     rows = connection.execute(
         """
         SELECT c.oid::regclass::text FROM pg_class c

@@ -1,7 +1,7 @@
 """Prints a text for a public bug report: versions, the pipeline's options and state, its last runs and plans.
 
-Secrets are never collected, so none has to be blanked out. Of a connection it prints the type, the port and which parts
-are set; of an error the message that logs have too; of the lake only the scheme. It prints no row's value.
+It never collects secrets, so none has to be blanked out. It prints a connection's type, port and the names of its set
+fields; an error's message, as in the logs; and of the lake only the scheme. It prints no row's value.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def java_version(java: str | None = None) -> str:
 
 
 def _options(config: PipelineConfig) -> dict[str, Any]:
-    """What the file says, but for where the lake is, which says whose it is, and for what Spark is set to, which may be
-    a key of an object store: of that the names."""
+    """The options of the file. The lake's place is left out, since it names its owner. Of Spark's settings only the
+    names are included, since a value may be a key of an object store."""
     elsewhere = {"lake", "lake_access", "tables", "path", "bounds", "spark_conf", "_rules"}
     tables = [
         {
@@ -122,7 +122,7 @@ def _connection(called: Invocation, name: str) -> dict[str, Any] | str:
 
 
 def _server(called: Invocation, connection: str) -> dict[str, Any]:
-    """What the server is, and its settings that matter to a slot."""
+    """The server's version, and its settings that matter for a slot."""
     try:
         conninfo = called.look_up(connection).conninfo()
         with postgres_session.connect(conninfo, application_name="tidemark doctor", statement_timeout_s=30) as session:

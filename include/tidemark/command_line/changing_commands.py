@@ -1,6 +1,6 @@
-"""Runs the commands that change something (preflight, backfill, pause …), and prints what each did.
+"""Runs the commands that change something (preflight, backfill, pause …), and prints the result of each.
 
-Exit status: 0 if it was done.
+The exit status is 0 if the command was carried out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.command_line import screen
 from tidemark.command_line.init_command import source_role
-from tidemark.command_line.invocation import Invocation, somebody
+from tidemark.command_line.invocation import Invocation, user_and_host
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark.ledger import migrations
 from tidemark.ledger.connection import connect
@@ -56,7 +56,7 @@ def preflight(called: Invocation) -> int:
 
 
 def migrate(called: Invocation) -> int:
-    """By the pipeline's own connection, or by one whose role owns the schema."""
+    """Migrate the ledger's schema, with the pipeline's own connection or with one whose role owns the schema."""
     connection_id = called.options.connection or called.config.ledger_connection
     conninfo = called.look_up(connection_id).conninfo()
     if called.options.look:
@@ -80,7 +80,7 @@ def rebuild_ledger(called: Invocation) -> int:
     from tidemark.capture.continuity import ledger_rebuild
 
     holder = f"ledger/{socket.gethostname()}/{os.getpid()}"
-    # The source is not asked.
+    # The rebuild never connects to the source.
     rebuilt = ledger_rebuild.rebuild(
         Run(called.with_lake(), source="", ledger=called.ledger, run_id=holder, holder=holder)
     )
@@ -108,17 +108,17 @@ def rebuild_ledger(called: Invocation) -> int:
 
 
 def upgraded(called: Invocation) -> int:
-    """Continue on the upgraded server, and have every table compared with it."""
+    """Continue on the upgraded server, and start a comparison of every table with it."""
     from tidemark.capture import pg_upgrade
 
-    who = somebody()
+    who = user_and_host()
     said, done = pg_upgrade.continue_upgraded(called.run(f"upgraded/{who}"), who=who)
     screen.say(said)
     return _trigger_verify(called, (), share="1", repair=True) if done else 1
 
 
 def trigger(called: Invocation) -> int:
-    """Print the script that creates or removes the event trigger at the source, for whoever may run it there."""
+    """Print the script that creates or removes the event trigger, for an administrator of the source."""
     from tidemark.source import definition_trigger
 
     if called.options.remove:
@@ -133,43 +133,47 @@ def unpark(called: Invocation) -> int:
     config = called.with_lake()
     options = called.options
     if options.past:
-        return _said(*table_commands.pass_over(config, options.table, ledger=called.ledger))
-    return _said(*table_commands.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=somebody()))
+        return _print_outcome(*table_commands.pass_over(config, options.table, ledger=called.ledger))
+    return _print_outcome(
+        *table_commands.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=user_and_host())
+    )
 
 
 def pause(called: Invocation) -> int:
-    return _said(*table_commands.pause(called.config, called.options.table, ledger=called.ledger, who=somebody()))
+    return _print_outcome(
+        *table_commands.pause(called.config, called.options.table, ledger=called.ledger, who=user_and_host())
+    )
 
 
 def resume(called: Invocation) -> int:
-    return _said(*table_commands.resume(called.config, called.options.table, ledger=called.ledger))
+    return _print_outcome(*table_commands.resume(called.config, called.options.table, ledger=called.ledger))
 
 
 def forget(called: Invocation) -> int:
-    return _said(*table_commands.forget(called.config, called.options.table, ledger=called.ledger))
+    return _print_outcome(*table_commands.forget(called.config, called.options.table, ledger=called.ledger))
 
 
 def verify(called: Invocation) -> int:
-    """Trigger the verify DAG: it needs Spark, and its run is to be seen where all runs are. Without an Airflow here,
-    the command to type where there is one."""
+    """Trigger the verify DAG, which needs Spark and whose run belongs in Airflow's list of runs. Without Airflow on
+    this machine, print the command."""
     options = called.options
     return _trigger_verify(called, _named(called), share=options.share, repair=options.repair)
 
 
 def run(called: Invocation) -> int:
-    """Start a capture now, beside its schedule."""
+    """Start a capture now, in addition to its schedule."""
     return _trigger_dag(called, "capture", {}, f"`tidemark status {called.config.pipeline}` shows how it stands.")
 
 
 def backfill(called: Invocation) -> int:
-    """Start the backfill of all tables that need one, or of those named."""
+    """Start the backfill of the named tables, or of all that need one."""
     conf = {"tables": _named(called)} if called.options.tables else {}
     after = f"Its task `report` says what it did; `tidemark status {called.config.pipeline}` shows how far it is."
     return _trigger_dag(called, "backfill", conf, after)
 
 
 def replay(called: Invocation) -> int:
-    """Start a replay: tables as of a moment beside the live ones, or live ones made anew."""
+    """Start a replay: it writes tables as of a moment next to the live tables, or rebuilds live tables."""
     options = called.options
     conf = {"step": options.step.replace("-", "_"), "tables": _named(called)}
     if options.step == "as-of" and not options.moment:
@@ -181,7 +185,8 @@ def replay(called: Invocation) -> int:
 
 
 def _named(called: Invocation) -> list[str]:
-    """The tables of the command line as status spells them. Raises what says which was meant."""
+    """The tables of the command line in the ledger's spelling. Raises an error that suggests a name for an unknown
+    table."""
     with called.open_ledger() as book:
         return [table_commands.named(book, called.config, table).table for table in called.options.tables]
 
@@ -195,7 +200,7 @@ def _trigger_verify(called: Invocation, names: Sequence[str], *, share: str, rep
 
 
 def _trigger_dag(called: Invocation, kind: str, conf: dict[str, Any], after: str) -> int:
-    """Have Airflow start a DAG of the pipeline; where there is no Airflow, say what to type."""
+    """Trigger a DAG of the pipeline in Airflow. Without Airflow on this machine, print the command."""
     dag_id = f"{called.config.pipeline}_{kind}"
     command = ["airflow", "dags", "trigger", dag_id, *(["--conf", json.dumps(conf)] if conf else [])]
     if shutil.which(command[0]) is None:
@@ -212,6 +217,6 @@ def _trigger_dag(called: Invocation, kind: str, conf: dict[str, Any], after: str
     return 0
 
 
-def _said(text: str, done: bool) -> int:
+def _print_outcome(text: str, done: bool) -> int:
     screen.say(text)
     return 0 if done else 1

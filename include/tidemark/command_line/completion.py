@@ -1,4 +1,4 @@
-"""Prints the script by which a shell completes commands, options and names of pipelines: `tidemark completion bash`."""
+"""Prints the script with which a shell completes commands, options and pipeline names: `tidemark completion bash`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ complete -c tidemark -n "not __fish_use_subcommand" -a "(tidemark pipelines --na
 
 
 def completion(options: argparse.Namespace, commands: Mapping[str, Sequence[str]]) -> int:
-    """`commands` maps each command to its options."""
+    """The script for a shell. `commands` maps each command to its options."""
     names = " ".join(commands)
     if options.shell == "fish":
         flags = (

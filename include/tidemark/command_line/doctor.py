@@ -1,6 +1,7 @@
-"""Checks everything around a pipeline and prints a line for each: ok, or what to do. It changes nothing.
+"""Checks the environment of a pipeline, and prints a line for each part: ok, or a remedy. It changes nothing.
 
-Python, Airflow, Java, Spark, jars, pipeline files; of a pipeline also connections, source, slot, ledger, lake.
+It checks Python, Airflow, Java, Spark, jars and pipeline files; for a pipeline also connections, source, slot, ledger
+and lake.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OLDEST_JAVA: Final = 17
 _CHECKS: Final = {"source": "source", "ledger": "ledger", "lake": "lake", "slot": "slot", "spark": "Spark"}
 
 
-# How a line calls the severity of its finding; a note says that all is well.
+# Severity of a finding -> the word in its line. A note means that nothing is wrong.
 _WORDS: Final = {"error": "WRONG", "table": "WRONG", "warning": "warning", "note": "ok"}
 
 
@@ -61,7 +62,7 @@ def doctor(called: Invocation) -> int:
 
 
 def _print(findings: list[Finding]) -> int:
-    """Exit status 1 if anything has to be done, 3 if something should."""
+    """Print the findings. Returns exit status 1 if one must be remedied, 3 if one should be."""
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         screen.say(f"{finding.check:{width}}  {_WORDS[finding.severity]:7}  {finding.message}")
@@ -184,7 +185,7 @@ def _connection(look_up: LookUp, name: str, *, is_database: bool) -> Finding:
 
 
 def _preflight(called: Invocation) -> Iterator[Finding]:
-    """What preflight finds without changing anything; a subject of which it finds nothing is well."""
+    """The findings of a preflight that changes nothing, and an "ok" for each subject without a finding."""
     from tidemark.capture.preflight.preflight_report import preflight
 
     config = called.config

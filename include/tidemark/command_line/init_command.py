@@ -1,6 +1,6 @@
-"""Writes a new pipeline's files: its own, the one that makes Airflow's DAGs, and SQL for the source's administrator.
+"""Writes a new pipeline's files: its YAML, the file of Airflow's DAGs, and SQL for the source's administrator.
 
-It prompts on a terminal for what no option gives. It never overwrites a file.
+On a terminal it prompts for the values of missing options. It never overwrites a file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ globals().update({dag.dag_id: dag for dag in pipeline_dags()})
 """
 _ROLE: Final = "tidemark"
 
-# Option -> what is asked, and what an empty answer means.
+# Option -> the question, and the value of an empty answer.
 _QUESTIONS: Final = {
     "source": ("Airflow connection of the source (type postgres)", "{name}_source"),
     "tables": ("Tables, for example shop.* public.orders", ""),
@@ -39,7 +39,7 @@ _QUESTIONS: Final = {
 
 
 def init(options: argparse.Namespace, look_up: LookUp) -> int:
-    """Exit status 2 if something is missing and nobody can be asked; nothing is written then."""
+    """Write the files. Returns exit status 2, and writes nothing, if a value is missing and there is no terminal."""
     answers = _answers(options, is_asked=sys.stdin.isatty())
     if isinstance(answers, str):
         screen.say(answers)
@@ -74,14 +74,14 @@ def init(options: argparse.Namespace, look_up: LookUp) -> int:
 
 
 def source_role(config: PipelineConfig, look_up: LookUp) -> str:
-    """The user of the source's connection; the documents' name for it where there is no connection yet."""
+    """The user of the source's connection. Without a connection yet, the role's name in the documentation."""
     with suppress(TidemarkError):
         return str(conninfo_to_dict(look_up(config.source_connection).conninfo()).get("user") or _ROLE)
     return _ROLE
 
 
 def _answers(options: argparse.Namespace, *, is_asked: bool) -> dict[str, str] | str:
-    """What was said or asked; else a sentence about what is missing."""
+    """The values from options and answers, or a sentence that names the missing options."""
     answers: dict[str, str] = {}
     for name, (question, default) in _QUESTIONS.items():
         default = default.format(name=options.name)

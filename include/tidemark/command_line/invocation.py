@@ -1,6 +1,6 @@
-"""Derives from one call of the command line the pipeline, the options, and its connections.
+"""Holds one call of the command line: the pipeline, the options, and the lookup of its connections.
 
-A pipeline is given as the path of its file, or by its name. A name is looked up in the folder that the DAGs read.
+A pipeline is given by its name or by the path of its file. The file of a name is in the folder that the DAGs read.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tidemark.wording import closest
 
 LookUp = Callable[[str], Connection]
 
-# Where the pipeline files are, unless the variable says otherwise: in a checkout, seen from its root.
+# The environment variable with the folder of the pipeline files, and the folder without it, from a checkout's root.
 PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"
 CHECKOUT = Path("include") / "pipelines"
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """`config` has no secret of the lake before `with_lake`."""
+    """One call for a pipeline. `config` has no secret of the lake before `with_lake`."""
 
     config: PipelineConfig
     options: argparse.Namespace
     look_up: LookUp
 
     def with_lake(self) -> PipelineConfig:
-        """The pipeline with what the connection of its lake holds."""
+        """The configuration with the credentials of the lake's connection."""
         config = self.config
         if config.lake_connection is None:
             return config
@@ -56,11 +56,11 @@ class Invocation:
         return self.look_up(self.config.ledger_connection).conninfo()
 
     def run(self, holder: str) -> Run:
-        """The record of what this call does as `holder`."""
+        """The record of this call's work as `holder`."""
         return Run(self.with_lake(), source=self.source, ledger=self.ledger, run_id=holder, holder=holder)
 
     def read_status(self, *, of_lake: bool = True) -> Status:
-        """Where the pipeline stands. Without the lake's connection the lake is what cannot be seen."""
+        """The pipeline's status. If the lake's connection is missing, the status shows that the lake cannot be read."""
         config = self.config
         with suppress(TidemarkError):
             config = self.with_lake() if of_lake else config
@@ -68,11 +68,11 @@ class Invocation:
         return read_status(config, source=source, ledger=ledger, of_lake=of_lake)
 
     def _conninfo_or_error(self, connection: str) -> str | TidemarkError:
-        """Why it cannot be found is something to show, as that a database does not answer is."""
+        """The connection string, or the error. A status shows it like the error of a database that does not respond."""
         try:
             return self.look_up(connection).conninfo()
-        except TidemarkError as wrong:
-            return wrong
+        except TidemarkError as error:
+            return error
 
     @contextmanager
     def open_ledger(self) -> Iterator[Ledger]:
@@ -82,8 +82,8 @@ class Invocation:
 
 
 def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """The file of a pipeline that is given as a path or by its name. Raises PipelineUnknown, which names all,
-    and PipelinesNotFound."""
+    """The file of a pipeline that is given by its name or as a path. Raises PipelineUnknown, which lists all
+    pipelines, and PipelinesNotFound."""
     path = Path(pipeline)
     if path.exists() or os.sep in pipeline:
         return path
@@ -102,7 +102,7 @@ def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Pat
 
 
 def pipelines_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the pipeline files are. Raises PipelinesNotFound."""
+    """The folder of the pipeline files. Raises PipelinesNotFound."""
     named = environment.get(PIPELINES_VARIABLE)
     folder = Path(named or CHECKOUT)
     if not folder.is_dir():
@@ -111,8 +111,8 @@ def pipelines_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return folder
 
 
-def somebody() -> str:
-    """Who types, for others who see what they did."""
+def user_and_host() -> str:
+    """The user and host of this call, to record who did something."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -1,4 +1,4 @@
-"""Fetches the jars that Spark needs, once, so that no run of a pipeline has to: `tidemark jars [s3|gcs|azure …]`."""
+"""Fetches the jars that Spark needs, so that no run of a pipeline has to: `tidemark jars [s3|gcs|azure …]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.wording import counted
 
 
 def jars(options: argparse.Namespace) -> int:
-    """Exit status 1 where this machine has no Spark that Tidemark has jars for."""
+    """Download the jars. Returns exit status 1 if this machine has no Spark for which Tidemark has jars."""
     if unknown := sorted(set(options.stores) - set(jar_versions.OF_STORES)):
         screen.say(f"There are no jars for {', '.join(unknown)}: known are {', '.join(jar_versions.OF_STORES)}.")
         return 2

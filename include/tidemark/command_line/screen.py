@@ -1,6 +1,7 @@
 """Prints rows of text as a table on a terminal, and as a plain table elsewhere.
 
-A pipe gets neither colours nor lines, and no line is cut to a width. Text from a database is never markup.
+Output to a pipe has no colours and no rules, and no line is cut to a width. Text from a database is never interpreted
+as markup.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from tidemark.wording import duration
 
 COLOURS: Final = {"red": "bold red", "warning": "yellow", "note": "dim", "ok": "green"}
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-# A pipe has no width, and rich would take 80 columns for it.
+# A pipe has no width, and rich would assume 80 columns.
 _PLAIN_WIDTH: Final = 10_000
 
 
 def console() -> Console:
-    """Made when it is needed, so that it writes to what stands for standard output then."""
+    """A new console for each use, so that it writes to the present standard output."""
     if sys.stdout.isatty():
         return Console(highlight=False)
     return Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
@@ -33,7 +34,8 @@ def console() -> Console:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), severities: Sequence[str] = ()
 ) -> None:
-    """Print a table; columns of `right` are numbers. `severities` colours the second column, row by row."""
+    """Print a table. The columns of `right` are aligned right, for numbers. `severities` colours the second column,
+    row by row."""
     out = console()
     drawn = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     for column in columns:
@@ -50,18 +52,18 @@ def table(
 
 
 def clear() -> None:
-    """Of a terminal, so that the next text takes the last one's place."""
+    """Clear the terminal, so that the next text replaces the last."""
     console().clear()
 
 
 def say(*lines: str) -> None:
-    """Print lines as they are."""
+    """Print lines unchanged."""
     for line in lines:
         console().print(Text(line), soft_wrap=True)
 
 
 def dump(document: Any) -> None:
-    """For programs."""
+    """Print a document as JSON, for programs."""
     print(json.dumps(document, indent=2))
 
 
@@ -79,7 +81,7 @@ def number(count: int | None) -> str:
 
 
 def ago(moment: str | None, now: str) -> str:
-    """How long before `now`, both as ISO 8601."""
+    """The time between `moment` and `now`, both in ISO 8601, as "… ago"."""
     if moment is None:
         return "-"
     past = (datetime.fromisoformat(now) - datetime.fromisoformat(moment)).total_seconds()

@@ -1,7 +1,7 @@
-"""Runs the commands that only show something (status, tables, plan …), from the records of Airflow's page.
+"""Runs the commands that only show something (status, tables, plan …), from the same records as Airflow's page.
 
-Each has `--json`, for programs. Exit status by severity: 0 nothing is wrong, 3 something may go wrong or ends by
-itself, 1 a person must act.
+Each has `--json`, for programs. The exit status is the severity: 0 if nothing is wrong, 3 for a warning or a problem
+that ends by itself, 1 if a person must act.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def status(called: Invocation) -> int:
 
 
 def pipelines(options: argparse.Namespace) -> int:
-    """Every file of the folder: its pipeline, or what is wrong with it."""
+    """Print every file of the folder: its pipeline, or its problems."""
     folder = pipelines_folder()
     configs, problems = file_reader.read_all(folder)
     if options.json:
@@ -76,7 +76,7 @@ def pipelines(options: argparse.Namespace) -> int:
 
 
 def tables(called: Invocation) -> int:
-    """Every table, or those whose name fits a pattern; of one that is named in full, all that is known."""
+    """Print every table, or those whose name fits a pattern. For a table that is named in full, print all details."""
     options = called.options
     now = called.read_status(of_lake=False)
     shown = status_json.to_json(now)
@@ -125,7 +125,7 @@ def positions(called: Invocation) -> int:
 
 
 def plan(called: Invocation) -> int:
-    """What the next merge would take, and what it would leave and why."""
+    """Print what the next merge would take, what it would leave, and why."""
     from tidemark.observe import next_plan
 
     with called.open_ledger() as book:
@@ -188,7 +188,7 @@ def _table_lines(rows: list[dict[str, Any]], now: str) -> None:
 
 
 def _waiting(row: dict[str, Any]) -> str:
-    """What is staged of a table and not merged, and since when or for whom it waits."""
+    """The staged changes of a table that wait for a merge, the holder that they wait for, and when the table is due."""
     if not row["waiting_batches"]:
         return ""
     waiting = f"{counted(row['waiting_changes'], 'change')} in {counted(row['waiting_batches'], 'batch')}"
@@ -238,7 +238,8 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
 
 
 def _view(called: Invocation, row: TableRow) -> str:
-    """What computes the generated columns that are not captured; where the source cannot be read, why."""
+    """The view that computes the generated columns that are not captured, or the reason why the source cannot be
+    read."""
     import psycopg
 
     from tidemark.observe import generated_columns
@@ -250,7 +251,7 @@ def _view(called: Invocation, row: TableRow) -> str:
 
 
 def _merged(merges: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """How the table was merged the last time, step by step."""
+    """The steps of the table's last merge, each with its way and reason."""
     if not merges:
         return []
     steps = [(f"{one['step']} merged by", f"{one['way']}: {one['why']}") for one in merges[0]["steps"]]

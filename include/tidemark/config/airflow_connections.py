@@ -33,7 +33,8 @@ _AIRFLOW_TIMEOUT_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One Airflow connection. `repr` hides the password and the extras."""
+    """One Airflow connection. `ssh` is the connection that `ssh_conn_id` names. `repr` hides the password and the
+    extras."""
 
     id: str
     conn_type: str = ""
@@ -43,15 +44,16 @@ class Connection:
     port: int | None = None
     schema: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    ssh: Connection | None = None  # what `ssh_conn_id` names
+    ssh: Connection | None = None
 
     @property
     def ssh_conn_id(self) -> str | None:
-        """The Airflow connection of the SSH host through which this database is reached."""
+        """The id of the connection of the SSH host through which this database is reached, None without one."""
         return str(self.extra.get("ssh_conn_id") or "") or None if self.conn_type in _POSTGRES else None
 
     def conninfo(self) -> str:
-        """libpq's connection string: the fields, and those extras that are libpq keywords (sslmode, options, …)."""
+        """libpq's connection string: the fields, and those extras that are libpq keywords (sslmode, options, …).
+        Raises ConnectionInvalid."""
         if self.conn_type not in _POSTGRES:
             raise self._invalid(f"its type is {self.conn_type!r}, not postgres or tidemark")
         keywords = {option.keyword.decode() for option in Conninfo.get_defaults()}
@@ -74,7 +76,8 @@ class Connection:
             raise self._invalid("libpq takes its fields for no connection") from None
 
     def _login_token(self) -> dict[str, str]:
-        """What takes the password's place where the extra `iam` says so; a token goes over TLS alone."""
+        """The settings that replace the password if the extra `iam` is set; none otherwise. A token is sent only
+        over TLS."""
         try:
             provider = login_tokens.provider_of(self.extra)
         except ValueError:
@@ -91,8 +94,8 @@ class Connection:
         }
 
     def ssh_host(self) -> dict[str, Any]:
-        """What Airflow's SSHHook reads of this connection, as `ssh_tunnel.recipe` takes it. Its host key is checked
-        unless `no_host_key_check` is true."""
+        """The settings that Airflow's SSHHook reads from this connection, for `ssh_tunnel.recipe`. The host key is
+        checked unless `no_host_key_check` is true. Raises ConnectionInvalid."""
         if self.conn_type not in ("ssh", "sftp"):
             raise self._invalid(f"its type is {self.conn_type!r}, not ssh")
         if not self.host:
@@ -112,7 +115,7 @@ class Connection:
         return {name: value for name, value in settings.items() if value}
 
     def spark_connection(self) -> SparkConnection:
-        """What `SparkSubmitHook` makes of this connection."""
+        """The Spark connection that `SparkSubmitHook` makes of this connection."""
         program = str(self.extra.get("spark-binary") or PROGRAMS[0])
         refused = "" if program in PROGRAMS else f"spark-binary is {program!r}, and may be {' or '.join(PROGRAMS)}"
         if self.extra.get("spark-home"):
@@ -127,7 +130,7 @@ class Connection:
         return f"{master}:{self.port}" if self.port else master
 
     def lake_access(self, lake: str) -> LakeAccess:
-        """How the object store of a lake is got at."""
+        """The credentials and settings of the lake's object store."""
         return lake_access.read(
             lake,
             connection=self.id,
@@ -153,7 +156,8 @@ def look_up(
     environment: Mapping[str, str] | None = None,
     ask_airflow: Callable[[str], str | None] | None = None,
 ) -> Connection:
-    """Find a connection by its id. Raises ConnectionMissing if neither the environment nor Airflow knows it."""
+    """Return the connection with this id, and that of its SSH host. Raises ConnectionMissing if neither the
+    environment nor Airflow has it."""
     value = (os.environ if environment is None else environment).get(f"AIRFLOW_CONN_{connection_id.upper()}")
     if not value:
         value = (ask_airflow or _airflow_uri)(connection_id)
@@ -166,7 +170,7 @@ def look_up(
 
 
 def parse(connection_id: str, value: str) -> Connection:
-    """Read the JSON or URI form in which Airflow keeps connections in the environment."""
+    """Convert the JSON or URI form that Airflow uses in the environment to a connection. Raises ConnectionInvalid."""
     if value.lstrip().startswith("{"):
         return _from_json(connection_id, value)
     return _from_uri(connection_id, value)
@@ -179,7 +183,7 @@ def _from_json(connection_id: str, value: str) -> Connection:
         extra = dict(json.loads(extra) if isinstance(extra, str) else extra)
         port = int(raw["port"]) if raw.get("port") else None
     except (ValueError, TypeError, AttributeError):
-        # The text holds a password, so neither it nor the parser's message is shown.
+        # The text has a password, so neither the text nor the parser's message is shown.
         raise ConnectionInvalid(connection=connection_id, reason="its JSON cannot be read") from None
     return Connection(
         id=connection_id,
@@ -201,8 +205,9 @@ def _from_uri(connection_id: str, value: str) -> Connection:
         extra = dict(parse_qsl(uri.query, keep_blank_values=True))
         extra = dict(json.loads(extra["__extra__"])) if extra.get("__extra__") else extra
     except (ValueError, TypeError):
-        # As with spark://local[*]: brackets of a URI's host hold an IPv6 address, so Airflow cannot read it either.
-        # What cannot be read may be a piece of the password ("Port could not be cast to integer value as …").
+        # spark://local[*] is such a URI: brackets in a URI's host must enclose an IPv6 address, so Airflow cannot parse
+        # it either. The parser's message may quote a piece of the password ("Port could not be cast to integer value
+        # as …"), so it is not shown.
         raise ConnectionInvalid(connection=connection_id, reason="its URI cannot be read; write it as JSON") from None
     if port is not None:
         host = host.rpartition(":")[0]
@@ -221,7 +226,7 @@ def _from_uri(connection_id: str, value: str) -> Connection:
 
 
 def _airflow_uri(connection_id: str) -> str | None:
-    """What `airflow connections get` says, as a URI; None if there is no Airflow or no such connection."""
+    """The connection as a URI from `airflow connections get`; None if there is no Airflow or no such connection."""
     try:
         process = subprocess.run(
             ["airflow", "connections", "get", connection_id, "--output", "json"],
@@ -234,7 +239,7 @@ def _airflow_uri(connection_id: str) -> str | None:
         return None
     if process.returncode != 0:
         return None
-    # Airflow may log lines before its answer, which is a list with one object.
+    # Airflow may log lines before its output, a list with one object.
     start = process.stdout.find("[{")
     if start < 0:
         return None

@@ -17,10 +17,10 @@
     maintenance: {staging_days: 14}
     bounds: {batch_rows: 100000}
 
-The models of `sections` check the values. The YAML nodes give each value its line, so every problem reads `file:line:
-sentence`. Tables and connections are not looked up here: preflight checks what needs the source. All entries of
-`tables` that match a table hold for it together. Two that contradict each other are a problem: here if both can be
-compared by name, else in preflight.
+The models of `sections` check the values. The YAML nodes give each value its line, so every problem is printed as
+`file:line: sentence`. Checks that need the source or a connection are left to preflight. All entries of `tables` that
+match a table apply to it together. Two entries that contradict each other are a problem: of the file if one of them
+names the table, else in preflight.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tidemark.config.problems import KEY, Place, Problem, problem_of
 from tidemark.config.sections import Bounds, PipelineFile, table_rules
 from tidemark.errors import PipelineFileInvalid
 
-# An alias is as much as what it names, and a file of aliases of aliases is without end.
+# The largest number of values. An alias counts as all values of its anchor: aliases of aliases would be endless.
 _MOST_VALUES: Final = 100_000
 
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -59,11 +59,8 @@ def load(path: Path | str) -> PipelineConfig:
 
 
 def read_all(folder: Path | str) -> tuple[list[PipelineConfig], list[Problem]]:
-    """The sound files of a folder, and the problems of the others: so that one broken file
-    does not stop the other pipelines.
-
-    Of two files that contradict each other (one name, one slot, one managed publication) the first by file name counts.
-    """
+    """The sound files of a folder, and the problems of the others, so that a broken file does not stop the other
+    pipelines. If two files conflict (same name, slot or managed publication), the first by file name is used."""
     configs: list[PipelineConfig] = []
     problems: list[Problem] = []
     for path in files(folder):
@@ -77,7 +74,7 @@ def read_all(folder: Path | str) -> tuple[list[PipelineConfig], list[Problem]]:
 
 
 def read(path: Path | str) -> tuple[PipelineConfig | None, list[Problem]]:
-    """Read one file: its config and no problem, or None and its problems in the order of their lines."""
+    """Read one file. Returns its config without problems, or None and its problems in the order of their lines."""
     path = Path(path)
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -117,7 +114,7 @@ class _Values:
         self.problems: list[tuple[Place, str]] = []
 
     def line(self, place: Place) -> int:
-        """The line of a place, or of the closest place around it that the file has."""
+        """The line of a place, or of the closest enclosing place that the file has."""
         while place not in self.lines:
             place = place[:-1]
         return self.lines[place]

@@ -15,7 +15,7 @@ from tidemark.config.sections import SECTIONS, PipelineFile, descriptions
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """A field's title repeats its name."""
+    """Leaves out the titles of fields, which repeat their names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -17,7 +17,7 @@ from tidemark.storage.lake_access import LakeAccess
 class PipelineConfig:
     """One pipeline file. `*_connection` are Airflow connection ids; `lake` is a URI or an absolute local path.
 
-    `lake_access` is the one field that no file states: what `lake_connection` holds, for whoever opens the lake.
+    No file contains `lake_access`: it has the credentials of `lake_connection`, for the code that opens the lake.
     """
 
     pipeline: str
@@ -62,40 +62,42 @@ class PipelineConfig:
         return self._rules.merged(table)
 
     def conflicts(self, table: TableName) -> list[str]:
-        """Where two entries that match the table state different things of one column, one sentence each."""
+        """The options that two entries of the table set differently for one column, one sentence each."""
         return self._rules.conflicts(table)
 
     def evolves(self, table: TableName) -> Evolve:
-        """What becomes of a change of the table's definition: as one of its entries states, or the file for all."""
+        """The reaction to a change of the table's definition: of one of its entries, else of the file."""
         rule = self.rule(table)
         return self.evolve if rule is None or rule.evolve is None else rule.evolve
 
     def guarded_by_name(self, table: TableName) -> tuple[str, ...]:
-        """The columns that the table's own entry masks or leaves out: it must have each of them. What a pattern states
-        may fit only some of its tables."""
+        """The columns that the table's own entry masks or leaves out: the table must have each of them. Columns of
+        a pattern may be missing in some of its tables."""
         entries = [rule for rule in self.entries(table) if rule.exact]
         return tuple(dict.fromkeys(column for rule in entries for column in (*rule.leave_out, *rule.mask)))
 
     @property
     def digest(self) -> str:
-        """A digest of what the file states of slot, publication, tables and their columns: equal for two files that
-        capture the same, however they are written."""
-        return _digest([self.slot, self.publication, self.mask_salt_connection, [_meant(rule) for rule in self.tables]])
+        """A digest of slot, publication, tables and their columns. It is equal for two files that capture the same,
+        in whatever form they are written."""
+        return _digest(
+            [self.slot, self.publication, self.mask_salt_connection, [_normalised(rule) for rule in self.tables]]
+        )
 
     @property
     def columns_digest(self) -> str:
-        """A digest of what the file states of columns: masked, left out, retyped, in clear."""
+        """A digest of the options for columns: masked, left out, retyped, in clear."""
         rules = [rule for rule in self.tables if rule.leave_out or rule.mask or rule.target or rule.clear]
-        return _digest([self.mask_salt_connection, [_meant(rule) for rule in rules]])
+        return _digest([self.mask_salt_connection, [_normalised(rule) for rule in rules]])
 
     @property
     def application_name(self) -> str:
-        """What Tidemark's own backends call themselves in pg_stat_activity."""
+        """The application_name of Tidemark's own sessions in pg_stat_activity."""
         return f"tidemark_{self.pipeline}"
 
 
-def _meant(rule: TableRule) -> list[Any]:
-    """What an entry states, however it is written; quotes around no pattern mean nothing."""
+def _normalised(rule: TableRule) -> list[Any]:
+    """The content of an entry in one form for all ways to write it. Quotes only matter around a pattern."""
     names = split_pattern(rule.pattern)
     return [
         [[text, quoted and bool(set("*?[") & set(text))] for text, quoted in names],

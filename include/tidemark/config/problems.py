@@ -12,10 +12,10 @@ from pydantic_core import ErrorDetails
 from tidemark.config.sections import SECTIONS, descriptions
 from tidemark.wording import closest
 
-# Where a value stands in the file: keys, and numbers of entries.
+# The path to a value in the file: keys, and numbers of entries.
 Place = tuple[str | int, ...]
 
-# What pydantic appends to the place of a value whose key is wrong.
+# pydantic appends it to the place of a value whose key is wrong.
 KEY: Final = "[key]"
 
 _ALONE: Final = {"lake": ", or the root alone", "tables[]": ", or the name alone"}
@@ -24,7 +24,7 @@ _MAPPINGS: Final = {"mask": "a mapping from column to null or sha256", "target":
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing that is wrong with a pipeline file; `line` counts from 1, 0 if the file has no line for it."""
+    """A problem in a pipeline file. `line` counts from 1, and is 0 if the file has no line for it."""
 
     path: str
     line: int
@@ -81,7 +81,8 @@ def _unknown_key(place: Place, root: Any) -> str:
 
 
 def _hint(key: str, section: str, keys: Sequence[str]) -> str:
-    """The known key that an unknown one resembles and that is not among `keys`, or the section it belongs to."""
+    """The known key that an unknown key resembles and that is not among `keys`, or the section that the unknown key
+    belongs to."""
     close = did_you_mean(key, list(SECTIONS[section].model_fields), keys)
     if close:
         return close
@@ -100,7 +101,7 @@ def _section(place: Place) -> str:
 
 
 def _option(place: Place) -> str:
-    """How a sentence names the option at a place."""
+    """The name of the option at a place, for a sentence."""
     match [part for part in place if part != KEY]:
         case []:
             return "the file"

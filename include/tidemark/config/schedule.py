@@ -1,8 +1,7 @@
-"""Computes the longest time between two runs of a DAG from its schedule, in seconds, and when the next one is due.
+"""Computes the longest time between two runs of a DAG from its schedule, in seconds, and the time of the next run.
 
-Preflight compares it with the time that the source tolerates (`idle_replication_slot_timeout`). Only the five-field
-cron form and Airflow's presets are read, by croniter, as Airflow does. Any other schedule gives None; Airflow judges
-it.
+Preflight compares it with the time that the source tolerates (`idle_replication_slot_timeout`). croniter parses the
+five-field cron form and Airflow's presets, as in Airflow. Any other schedule gives None, and only Airflow checks it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
 _DAY_S: Final = 86_400
 _LIMITS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
-# Eight years, in which the first of January falls on each weekday and February has both lengths.
+# The days of eight years, in which the first of January falls on each weekday and February has both lengths.
 _DAYS: Final = [date(2024, 1, 1) + timedelta(days=number) for number in range(8 * 365 + 2)]
 
 
 def longest_gap_s(schedule: str | None) -> float | None:
-    """The longest time between two runs, None if it cannot be told (no schedule, a form of another kind)."""
+    """The longest time between two runs in seconds, None if it is unknown (no schedule, a schedule of another form)."""
     fields = _fields(schedule)
     if fields is None:
         return None
@@ -31,7 +30,7 @@ def longest_gap_s(schedule: str | None) -> float | None:
         range(low, high + 1) if "*" in values else [int(value) for value in values]
         for values, (low, high) in zip(fields, _LIMITS, strict=True)
     )
-    # Cron's own rule: where both day fields are restricted, either of them is enough.
+    # Cron's own rule: if both day fields are restricted, a day has to fit only one of them.
     either = "*" not in fields[2] and "*" not in fields[4]
     runs = []
     for day in _DAYS:
@@ -45,7 +44,8 @@ def longest_gap_s(schedule: str | None) -> float | None:
 
 
 def next_after(schedule: str | None, moment: datetime) -> datetime | None:
-    """When the next run is due, of those later than the moment, in UTC as Airflow reads a schedule; None as above."""
+    """The time of the first run after the moment, in UTC, as Airflow interprets a schedule; None if `longest_gap_s`
+    is None."""
     if longest_gap_s(schedule) is None:
         return None
     try:
@@ -56,26 +56,30 @@ def next_after(schedule: str | None, moment: datetime) -> datetime | None:
 
 
 def longest_unread_s(config: PipelineConfig) -> float | None:
-    """How long the source may go unread: between two runs, None if the schedule does not say. A run that follows reads
-    all the time, and while nothing happens its heartbeats say so."""
+    """The longest time in seconds in which the source is not read, None if the schedule does not determine it.
+    Without `follow` it is the time between two runs. A run that follows reads continuously, and a heartbeat records
+    that while nothing changes."""
     return longest_gap_s(config.schedule) if config.follow is None else float(config.bounds.heartbeat_s)
 
 
 def longest_silence_s(config: PipelineConfig) -> float | None:
-    """How long nothing may be staged before the capture counts as standing still; None if its schedule does not say.
+    """The time in seconds without anything staged after which the capture counts as stalled; None if its schedule
+    does not determine it.
 
-    An idle pipeline writes a heartbeat every `heartbeat_s`, its runs that they looked, and one may fail."""
+    An idle pipeline writes a heartbeat every `heartbeat_s`, its runs record that they read the source, and one run may
+    fail.
+    """
     gap_s = longest_unread_s(config)
     return None if gap_s is None else 2 * max(gap_s, config.bounds.heartbeat_s) + config.bounds.run_s
 
 
 def _cron(schedule: str | None) -> str:
-    """Airflow has one preset more than croniter."""
+    """The schedule for croniter, which lacks one of Airflow's presets."""
     return "0 0 1 */3 *" if schedule == "@quarterly" else schedule or ""
 
 
 def _fields(schedule: str | None) -> list[list[Any]] | None:
-    """Minutes, hours, days, months and weekdays: all of them, or "*"."""
+    """The values of minutes, hours, days, months and weekdays, "*" for all; None for a schedule of another form."""
     try:
         expanded, nth_weekdays = croniter.expand(_cron(schedule))
     except CroniterError:

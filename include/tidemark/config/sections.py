@@ -34,13 +34,14 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from tidemark.config.table_rules import Evolve, TableRule, TableRules, split_pattern
 from tidemark.names import TableName
 
-# How long a table waits at most where the file states only how many changes make it due.
+# The longest time that a table waits if the file sets only the number of changes that make it due.
 _EVERY_S: Final = 3600
 
-# What `every` counts from: midnight, so that a table that is merged every 15 minutes is merged at the quarters.
+# `every` counts from midnight, so that a table that is merged every 15 minutes is merged at the quarters of an hour.
 _GRID: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-# Names of Spark's and Hadoop's settings whose values are secrets; a file or a provider that has one is none.
+# Names of Spark's and Hadoop's settings whose values are secrets. The path of a file and the name of a credential
+# provider are no secrets.
 _SECRET_SETTING: Final = re.compile(
     r"(secret([.-]?key)?|password|passphrase|token|account\.key(\.[\w.-]+)?|sas\.[\w.-]+)$", re.IGNORECASE
 )
@@ -97,7 +98,7 @@ def _check_setting(name: str) -> str:
 
 
 def _check_root(root: str) -> str:
-    """The root under the one name that clients and Spark have for it."""
+    """The lake's root in the one spelling that clients and Spark use. Raises ValueError."""
     if root.startswith("file://"):
         root = "/" + root.removeprefix("file://").lstrip("/")
     scheme, separator, place = root.partition("://")
@@ -170,7 +171,7 @@ SettingValue = Annotated[
 
 # --- sections ---------------------------------------------------------------------------------------------------------
 
-# Where in `tables` two options contradict each other, and a sentence.
+# The place in `tables` at which two options contradict each other, and a sentence.
 Contradiction = tuple[tuple[str | int, ...], str]
 
 
@@ -215,7 +216,7 @@ class TableEntry(_Section):
         )
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        """Columns that two options of the entry treat differently: an option, and a sentence."""
+        """The contradictions between options of the entry, each as an option and a sentence."""
         for column in self.leave_out:
             if column in self.mask or column in self.target:
                 yield "leave_out", f"column {column!r} of {self.name} is left out and has a mask or target too"
@@ -260,11 +261,11 @@ class Alerts(_Section):
 
 
 class Merge(_Section):
-    """When a table is merged, and by how many Spark applications.
+    """Sets when a table is merged, and by how many Spark applications.
 
-    With neither `every` nor `rows` each run merges all that is staged. Else a table waits, with what is staged for
-    it, until the clock has passed a multiple of `every` (UTC), so that tables come due together, or until `rows`
-    changes wait. `rows` alone has an hour beside it: a table with few changes must come due as well.
+    With neither `every` nor `rows` each run merges everything that is staged. Otherwise a table's staged changes wait
+    until the clock passes a multiple of `every` (UTC), so that tables come due together, or until `rows` changes wait.
+    `rows` alone implies an hour, so that a table with few changes comes due too.
     """
 
     every: Every | None = None
@@ -281,23 +282,24 @@ class Merge(_Section):
 
     @property
     def defers(self) -> bool:
-        """Whether a table may wait."""
+        """Whether merges of a table may be deferred."""
         return self.every is not None or self.rows is not None
 
     @property
     def every_s(self) -> int:
-        """How long a table waits at most, in seconds."""
+        """The longest time that a table waits, in seconds."""
         return _EVERY_S if self.every is None else _seconds(self.every)
 
     def due_at(self, since: datetime) -> datetime:
-        """When a table is due whose oldest change waits since then."""
+        """The time at which a table is due whose oldest change waits since `since`."""
         every = timedelta(seconds=self.every_s)
         return _GRID + ((since - _GRID) // every + 1) * every
 
 
 class Follow(_Section):
-    """Has a capture run follow the source until the next one is due: drain and merge work beside each other, batch by
-    batch, with one Spark application for the run. Without it a run stages what is there, merges it, and ends."""
+    """Has a capture run follow the source until the next one is due. Drain and merge work at the same time, batch
+    by batch, with one Spark application for the run. Without it a run stages the waiting changes, merges them, and
+    ends."""
 
     every: Pace
     """a whole number with `s` or `m`, from `1s` to `5m`: the least time between two batches of a run; a change that
@@ -305,13 +307,13 @@ class Follow(_Section):
 
     @property
     def every_s(self) -> int:
-        """In seconds."""
+        """The least time between two batches, in seconds."""
         return _seconds(self.every)
 
 
 class Maintenance(_Section):
-    """When the DAG `<pipeline>_maintenance` runs, and how long it keeps staging, older versions of the Delta tables,
-    and tables that were put aside (None: for good). Its thresholds stand in `target.table_compaction`."""
+    """Sets when the DAG `<pipeline>_maintenance` runs, and how long it keeps staging, older versions of the Delta
+    tables, and tables that were put aside (None: forever). Its thresholds are in `target.table_compaction`."""
 
     schedule: Schedule | None = "@daily"
     """cron expression or Airflow preset of the maintenance DAG; null for none"""
@@ -326,7 +328,8 @@ class Maintenance(_Section):
 
 
 class BoundsSection(_Section):
-    """The bounds that a file may set: there is rarely a reason to change another, and a file has 25 options at most."""
+    """The bounds that a file may set. There is rarely a reason to change another one, and a file has 25 options at
+    most."""
 
     batch_rows: Whole = 1_000_000
     """changes after which a batch ends at the next commit"""
@@ -339,7 +342,7 @@ class BoundsSection(_Section):
 
 
 class Bounds(BoundsSection):
-    """Every bound and time of a pipeline: those of the file, and those that are the same for every pipeline."""
+    """Every bound and time of a pipeline: those of the file, and those that are equal for all pipelines."""
 
     drain_stall_s: int = 120
     """seconds without any message before a drain fails with the cause"""
@@ -381,7 +384,7 @@ def _or_alone(option: str, section: type[_Section]) -> BeforeValidator:
 
 
 class PipelineFile(_Section):
-    """One YAML file. Its options are checked one by one, then those that may contradict each other."""
+    """One YAML file. Each option is checked by itself, then the options that may contradict each other."""
 
     pipeline: PipelineName = ""
     """name of the pipeline, used for its DAGs, its folder in the lake and its rows in the ledger"""
@@ -480,7 +483,7 @@ SECTIONS: Final[dict[str, type[BaseModel]]] = {
 
 
 def descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """Option -> the text below it, of the section's own options. Read from the source, and only where it is shown:
+    """Option -> the text below it, for the section's own options. It parses the source only when it is called:
     every start of a task imports this module."""
     (definition,) = ast.parse(inspect.getsource(section)).body
     assert isinstance(definition, ast.ClassDef)
@@ -496,7 +499,7 @@ def table_rules(entries: Sequence[TableEntry], lines: Any) -> tuple[TableRule, .
 
 
 def _refuse(problems: Sequence[Contradiction]) -> None:
-    """Raises ValidationError with all of them, if there are any."""
+    """Raises ValidationError with all contradictions, if there are any."""
     if problems:
         raise ValidationError.from_exception_data(
             "tables",

@@ -1,4 +1,4 @@
-"""Matches tables with the entries of a pipeline file, and merges what all matching entries state."""
+"""Matches tables with the entries of a pipeline file, and merges the options of all matching entries."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tidemark.names import TableName
 
 _NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
-# What becomes of a change of a table's definition, see `capture.definitions.evolve_decisions`.
+# The reaction to a change of a table's definition, see `capture.definitions.evolve_decisions`.
 Evolve = Literal["follow", "freeze", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with what
-    holds for the tables it names."""
+    """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with the options of its tables.
+    `line` is that of the file."""
 
     pattern: str
     leave_out: tuple[str, ...] = ()
     mask: dict[str, Literal["null", "sha256"]] = field(default_factory=dict)
     target: dict[str, str] = field(default_factory=dict)
-    line: int = field(default=0, compare=False)  # of the file
+    line: int = field(default=0, compare=False)
     clear: tuple[str, ...] = ()
     evolve: Evolve | None = None
 
@@ -43,9 +43,8 @@ class TableRule:
 def split_pattern(pattern: str) -> tuple[tuple[str, bool], tuple[str, bool]]:
     """`schema.table` as the file has it -> (schema, whether it was quoted), (table, whether it was quoted).
 
-    Names are those of the catalogue, letter by letter; "*", "?" and "[...]" stand for characters as in
-    file names. A part in double quotes holds no pattern and may hold anything, a dot or a "*" too.
-    Raises ValueError on anything else.
+    Names are compared with the catalogue's exactly. "*", "?" and "[...]" stand for characters as in file names. A part
+    in double quotes is no pattern and may have any character, a dot or a "*" too. Raises ValueError for any other text.
     """
     schema = _NAME_PART.match(pattern)
     if schema is not None and pattern[schema.end() : schema.end() + 1] == ".":
@@ -62,8 +61,8 @@ def _part(match: re.Match[str]) -> tuple[str, bool]:
 
 
 class TableRules:
-    """All entries of one file. A file may name five hundred tables and the source have thousands, so the entry of a
-    name is looked up, and a pattern is compiled once."""
+    """All entries of one file. A file may name five hundred tables, and the source may have thousands: so a
+    dictionary has the entries of names, and each pattern is compiled once."""
 
     def __init__(self, rules: tuple[TableRule, ...]) -> None:
         self._rules = rules
@@ -96,10 +95,10 @@ class TableRules:
         return [self._rules[number] for number in sorted(matching)]
 
     def merged(self, table: TableName) -> TableRule | None:
-        """What the file states of one table: all entries that match it, merged; None if none does.
+        """The options of one table: all entries that match it, merged; None if none does.
 
-        No entry wins over another. Where two of them state different things of one column, `conflicts` has it, and
-        preflight refuses the file; the merged rule then has what the later entry states.
+        No entry takes precedence. If two of them set different options for one column, `conflicts` returns that, and
+        preflight refuses the file. The merged rule then has the later entry's option.
         """
         entries = self.entries(table)
         if not entries:
@@ -115,7 +114,7 @@ class TableRules:
         )
 
     def conflicts(self, table: TableName) -> list[str]:
-        """Where two entries that match the table state different things of one column, one sentence each."""
+        """The options that two entries of the table set differently for one column, one sentence each."""
         earlier_rules: dict[tuple[str, str], tuple[str, TableRule]] = {}
         sentences = []
         deciding = [rule for rule in self.entries(table) if rule.evolve is not None]

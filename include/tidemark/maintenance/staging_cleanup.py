@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from tidemark.capture import lake_folder
 from tidemark.capture.continuity.generation import still_continues
-from tidemark.capture.continuity.recovery import is_gone, read_retired, what_goes_on
+from tidemark.capture.continuity.recovery import is_gone, read_retired, unregistered_staging
 from tidemark.errors import LedgerBehindStaging, ParkedKeepsStaging
 from tidemark.failpoints import reach
 from tidemark.findings import listed
@@ -156,7 +156,7 @@ def _mark(
     ledger lacks, may claim chunks that the ledger does not have, or chunks of a closed backfill.
     """
     opened = generations.required(ledger)
-    if (difference := what_goes_on(store, ledger.pipeline, opened)) is not None:
+    if (difference := unregistered_staging(store, ledger.pipeline, opened)) is not None:
         raise LedgerBehindStaging(pipeline=ledger.pipeline, difference=difference)
     seen = look(opened)
     marked = []

@@ -4,21 +4,21 @@
     DROP           ──sql_drop────────►                         that changes it and so in the order of the WAL
     ALTER, rows    ──table_rewrite───►  on_rewrite        ──►  one that says so, before the relation's own
 
-The trigger is optional and a DBA's to create: only a superuser may, or the role that a provider has for that. It fails
-no statement of a user: an error within ends in a message that calls the definitions unknown from there on. It waits for
-no lock longer than `LOCK_TIMEOUT`.
+The trigger is optional. A DBA creates it: PostgreSQL requires a superuser, or the role that a provider has for that. It
+fails no statement of a user: after an error in it, it writes a message that makes the definitions unknown from there
+on. It waits for no lock longer than `LOCK_TIMEOUT`.
 
-Anybody may write a message under any prefix (docs/decisions/2026-11-22-a-message-proves-nothing-by-itself.md), so each
-of these carries a code over the transaction's id and the text, made with keys that only the trigger's owner and the
-pipeline's role can read. The keys are rows of a materialized view: no publication carries one, a dump holds its
-definition and not its rows, and a restore makes new keys.
+Everybody may write a message under any prefix (docs/decisions/2026-11-22-a-message-proves-nothing-by-itself.md). So
+each message of the trigger carries a code over the transaction's id and the text. The keys of the code are readable
+only by the trigger's owner and the pipeline's role. They are rows of a materialized view: no publication can contain
+one, a dump has its definition without its rows, and a restore makes new keys.
 
-Decoding orders the records of a transaction and its subtransactions by LSN, and takes for a message's the end of its
-record, which is where the next record begins. A block with EXCEPTION is a subtransaction, so a row written right behind
-the message could come before it. An empty message behind each keeps them apart.
+Decoding orders the records of a transaction and its subtransactions by LSN. It uses the end of a message's record as
+the message's LSN, and the next record begins there. A block with EXCEPTION is a subtransaction, so a row written right
+after the message could come before it. An empty message after each message separates the two.
 
-The functions read the catalogue by queries, and a query sees what its transaction's snapshot does. Under REPEATABLE
-READ that may be older than what the statement sees, so there the definition is unknown too. Source: PostgreSQL
+The functions query the catalogue with the snapshot of the user's transaction. Under REPEATABLE READ this snapshot may
+be older than the catalogue that the statement itself uses, so the definition is unknown there too. Source: PostgreSQL
 documentation, 38 "Event Triggers", 9.30 "Event Trigger Functions", 5.10.6 "Usage Patterns" (of schemas).
 """
 
@@ -44,7 +44,7 @@ MOST_BYTES: Final = 900_000
 
 _LONGEST_NAME: Final = 63
 
-# A value's text depends on the session, which here is that of whoever alters a table.
+# A value's text depends on the settings of the session, and this session belongs to the user who alters a table.
 _TEXT_SETTINGS: Final = ("TimeZone", "DateStyle", "IntervalStyle", "bytea_output", "extra_float_digits")
 _SETTINGS: Final = (
     ("search_path", "pg_catalog, pg_temp"),
@@ -56,8 +56,8 @@ _SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """`arguments` are SQL, the body is plpgsql over the placeholders of `_body`. What an event calls takes none, and
-    has rights and settings of its own; what those call has theirs."""
+    """A function of the trigger: its name, its arguments as SQL, and its body as plpgsql with the placeholders of
+    `_body`."""
 
     name: str
     arguments: str
@@ -65,11 +65,13 @@ class _Function:
 
     @property
     def is_entry(self) -> bool:
+        """Whether an event calls the function. Only such a function has no arguments. It has rights and settings of
+        its own, and the functions that it calls run with these."""
         return not self.arguments
 
 
-# All but a cancelled query, which is the user's own, and a failed assertion, of which there is none. Where not even the
-# last message can be written, `look` says so of the trigger.
+# OTHERS does not catch a cancelled query, since the user cancelled it, nor a failed assertion, which these functions do
+# not have. If even the last message cannot be written because a right is missing, `_problem` reports that.
 _CAUGHT: Final = """
 EXCEPTION WHEN OTHERS THEN
     BEGIN
@@ -293,7 +295,7 @@ BEGIN
     ),
 )
 
-# Event -> the function that is called, and how the name of its event trigger ends.
+# Event -> the function that PostgreSQL calls, and the ending of the event trigger's name.
 _EVENTS: Final = {
     "ddl_command_end": ("on_change", "end"),
     "sql_drop": ("on_drop", "drop"),
@@ -305,8 +307,8 @@ _KEYS: Final = "sha512(" + " || ".join(["uuid_send(gen_random_uuid())"] * 4) + "
 
 
 def schema_of(config: PipelineConfig) -> str:
-    """The schema that holds the trigger's functions; its event triggers begin with the same name. Slots have names that
-    are unique on a server."""
+    """The name of the schema that holds the trigger's functions. The names of the event triggers begin with it. It
+    comes from the slot's name, which is unique on a server."""
     name = f"ddl_{config.slot}"
     if len(name) <= _LONGEST_NAME - _LONGEST_END:
         return name
@@ -314,7 +316,7 @@ def schema_of(config: PipelineConfig) -> str:
 
 
 def create_sql(config: PipelineConfig, role: str) -> str:
-    """The script that creates the trigger, or puts it in the place of an older one; `role` is the pipeline's."""
+    """The script that creates the trigger or replaces an older one. `role` is the pipeline's role."""
     schema = quoted(schema_of(config))
     parts = [
         "-- To be run as a superuser, or as the role that may create event triggers where a provider has none.",
@@ -341,14 +343,14 @@ def create_sql(config: PipelineConfig, role: str) -> str:
         name = quoted(_trigger_name(config, event))
         parts += [
             f"CREATE EVENT TRIGGER {name} ON {event} EXECUTE FUNCTION {schema}.{function_name}();",
-            # Else it would be silent under session_replication_role = replica.
+            # By default an event trigger does not fire under session_replication_role = replica.
             f"ALTER EVENT TRIGGER {name} ENABLE ALWAYS;",
         ]
     return "\n".join([*parts, "COMMIT;", ""])
 
 
 def drop_sql(config: PipelineConfig) -> str:
-    """The script that removes it."""
+    """The script that removes the trigger."""
     return "\n".join(["BEGIN;", *_removal(config), "COMMIT;", ""])
 
 
@@ -379,8 +381,13 @@ def _setting(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InstalledTrigger:
-    """`problem` is why its messages are not trusted, None where they are: half a sentence. `since_xid` is the last
-    transaction, by its 64-bit id, that changed anything of it: messages of older ones are not trusted."""
+    """The state of an installed trigger.
+
+    - `problem` is the reason why its messages are not trusted, as a clause for a message; None if they are trusted.
+    - `since_xid` is the 64-bit id of the last transaction that changed a part of the trigger. Messages of older
+      transactions are not trusted.
+    - `keys` are the keys of the codes in its messages.
+    """
 
     problem: str | None
     since_xid: int = 0
@@ -388,7 +395,7 @@ class InstalledTrigger:
 
 
 def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrigger | None:
-    """What is installed for the pipeline; None if nothing is."""
+    """Read the trigger that is installed for the pipeline; None if there is none."""
     schema = schema_of(config)
     names = [_trigger_name(config, event) for event in _EVENTS]
     triggers = conn.execute(
@@ -447,7 +454,8 @@ def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrig
 def findings(
     conn: psycopg.Connection[Any], config: PipelineConfig, created_by: str = "a superuser"
 ) -> Iterator[Finding]:
-    """What is wrong with the installed one. `created_by` is who may create one at this server."""
+    """A finding if the trigger is missing or not trusted. `created_by` is who may create event triggers on this
+    server."""
     installed = look(conn, config)
     if installed is None:
         yield Finding.note(

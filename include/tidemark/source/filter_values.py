@@ -1,8 +1,8 @@
-"""Writes the columns and literals of a row filter so that exactly one operator of `pg_catalog` takes them: `written`.
+"""Renders the columns and literals of a row filter so that exactly one operator of `pg_catalog` fits them (`written`).
 
-A column is compared in the type whose operators PostgreSQL would use for it; a literal is a quoted text under that
-type. The operands then have exactly the types that an operator takes, so PostgreSQL has neither a choice of operators
-nor a conversion to make: no cast that somebody created is called. Source: PostgreSQL documentation, 10.2 "Operators".
+A column is compared in the type whose operators PostgreSQL would use for it. A literal is a quoted text that is cast to
+that type. So the operands have exactly the types that an operator takes: PostgreSQL neither chooses between operators
+nor converts a value, and calls no cast that a user created. Source: PostgreSQL documentation, 10.2 "Operators".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OID: Final = own("oid")
 _INTEGERS: Final = frozenset(map(own, ("int2", "int4", "int8")))
 _FLOATS: Final = frozenset(map(own, ("float4", "float8")))
 _NUMBERS: Final = _INTEGERS | _FLOATS | {own("numeric")}
-# Each has operators with each other.
+# Every pair of these types has operators.
 _MOMENTS: Final = frozenset(map(own, ("date", "timestamp", "timestamptz")))
 _COMPARED: Final = frozenset(
     """
@@ -37,23 +37,26 @@ _COMPARED: Final = frozenset(
     timetz timestamp timestamptz interval inet cidr macaddr macaddr8 pg_lsn jsonb
     """.split()  # noqa: SIM905
 )
-# They have no operators of their own; their values are those of the other type.
+# These types have no operators of their own: PostgreSQL uses the other type's.
 _COMPARED_AS: Final = {"varchar": "text", "cidr": "inet"}
 _LIKE: Final = frozenset(map(own, ("text", "bpchar", "name")))
 
-# Texts that PostgreSQL reads as another value every day.
+# Texts that PostgreSQL converts to another value every day.
 _MOVING: Final = re.compile(r"now|today|tomorrow|yesterday", re.IGNORECASE)
 _OF_TIME: Final = _MOMENTS | {own("time"), own("timetz")}
 
 
 class Incomparable(Exception):
-    """The operands do not fit together, for the reason given."""
+    """The operands cannot be compared; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a comparison: a column or a moment as SQL with the type (schema, name) that it is compared in, or a
-    literal with its text. A column that cannot be compared has no type. `name` is for messages."""
+    """One side of a comparison: a column, a moment or a literal.
+
+    A column or moment has its SQL, and in `type` the (schema, name) of the type that it is compared in. A column
+    without a type cannot be compared. A literal has its text and no type. `name` is for messages.
+    """
 
     kind: Literal["column", "moment", "text", "number", "boolean"]
     name: str
@@ -67,7 +70,7 @@ class Operand:
 
 
 def column(name: str, type_oid: int, types: Mapping[int, PgType]) -> Operand:
-    """A domain is compared as its base type: its constraints are not called for that."""
+    """The operand of a column. A domain is compared as its base type, so PostgreSQL does not check its constraints."""
     declared = base = types[type_oid]
     while base.kind == "d":
         base = types[base.base_oid]
@@ -88,12 +91,13 @@ def moment(text: str, type_: Type) -> Operand:
 
 
 def constant(kind: Literal["text", "number", "boolean"], text: str) -> Operand:
-    """A literal: which type it has, the column beside it decides."""
+    """The operand of a literal. The column beside it determines its type."""
     return Operand(kind, f"a {kind}", sql.Literal(text), text=text)
 
 
 def literal(text: str, type_: Type) -> sql.Composed:
-    """Raises Incomparable for a text that PostgreSQL reads as another moment every day."""
+    """The text, cast to the type. Raises Incomparable for a text that PostgreSQL converts to another moment every
+    day."""
     if type_ in _OF_TIME and _MOVING.search(text):
         raise Incomparable("a text in quotes is no fixed date or time: write now() or current_date")
     return cast(sql.Literal(text), type_)
@@ -104,7 +108,7 @@ def cast(value: sql.Composable, type_: Type) -> sql.Composed:
 
 
 def written(operands: Sequence[Operand]) -> list[sql.Composable]:
-    """Two operands of a comparison, or a column and the literals of its IN, as SQL. Raises Incomparable."""
+    """Render the two operands of a comparison, or a column and the literals of its IN, as SQL. Raises Incomparable."""
     for operand in operands:
         if operand.is_column and operand.type is None:
             raise Incomparable(f"{operand.name} fits IS NULL alone: others compare PostgreSQL's plain types, and enums")
@@ -140,13 +144,13 @@ def written(operands: Sequence[Operand]) -> list[sql.Composable]:
 
 
 def require_text(operand: Operand) -> None:
-    """Raises Incomparable where LIKE has no operator for the operand and a pattern of type text."""
+    """Raises Incomparable if LIKE has no operator for the operand and a pattern of type text."""
     if not operand.is_column or operand.type not in _LIKE:
         raise Incomparable(f"LIKE needs a column of a text type, and {operand.name} is none")
 
 
 def _width(typed: Sequence[Type], numbers: Sequence[str]) -> tuple[frozenset[Type], Type]:
-    """The types that have operators with each other, and the one in which all else is compared with them."""
+    """The number types that have operators with each other, and the type that all other operands are cast to."""
     if not _FLOATS.isdisjoint(typed):
         return _FLOATS, own("float8")
     if _INTEGERS.issuperset(typed) and all(map(_is_int8, numbers)):

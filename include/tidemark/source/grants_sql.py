@@ -1,7 +1,7 @@
 """Writes the SQL that a source's administrator runs once for a pipeline: a role that reads, and may publish the tables.
 
-It grants by DO blocks that read the catalogue, so it needs neither the names of the owners nor the server's version. It
-may run twice. docs/own-database.md has the same grants by hand.
+The script grants in DO blocks that read the catalogue, so it works without the names of the owners and the server's
+version. It may run twice. docs/own-database.md has the same grants as single statements.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ $tidemark$;
 
 
 def grants_sql(config: PipelineConfig, role: str) -> str:
+    """The script for the pipeline's tables that creates `role` and grants it what it needs."""
     patterns = sorted({_like(rule.pattern) for rule in config.tables})
     schemas = sql.SQL("ARRAY[{}]").format(sql.SQL(", ").join(map(sql.Literal, patterns)))
     return _SCRIPT.format(
@@ -73,7 +74,7 @@ def grants_sql(config: PipelineConfig, role: str) -> str:
 
 
 def _like(pattern: str) -> str:
-    """The schema of a table or of a pattern, as LIKE reads it: a class of characters counts as any character."""
+    """The schema part of a table's name or pattern, as a pattern of LIKE. A class of characters fits any character."""
     (text, quoted), _ = split_pattern(pattern)
     escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     if quoted:

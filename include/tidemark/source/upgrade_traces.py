@@ -1,4 +1,4 @@
-"""Reads what `pg_upgrade` leaves in the catalogue of the cluster that it makes (PostgreSQL 17 and 18).
+"""Reads the transaction ids that `pg_upgrade` leaves in the catalogue of the new cluster (PostgreSQL 17 and 18).
 
 datfrozenxid of template0     the next transaction id of the old cluster (set_frozenxids)
 catalog_xmin of a slot        the next transaction id when `pg_upgrade` made the slot, behind the restored schema
@@ -16,8 +16,8 @@ _XIDS: Final = 2**32
 
 
 def upgraded_at_xid(source: psycopg.Connection[Any]) -> int:
-    """The 64-bit id that the old cluster would have given to its next transaction. A cluster that `pg_upgrade` did not
-    make has the id with which initdb ended there, below any that an application got."""
+    """The 64-bit id that the old cluster would have given to its next transaction, 0 if template0 was dropped. If
+    `pg_upgrade` did not make the cluster, it is the last id of initdb, which is below the ids of all applications."""
     row = source.execute(
         """
         SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint, datfrozenxid::text::bigint
@@ -31,8 +31,8 @@ def upgraded_at_xid(source: psycopg.Connection[Any]) -> int:
 
 
 def is_as_restored(source: psycopg.Connection[Any], publication: str, before_xid: int) -> bool:
-    """Whether every catalogue row that puts a table into the publication, or a partition under its parent, was written
-    before that transaction, given by its low 32 bits."""
+    """Whether every catalogue row that puts a table into the publication, or a partition under its parent, is older
+    than the transaction whose low 32 bits are `before_xid`."""
     row = source.execute(
         """
         WITH written (xmin) AS (

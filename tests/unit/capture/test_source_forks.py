@@ -39,5 +39,5 @@ def test_a_key_is_told_as_it_is_now_and_as_it_was() -> None:
 
 @pytest.mark.parametrize("rows", [lost(3_000_000), lost(-800_000), lost(0, before=3_000_000)])
 def test_a_day_that_python_does_not_know_has_the_table_read_as_a_whole(rows: pa.Table) -> None:
-    with pytest.raises(source_forks._RowsNotTold):
+    with pytest.raises(source_forks._KeysUnknown):
         list(source_forks._keys_of(DATED, rows))

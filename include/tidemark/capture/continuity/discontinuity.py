@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SlotFacts:
-    """What the source reports of the slot and of itself, before a run reads the slot."""
+    """The state of the slot and of its server, read before a run reads from the slot."""
 
     slot: SlotState
     confirmed_lsn: Lsn
@@ -77,7 +77,7 @@ class SlotFacts:
     history: History
 
     def plainly_continue(self, generation: Generation) -> bool:
-        """Whether nothing at all differs from what the generation was staged from."""
+        """Whether nothing at all differs from the source of the generation's staged changes."""
         return (
             self.slot.name == generation.slot
             and self.server.system_identifier == generation.system_identifier
@@ -90,9 +90,12 @@ class SlotFacts:
 
 @dataclass(frozen=True, slots=True)
 class SlotBreak:
-    """Why the slot does not continue the generation, as half a sentence and as the error for it. `left_lsn`: where the
-    source's history left what was staged, None if that is not known or nothing staged lies above. `sends_all`: the slot
-    has everything from there."""
+    """The reason why the slot does not continue the generation, as a clause and as the error for it.
+
+    - `left_lsn` is the LSN at which the source's history left the staged one; None if it is unknown, or nothing is
+      staged above it.
+    - `sends_all` is true if the slot has all changes from there on.
+    """
 
     reason: str
     error: TidemarkError
@@ -102,7 +105,8 @@ class SlotBreak:
 
 @dataclass(frozen=True, slots=True)
 class SlotJudgement:
-    """What a drain judges the slot with, under the lease `slot`. `accepts`: see `generation.settle`."""
+    """The state with which a drain judges the slot, under the lease `slot`. `accepts` is that of
+    `generation.settle`."""
 
     config: PipelineConfig
     source: psycopg.Connection[Any]
@@ -113,10 +117,10 @@ class SlotJudgement:
 
 
 def resolve(judgement: SlotJudgement, facts: SlotFacts, generation: Generation | None) -> None:
-    """Open a new generation, or note what changed at the source without breaking the open one.
+    """Open a new generation, or record a change of the source that does not end the open one.
 
-    Raises SourceLeftBehind or GenerationStale. The error of a new generation is raised by whoever takes it from the
-    ledger (`generations.take_error`).
+    Raises SourceLeftBehind or GenerationStale. The error of a new generation is stored in the ledger; the caller that
+    takes it raises it (`generations.take_error`).
     """
     slot, server, history = facts.slot, facts.server, facts.history
     source, ledger, folders, lease = judgement.source, judgement.ledger, judgement.folders, judgement.lease
@@ -136,7 +140,7 @@ def resolve(judgement: SlotJudgement, facts: SlotFacts, generation: Generation |
         return
     if server.timeline < generation.timeline and not judgement.accepts:
         _refuse_left_behind(judgement.config, server, generation)
-    broken = what_is_gone(facts, generation)
+    broken = slot_break(facts, generation)
     if broken is None and server.started_at != generation.source_started_at:
         if source_rewinds.was_rewound(judgement.config, source, ledger, lease, facts.confirmed_lsn):
             broken = _rewound(server, facts.confirmed_lsn, generation)
@@ -162,11 +166,11 @@ def open_next(
     server: Server,
     lost: LostPart | None = None,
 ) -> Generation:
-    """Give the generation the next number, write the lost part and generation.json, then the ledger's row. After a
-    death in between `register_again` does the rest.
+    """Give the generation the next number, and write the lost part, generation.json, and then the ledger's row. If
+    the process dies in between, `register_again` completes it.
 
-    The lease stays locked from before the file is written. An attempt that was overtaken writes nothing, and one that
-    takes over finds file and row, or neither. A pipeline of another ledger has another lease. Then the first of the two
+    The lease stays locked from before the file is written. An attempt that was replaced writes nothing, and its
+    successor finds file and row, or neither. A pipeline of another ledger has another lease. Then the first of the two
     to write its file gets the number, and LakeTaken is raised for the second.
     """
     store = folders.store
@@ -191,8 +195,9 @@ def open_next(
 
 
 def _newest_begun(folders: StagedFolders) -> int:
-    """The newest generation with anything in its folder, 0 without one. An empty folder is that of another ledger that
-    opens the generation at this moment, or of an attempt that died: the first to write generation.json gets it."""
+    """The newest generation with anything in its folder, 0 without one. An empty folder belongs to another ledger
+    that opens the generation at this moment, or to an attempt that died: the first to write generation.json gets
+    it."""
     for number in sorted(folders.numbers, reverse=True):
         names = folders.store.list(layout.generation_folder(folders.pipeline, number))
         if any(not name.startswith(".") for name in names):  # a file that is being written has a dot
@@ -201,8 +206,9 @@ def _newest_begun(folders: StagedFolders) -> int:
 
 
 def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Generation) -> None:
-    """Raises SourceLeftBehind. Timelines of one database only rise: such a server is one that a standby took over from,
-    or an older copy of the disk. To read it would end the generation, and coming back would end the next one."""
+    """Raises SourceLeftBehind. The timelines of one database only rise. So this server is the former primary of a
+    promoted standby, or an older copy of the disk. Reading it would end the generation, and returning would end the
+    next one."""
     if server.system_identifier == generation.system_identifier:
         raise SourceLeftBehind(
             timeline=server.timeline,
@@ -213,8 +219,9 @@ def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Gene
 
 
 def _after(broken: SlotBreak, lost: LostPart | None, opening: GenerationFile, generation: Generation) -> GenerationFile:
-    """The generation that follows the one that is broken. It goes on from where the source left what was staged, if
-    the slot has all from there and it can be told what was lost; else every table needs a backfill."""
+    """The generation that follows the broken one. It continues from the LSN at which the source left the staged
+    history, if the slot has all changes from there and the lost changes are known. Otherwise every table needs a
+    backfill."""
     if lost is None or not broken.sends_all:
         error = _with_lost(broken.error, lost, opening.pipeline)
         return structs.replace(opening, reason=broken.reason, backfill_kind=tables.GAP, error=error)
@@ -229,7 +236,7 @@ def _after(broken: SlotBreak, lost: LostPart | None, opening: GenerationFile, ge
         difference=broken.reason,
         generation=generation.number,
         transactions=_lost_said(lost, opening.pipeline),
-        rows=lost.rows_said,
+        rows=lost.rows_read_again,
         left_lsn=broken.left_lsn,
         pipeline=opening.pipeline,
     )
@@ -237,7 +244,7 @@ def _after(broken: SlotBreak, lost: LostPart | None, opening: GenerationFile, ge
 
 
 def _with_lost(error: TidemarkError, lost: LostPart | None, pipeline: str) -> ErrorFacts:
-    """The error, with the transactions that the source lost."""
+    """The error's facts, with the transactions that the source lost."""
     facts = error.as_facts()
     if lost is None or not lost.transactions.num_rows or "difference" not in facts.facts:
         return facts
@@ -257,7 +264,8 @@ def _follow(
     history: History,
     generation: Generation,
 ) -> None:
-    """Go on with the generation on the timeline of a promoted standby; what the ledger keeps of the lost part goes."""
+    """Continue the generation on the timeline of a promoted standby. The ledger's evidence of the lost part is
+    removed."""
     left_lsn = parted_at(history, generation)
     row = source.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
@@ -283,8 +291,8 @@ def _follow(
     )
 
 
-def what_is_gone(facts: SlotFacts, generation: Generation) -> SlotBreak | None:
-    """Why the slot does not continue the generation; None if it does."""
+def slot_break(facts: SlotFacts, generation: Generation) -> SlotBreak | None:
+    """The reason why the slot does not continue the generation; None if it does."""
     slot, server, history = facts.slot, facts.server, facts.history
     confirmed_lsn, staged_lsn = facts.confirmed_lsn, generation.staged_lsn
     difference, left_lsn = other_life(server, generation), None
@@ -343,8 +351,8 @@ def other_life(server: Server, generation: Generation) -> str | None:
 
 
 def parted_at(history: History, generation: Generation) -> Lsn | None:
-    """Where the source's history left the one that the generation was staged from; None if it did not, or, of a
-    generation whose history nobody noted, if that cannot be told."""
+    """The LSN at which the source's history left the generation's. None if it did not, or if the generation's
+    history was not recorded and the LSN is unknown."""
     if generation.history is not None:
         return history.parted_at(History.parse(generation.history))
     if generation.timeline == 1:
@@ -355,12 +363,15 @@ def parted_at(history: History, generation: Generation) -> Lsn | None:
 def _lost_by_promotion(
     history: History, slot: SlotState, confirmed_lsn: Lsn, left_lsn: Lsn | None, generation: Generation
 ) -> str | None:
-    """A promoted standby has everything that was staged only if the slot was carried over (failover = true) and its
-    history has all of it: what the old primary wrote above the point where they part is in no timeline any more."""
+    """The reason why a promoted standby may lack staged changes; None if it has all of them.
+
+    It has all of them only if the slot was carried over (failover = true) and its history includes them: no timeline
+    has the WAL that the old primary wrote above the point where they part.
+    """
     if history.timeline == generation.timeline:
         if left_lsn is None:
             return None
-        # What the ledger keeps of snapshots goes by the timeline's number, which does not tell the two apart.
+        # The ledger's evidence of snapshots has the timeline's number, which is the same for both.
         return f"another timeline {history.timeline} than the one that was followed; they part at {left_lsn}"
     difference = f"timeline {history.timeline} instead of {generation.timeline}"
     if not slot.failover:

@@ -49,12 +49,12 @@ def settle(
     *,
     accepts: bool = False,
 ) -> Generation:
-    """Return the open generation that a drain may go on with. Call it under the lease `slot`, before the stream opens.
+    """Return the open generation that a drain may continue. Call it under the lease `slot`, before the stream opens.
 
     Raises one of the slot's errors or of the folder's (`lake_folder`), or `ChangesGone`, `SourceReplaced` or
-    `SourceForked` once per gap; the run after that goes on. `folders`: what `look_into_staging` saw under the lease.
-    `accepts`: a person said that the server is the source, also if it was left behind, and that a newer generation in
-    the folder in the lake is this pipeline's.
+    `SourceForked` once per gap; the next run continues. `folders` are those that `look_into_staging` listed under the
+    lease. `accepts` is true if a person confirmed that the server is the source, even on an older timeline, and that a
+    newer generation in the folder in the lake is this pipeline's.
     """
     store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
@@ -76,7 +76,7 @@ def settle(
 
 
 def lost_parts(ledger: Ledger) -> dict[int, Lsn]:
-    """By older generation of this source, from where on what was staged of it is in no history of the source."""
+    """Older generation of this source -> the LSN from which on its staged changes are in no history of the source."""
     opened = generations.required(ledger)
     if opened.history is None:
         return {}
@@ -92,20 +92,21 @@ def lost_parts(ledger: Ledger) -> dict[int, Lsn]:
 def _still_sends(
     config: PipelineConfig, source: psycopg.Connection[Any], generation: Generation, start_lsn: Lsn, end_lsn: Lsn
 ) -> bool:
-    """Whether the slot, asked anew, sends all of the generation's changes in [start, end): it stands at or below the
-    start, and the database is the one that wrote them up to the end."""
+    """Whether the slot, as it is now, sends all of the generation's changes in [start, end): it stands at or below
+    the start, and the database is the one that wrote them up to the end."""
     slot, confirmed_lsn = slots.usable(source, config.slot)
     server = slots.read_server(source)
     facts = SlotFacts(slot, confirmed_lsn, server, read_history(source, server.timeline))
     up_to_end = replace(generation, staged_lsn=end_lsn)
-    return confirmed_lsn <= start_lsn and discontinuity.what_is_gone(facts, up_to_end) is None
+    return confirmed_lsn <= start_lsn and discontinuity.slot_break(facts, up_to_end) is None
 
 
 def still_continues(source: psycopg.Connection[Any], generation: Generation) -> None:
-    """Judge the slot again once the stream is open: it is ours from then, but between `settle` and START_REPLICATION it
-    could still be advanced or re-created, and START_REPLICATION forwards silently. Raises `GenerationStale` (RETRY).
+    """Judge the slot again once the stream is open. From then on nobody else can read it. Between `settle` and
+    START_REPLICATION it could still be advanced or re-created, and START_REPLICATION then skips changes silently.
+    Raises `GenerationStale` (RETRY).
 
-    Asked the same way before the slot is confirmed: the position of one server means nothing on another.
+    The slot is judged in the same way before it is confirmed: a position of one server is meaningless on another.
     """
     slot, confirmed_lsn = slots.usable(source, generation.slot)
     server = slots.read_server(source)
@@ -121,8 +122,8 @@ def still_continues(source: psycopg.Connection[Any], generation: Generation) -> 
 
 
 def _beside_another_history(source: psycopg.Connection[Any], generation: Generation) -> str | None:
-    """Why the stream of a standby is not that of the primary; None if it is, or the slot is at the primary. A standby
-    that received what the primary lost, as a promotion leaves it, stays on the timeline that it came along."""
+    """The reason why the stream of a standby is not that of the primary; None if it is, or if the slot is on the
+    primary. A standby that received WAL that the primary lost in a promotion stays on its old timeline."""
     standby = at_slot(source, generation.slot)
     if standby is source:
         return None

@@ -26,7 +26,7 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.run import Run
 from tidemark.storage.store import Store
 
-# What no file in the lake has.
+# The records that no file in the lake has.
 NOT_IN_THE_LAKE: Final = (
     "joins: the next preflight judges each table's anew, and a backfill is due of those that have rows",
     "open backfills and verifies, and what verifies have proven: they begin anew",
@@ -38,8 +38,8 @@ NOT_IN_THE_LAKE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was brought back now, and the generation that is open after it, None if staging has none. `unapplied` is how
-    many batches wait per table, for those for which any does."""
+    """The restored records, and the generation that is open after the rebuild, None if staging has none.
+    `unapplied` maps each table with waiting batches to their number."""
 
     batches: int
     plans: int
@@ -49,10 +49,10 @@ class Rebuilt:
 
 
 def rebuild(run: Run) -> Rebuilt:
-    """Bring the pipeline's ledger, whose schema is up to date, level with the lake. Run twice, it does nothing more.
+    """Bring the pipeline's ledger, whose schema is up to date, level with the lake. A second run changes nothing.
 
-    Waits for no drain: raises LeaseTaken where one works. Raises LedgerNotReady, or what `lake_folder.require` or
-    `register_again` raises.
+    It does not wait for a drain: raises LeaseTaken while one works. Raises LedgerNotReady, and the errors of
+    `lake_folder.require` and `register_again`.
     """
     store = Store(run.config.lake, run.config.lake_access)
     with open_ledger(run.ledger, run.pipeline) as book:

@@ -38,8 +38,8 @@ from tidemark.staging import staged_folders
 from tidemark.storage.store import Store
 
 
-def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject:
-    """The slot or publication of this name, as the ledger would know it."""
+def owned_object(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject:
+    """The slot or publication of this name, in the form that the ledger records."""
     row = source.execute("SELECT system_identifier::text, current_database()::text FROM pg_control_system()").fetchone()
     assert row is not None
     return OwnedObject(kind, row[0], row[1], name)
@@ -47,10 +47,10 @@ def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject
 
 def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store) -> bool:
     """Whether the slot that the file names is the pipeline's own."""
-    named = thing(source, "slot", config.slot)
+    named = owned_object(source, "slot", config.slot)
     if owned_objects.is_own(ledger, named):
         return True
-    # A ledger that was lost comes back from staging with the first drain; what it will know counts already.
+    # The first drain rebuilds a lost ledger from staging. The generations that it will have then count already.
     return generations.current(ledger) is None and any(
         (opening.system_identifier, opening.slot) == (named.system_identifier, named.name)
         for number in staged_folders.generations(store, config.pipeline)
@@ -59,7 +59,7 @@ def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger:
 
 
 def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotState | None) -> SlotUnknown:
-    """The error that a slot is somebody else's, with who reads it now."""
+    """The error for a slot that is somebody else's, with its present reader."""
     user = slot_use.read_user(source, config.slot)
     if user is None:
         reader = "nobody reads it at the moment"
@@ -78,12 +78,12 @@ def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotS
 def usable(
     config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store
 ) -> tuple[SlotState, Lsn]:
-    """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown if it is somebody else's, or what
-    `source.wal.slot.usable` raises."""
+    """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown if it is somebody else's, and the errors of
+    `source.wal.slot.usable`."""
     try:
         usable_slot = slots.usable(source, config.slot)
     except (SlotInvalidated, SlotNotReady):
-        # Their remedies are for a slot of one's own.
+        # The remedies of these errors are only for the pipeline's own slot.
         if not is_own_slot(config, source, ledger, store):
             raise unknown(config, source, slots.read_slot(source, config.slot)) from None
         raise
@@ -93,8 +93,8 @@ def usable(
 
 
 def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any], *, own: bool) -> None:
-    """Raise SlotBusy if somebody reads the slot. Under our own name, and of our own slot, that is a drain of the
-    pipeline's other DAG, or a dead attempt that the drain ends."""
+    """Raises SlotBusy if another process reads the slot. A reader of the pipeline's own slot with the pipeline's
+    application_name is no error: it is a drain of its other DAG, or a dead attempt that the drain ends."""
     user = slot_use.read_user(source, config.slot)
     if user is None or (own and user.application_name == config.application_name[:63]):
         return
@@ -105,7 +105,7 @@ def require_own_publication(survey: PreflightContext, work: PublicationWork) -> 
     """Raises PublicationUnknown if the publication would have to change, and is not this pipeline's."""
     if not survey.config.manage_publication or not (work.add or work.drop) or survey.adopt_slot:
         return
-    named = thing(survey.source, "publication", survey.config.publication)
+    named = owned_object(survey.source, "publication", survey.config.publication)
     if owned_objects.is_own(survey.ledger, named):
         return
     changes = [f"{verb} {listed(names)}" for verb, names in (("add", work.add), ("take out", work.drop)) if names]
@@ -118,15 +118,15 @@ def require_own_publication(survey: PreflightContext, work: PublicationWork) -> 
 
 
 def adopt(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, lease: Lease) -> list[OwnedObject]:
-    """Take slot and publication of the file, if they are there, for this pipeline's own from now on. Returns those that
-    were not before."""
+    """Record slot and publication of the file, if they exist, as this pipeline's own. Returns those that were not
+    before."""
     slot, published = slots.read_slot(source, config.slot), publication.read(source, config.publication)
-    named = [] if slot is None else [thing(source, "slot", config.slot)]
-    named += [] if published is None else [thing(source, "publication", config.publication)]
+    named = [] if slot is None else [owned_object(source, "slot", config.slot)]
+    named += [] if published is None else [owned_object(source, "publication", config.publication)]
     foreign = [one for one in named if not owned_objects.is_own(ledger, one)]
     for one in foreign:
         if one.kind == "slot":
-            # Whoever reads it may have come since the look.
+            # A reader may have connected since the last check.
             refuse_other_reader(config, source, own=False)
         owned_objects.note(ledger, lease, one, "adopted")
     return foreign

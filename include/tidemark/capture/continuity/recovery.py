@@ -58,7 +58,7 @@ StillSends = Callable[[Generation, Lsn, Lsn], bool]
 
 
 def look_into_staging(ledger: Ledger, store: Store) -> StagedFolders:
-    """Whatever a drain may have to know of staging, by one listing. Needs the lease `slot`."""
+    """List the folders of staging that a drain may need, in one listing. Needs the lease `slot`."""
     generation = generations.current(ledger)
     if generation is None:
         return staged_folders.read(store, ledger.pipeline, None, Lsn(0))
@@ -68,10 +68,10 @@ def look_into_staging(ledger: Ledger, store: Store) -> StagedFolders:
 
 
 def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_sends: StillSends) -> list[StagedBatch]:
-    """Bring the ledger level with staging and return what was registered. Needs the lease `slot`, under which `folders`
-    were looked for.
+    """Bring the ledger level with staging. Returns the registered batches. Needs the lease `slot`, under which
+    `folders` were listed.
 
-    Raises `SchemaVersionTaken` if a manifest cannot be registered, and cannot be done without either.
+    Raises `SchemaVersionTaken` if a manifest cannot be registered, and cannot be removed either.
     """
     registered: list[StagedBatch] = []
     generation = generations.current(ledger)
@@ -87,17 +87,17 @@ def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_s
             generation = opened
         else:
             staged = _complete(folders, number, generation.staged_lsn)
-        # The slot is the newest generation's.
+        # The slot belongs to the newest generation.
         sends = still_sends if number == numbers[-1] else sends_nothing
         added = _register_chain(ledger, store, lease, generation, staged, sends)
         if basename(layout.retired_file(lease.pipeline, number)) in folders.of(number, generation.staged_lsn):
-            _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
+            _take_over_retirement(ledger, store, lease, number, was_behind=bool(added))
         registered += added
     return registered
 
 
-def what_goes_on(store: Store, pipeline: str, generation: Generation) -> str | None:
-    """What staging has that the ledger lacks, and the next drain registers with all that it claims; None if nothing."""
+def unregistered_staging(store: Store, pipeline: str, generation: Generation) -> str | None:
+    """A clause about staging that the ledger lacks, and that the next drain registers; None if there is none."""
     folders = staged_folders.read(store, pipeline, generation.number, generation.staged_lsn)
     newest = max(folders.numbers, default=generation.number)
     if newest > generation.number:
@@ -110,7 +110,7 @@ def what_goes_on(store: Store, pipeline: str, generation: Generation) -> str | N
     return None
 
 
-def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: int, *, was_behind: bool) -> None:
+def _take_over_retirement(ledger: Ledger, store: Store, lease: Lease, number: int, *, was_behind: bool) -> None:
     retired = read_retired(store, lease.pipeline, number)
     if retired is None:
         return
@@ -124,7 +124,7 @@ def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: i
 
 
 def read_retired(store: Store, pipeline: str, generation: int) -> RetiredFile | None:
-    """How far the generation's staging was cleaned up; None if it never was."""
+    """The record of the clean-up of the generation's staging; None if there was none."""
     path = layout.retired_file(pipeline, generation)
     try:
         return RetiredFile.from_json(store.read(path), path)
@@ -133,7 +133,7 @@ def read_retired(store: Store, pipeline: str, generation: int) -> RetiredFile | 
 
 
 def is_gone(store: Store, paths: Sequence[str]) -> bool:
-    """Whether some of a batch's files are there no more."""
+    """Whether some of a batch's files are missing."""
     return not all(store.exists(path) for path in paths)
 
 
@@ -161,7 +161,7 @@ def _register_chain(
             try:
                 batches.register(ledger, lease, manifest, batch.path, again=True)
             except SchemaVersionTaken as difference:
-                # Named by a plan it may be in the tables already, whose positions are ends of these very batches.
+                # If a plan names a refused batch, the tables may have it: their positions are ends of these batches.
                 refused = chain[len(registered) :]
                 if any(map(is_named, refused)) or not still_sends(generation, batch.start_lsn, chain[-1].end_lsn):
                     raise
@@ -171,19 +171,21 @@ def _register_chain(
         for plan in read_ahead(lambda name: _plan_with_result(store, lease.pipeline, name), unknown.names):
             if plan is not None:
                 plans.record_from_lake(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
-    # The last one first: what is left after a death in between begins with the one that is refused again.
+    # The last batch is removed first. If the process dies in between, the rest still begins with the batch that is
+    # refused again.
     for batch in reversed(chain[len(registered) :]):
         store.delete(batch.folder)
     return registered
 
 
 def sends_nothing(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool:
-    """As if the source still sent nothing of it: nothing is given up then."""
+    """A `StillSends` that denies everything, so that no manifest is removed."""
     return False
 
 
 def _is_of(generation: Generation, batch: StagedBatch) -> bool:
-    """Timelines only rise within a generation: a failover slot takes it along to the next one."""
+    """Whether the batch belongs to the generation. Timelines only rise within a generation: a failover slot takes
+    it along to the next one."""
     return (
         batch.source.system_identifier == generation.system_identifier and batch.source.timeline <= generation.timeline
     )
@@ -192,9 +194,9 @@ def _is_of(generation: Generation, batch: StagedBatch) -> bool:
 def _open_again(
     ledger: Ledger, store: Store, lease: Lease, number: int, staged: Sequence[StagedBatch]
 ) -> Generation | None:
-    """Open a generation that only staging knows: where its clean-up ended, else where its oldest remaining batches
-    begin. What lay below was applied, but for what single tables still kept: those are marked. None if nothing says
-    how it began."""
+    """Open a generation that only staging has. It starts where its clean-up ended, or else where its oldest
+    remaining batches begin. The changes below that were applied, except those that were kept for single tables:
+    these tables are marked. None if its generation.json is missing."""
     opening = lake_folder.opening(store, lease.pipeline, number)
     if opening is None:
         return None
@@ -217,8 +219,8 @@ def _open_again(
 
 
 def _complete(folders: StagedFolders, generation: int, above: Lsn) -> list[StagedBatch]:
-    """The batches of a generation that start at or above a position and whose manifests are complete. A manifest is
-    written last, so only the retention can have taken a file from under it: those are looked for."""
+    """The batches of a generation that start at or above a position and are complete. A manifest is written last,
+    so only clean-up can have removed one of its files: each file is checked."""
     store, folder = folders.store, layout.generation_folder(folders.pipeline, generation)
 
     def batch_of(name: str) -> StagedBatch | None:
@@ -249,8 +251,8 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
 
 @dataclass(slots=True)
 class _UnknownPlans:
-    """What the plans name that the ledger has no row of: the folders of batches, and of batches without changes what
-    they claim. `names` are the plans' own."""
+    """The contents of the plans without a row in the ledger: the folders of their batches, and the claims of their
+    batches without changes. `names` are the plans' names."""
 
     folders: set[str] = field(default_factory=set)
     claimed: set[tuple[Lsn, Lsn, Claim]] = field(default_factory=set)
@@ -265,7 +267,7 @@ class _UnknownPlans:
 
 
 def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPlans:
-    """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
+    """The plans in the lake without a row in the ledger. A ledger that was not restored has all but the newest."""
     recorded = plans.recorded(ledger)
     names = [name for name in store.list(layout.plans_root(ledger.pipeline)) if name not in recorded]
 
@@ -277,7 +279,7 @@ def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPla
 
 
 def _plan(store: Store, pipeline: str, name: str) -> MergePlan | None:
-    """None if it is not there, or not whole."""
+    """The plan, None if it is missing or incomplete."""
     try:
         return MergePlan.from_json(store.read(layout.plan_file(pipeline, name)))
     except (FileNotFoundError, ValueError):
@@ -285,5 +287,6 @@ def _plan(store: Store, pipeline: str, name: str) -> MergePlan | None:
 
 
 def _plan_with_result(store: Store, pipeline: str, name: str) -> MergePlan | None:
-    """None if it has none by now, or is gone: maintenance needs no lease of a drain's to remove it."""
+    """The plan; None if it is missing or has no result. Maintenance may remove it at any time, without a lease of a
+    drain."""
     return _plan(store, pipeline, name) if store.exists(layout.result_file(pipeline, name)) else None

@@ -37,24 +37,27 @@ from tidemark.staging import transactions_file as transactions
 from tidemark.storage.store import Store
 from tidemark.wording import counted
 
-# Of more rows than these, in one table or in all, the tables are read as a whole.
+# If more rows than these were touched, in one table or in all, the tables are read as a whole.
 MAX_KEYS: Final = 10_000
 MAX_KEYS_IN_ALL: Final = 100_000
-# So many transactions are named in the error; the file beside generation.json has all of them.
+# The number of transactions that the error names; the file next to generation.json has all of them.
 NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class LostPart:
-    """`transactions` are the lost ones that touched captured tables, in the shape of transactions.parquet; `tables`
-    maps each table that they touched to the keys, as texts that PostgreSQL reads, or to None where they cannot be told.
-    A table that has a history alone is not there: nothing of it can be repaired."""
+    """The lost changes of a generation.
+
+    - `transactions` are the lost transactions that touched captured tables, in the form of transactions.parquet.
+    - `tables` maps each table that they touched to the keys, as texts for PostgreSQL, or to None if they are unknown. A
+      table with a history alone is left out: no backfill repairs a history.
+    """
 
     transactions: pa.Table
     tables: dict[str, tuple[Key, ...] | None] = field(repr=False)
 
     def __str__(self) -> str:
-        """Which transactions: the first of them by id, commit time and tables."""
+        """The first lost transactions by id, commit time and tables."""
         named = [
             f"{row['xid']} of {row['committed_at']:%Y-%m-%d %H:%M:%S} UTC ({', '.join(row['tables'])})"
             for row in self.transactions.slice(0, NAMED).to_pylist()
@@ -63,31 +66,32 @@ class LostPart:
         return "; ".join(named) + (f"; and {more} more" if more else "")
 
     @property
-    def rows_said(self) -> str:
-        """What is read again, by table."""
+    def rows_read_again(self) -> str:
+        """The number of rows that are read again, by table."""
         return ", ".join(
             f"{table} ({'all rows' if keys is None else counted(len(keys), 'row')})"
             for table, keys in sorted(self.tables.items())
         )
 
 
-class _RowsNotTold(Exception):
-    """The rows of a table that lost changes touched cannot be told. Internal."""
+class _KeysUnknown(Exception):
+    """The keys of the rows that lost changes touched are unknown. Internal."""
 
 
 def lost_part(ledger: Ledger, store: Store, generation: Generation, left_lsn: Lsn) -> LostPart | None:
-    """What is staged of the generation at or above `left_lsn`; None if staging does not have all of it any more."""
+    """The staged changes of the generation at or above `left_lsn`; None if staging does not have all of them any
+    more."""
     above = batches.after(ledger, generation.number, left_lsn)
     ends = [above[0].start_lsn if above else generation.staged_lsn, *(batch.end_lsn for batch in above)]
     if ends[0] > left_lsn or any(batch.start_lsn != end for batch, end in zip(above, ends, strict=False)):
         return None
-    look = _LeftChanges(store, left_lsn)
+    changes = _LeftChanges(store, left_lsn)
     try:
         for batch in above:
-            look.take(BatchManifest.from_json(store.read(batch.manifest), batch.manifest))
+            changes.take(BatchManifest.from_json(store.read(batch.manifest), batch.manifest))
     except (FileNotFoundError, ValueError, pa.ArrowInvalid):
         return None
-    return look.lost_part()
+    return changes.lost_part()
 
 
 class _LeftChanges:
@@ -96,7 +100,7 @@ class _LeftChanges:
         self._left = pa.scalar(int(left_lsn), pa.int64())
         self._transactions: list[pa.Table] = []
         self._keys: dict[str, dict[Key, None]] = {}
-        self._untold: set[str] = set()
+        self._whole_tables: set[str] = set()
 
     def take(self, manifest: BatchManifest) -> None:
         if manifest.transactions is not None:
@@ -106,10 +110,10 @@ class _LeftChanges:
             for file in changes.files:
                 schema = schemas[changes.table, file.schema_version]
                 if not schema.key and not schema.is_multiset:
-                    continue  # it has a history alone, and no backfill takes anything out of that
+                    continue  # it has a history alone, from which no backfill removes rows
                 if changes.table in manifest.fingerprints:
-                    # Its definition may be one of the lost part.
-                    self._untold |= {changes.table} if self._is_touched(file) else set()
+                    # The table's definition may have changed in the lost part.
+                    self._whole_tables |= {changes.table} if self._is_touched(file) else set()
                 else:
                     self._add_keys(schema, file)
 
@@ -118,8 +122,8 @@ class _LeftChanges:
         found = found.filter(pc.greater(pc.list_value_length(found["tables"]), 0))
         tables: dict[str, tuple[Key, ...] | None] = {table: tuple(keys) for table, keys in self._keys.items()}
         if sum(map(len, self._keys.values())) > MAX_KEYS_IN_ALL:
-            self._untold |= set(tables)
-        return LostPart(found, {**tables, **dict.fromkeys(sorted(self._untold))})
+            self._whole_tables |= set(tables)
+        return LostPart(found, {**tables, **dict.fromkeys(sorted(self._whole_tables))})
 
     def _rows(self, file: StagedFile, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The lost rows of a staged file, by row group."""
@@ -135,7 +139,7 @@ class _LeftChanges:
 
     def _add_keys(self, schema: TableSchema, file: StagedFile) -> None:
         table = str(schema.table)
-        if table in self._untold:
+        if table in self._whole_tables:
             return
         columns = ["_commit_lsn", "_op", *schema.key, *(["_old_key"] if schema.key else [])]
         try:
@@ -145,28 +149,28 @@ class _LeftChanges:
                 keys = self._keys.setdefault(table, {})
                 keys |= dict.fromkeys(_keys_of(schema, rows))
                 if len(keys) > MAX_KEYS:
-                    raise _RowsNotTold
-        except _RowsNotTold:
+                    raise _KeysUnknown
+        except _KeysUnknown:
             self._keys.pop(table, None)
-            self._untold.add(table)
+            self._whole_tables.add(table)
 
 
 def _keys_of(schema: TableSchema, rows: pa.Table) -> Iterator[Key]:
-    """The keys of changes, those from before a key was changed included. Raises _Untold."""
+    """The keys of changes, and those from before a key was changed. Raises _KeysUnknown."""
     if not schema.key or pc.any(pc.equal(rows["_op"], "truncate")).as_py():
-        raise _RowsNotTold
+        raise _KeysUnknown
     try:
         new = [rows[name].to_pylist() for name in schema.key]
         before = rows["_old_key"].drop_null().to_pylist()
-    except OverflowError:  # Python knows no day before the year 1, and none beyond 9999
-        raise _RowsNotTold from None
+    except OverflowError:  # Python has no day before the year 1 or after 9999
+        raise _KeysUnknown from None
     yield from zip(*(map(_text, values) for values in new), strict=True)
     for old in before:
         yield tuple(_text(old[name]) for name in schema.key)
 
 
 def _text(value: Any) -> str:
-    """A stored value as a text that PostgreSQL reads as the key's. Raises _Untold where there is none that is exact."""
+    """A stored value as a text of the key for PostgreSQL. Raises _KeysUnknown if no text is exact."""
     match value:
         case str():
             return value
@@ -181,4 +185,4 @@ def _text(value: Any) -> str:
         case date():
             return value.isoformat()
         case _:
-            raise _RowsNotTold
+            raise _KeysUnknown

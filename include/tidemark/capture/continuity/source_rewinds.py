@@ -48,8 +48,8 @@ _BEGIN: Final = struct.Struct(">cQ")
 def was_rewound(
     config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, lease: Lease, confirmed_lsn: Lsn
 ) -> bool:
-    """Whether the WAL up to `staged` is not what was staged, as far as the slot can tell. Needs the lease `slot`
-    and the slot, which nobody else may read meanwhile. Raises GenerationStale where the server does not answer."""
+    """Whether the WAL up to `staged` differs from the staged changes, as far as the slot shows it. Needs the lease
+    `slot`, and a slot that no other process reads. Raises GenerationStale if the server does not respond."""
     generation = generations.required(ledger)
     heartbeat_lsn = generation.heartbeat_lsn
     if heartbeat_lsn is None or confirmed_lsn >= heartbeat_lsn:
@@ -88,9 +88,12 @@ def _has_heartbeat(
     heartbeat_lsn: Lsn,
     attempt: str,
 ) -> bool:
-    """Read up to where the heartbeat's transaction ends. Only BEGIN and logical messages are looked at: what else is
-    sent was staged, or is not what was, and either way nothing here decodes it. The server begins to read where the
-    slot's oldest open transaction began, and says nothing until it is here: it may take as long as it gets on."""
+    """Read the stream up to the end of the heartbeat's transaction. Only BEGIN and logical messages are evaluated:
+    all other messages need no decoding here, whether they were staged or differ.
+
+    The server begins to read at the start of the slot's oldest open transaction, and sends nothing until it arrives
+    here. So there is no time limit while it makes progress.
+    """
     read_lsn, patience_s = Lsn(0), float(config.bounds.drain_stall_s)
     while True:
         for payload in stream.read(_BLOCK_BYTES, 1.0):
@@ -102,7 +105,7 @@ def _has_heartbeat(
         if stream.sent_lsn >= heartbeat_lsn:
             return False
         if stream.silent_s() > patience_s:
-            # Not the stream's own note of it: what was sent up to there may still be on its way.
+            # The server's own position, not `stream.sent_lsn`: messages up to it may still be on their way.
             there = at_slot(source, config.slot)
             before, read_lsn = read_lsn, sent_by(there, stream.pid) or Lsn(0)
             if read_lsn > before or (stream.silent_s() < LONGEST_WORK_S and is_at_work(there, stream.pid)):

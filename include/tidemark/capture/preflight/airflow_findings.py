@@ -1,7 +1,7 @@
 """Compares the installed Airflow with what Tidemark needs, and names the features that an older Airflow lacks.
 
-Reads the metadata of installed distributions alone, so it also works where Airflow itself cannot be imported, and gives
-nothing where no Airflow is installed. How the plugin copes with each version is in `tidemark_airflow.version_compat`.
+It reads only the metadata of installed distributions, so it also works if Airflow itself cannot be imported. Without an
+installed Airflow there are no findings. `tidemark_airflow.version_compat` adapts the plugin to each version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark.errors import Move
 from tidemark.findings import Finding
 
 OLDEST: Final = (3, 1)
-# The version that brought a feature -> what is absent before it.
+# The version that brought features -> the features, which earlier versions lack.
 BROUGHT: Final[dict[tuple[int, int], tuple[str, ...]]] = {
     (3, 2): (
         "`airflow backfill create` is not refused for Tidemark's DAGs: its runs wait for the ledger's leases and do "
@@ -39,13 +39,13 @@ def installed_airflow() -> str | None:
 
 
 def absent_features(airflow: str) -> list[str]:
-    """What this version of Airflow lacks, a phrase each."""
+    """The features that this version of Airflow lacks, a phrase each."""
     installed = _numbers(airflow)
     return [feature for brought, features in BROUGHT.items() if installed < brought for feature in features]
 
 
 def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> Iterator[Finding]:
-    """`airflow` is None where none is installed."""
+    """The findings for a version of Airflow. `airflow` is None if none is installed."""
     if has_other_distribution:
         yield Finding.error(
             "installation",
@@ -70,7 +70,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
 
 
 def this_installation() -> list[Finding]:
-    """The findings of the process's own environment."""
+    """The findings for the process's own environment."""
     try:
         version(OTHER_DISTRIBUTION)
         has_other = True
@@ -80,5 +80,5 @@ def this_installation() -> list[Finding]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Of `3.2.0b1` 3 and 2."""
+    """The major and minor version: 3 and 2 of `3.2.0b1`."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -1,4 +1,4 @@
-"""Finds what would prevent a merge at the lake root, and what would prevent the fencing of two drivers there (R5)."""
+"""Finds problems of the lake root that would prevent a merge, or the fencing of two drivers (R5)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tidemark.storage.store import Store
 
 
 def probe(store: Store, config: PipelineConfig) -> None:
-    """Write a small file below the lake root, read it back, delete it, with the folders that it needed. Raises
-    LakeUnusable."""
+    """Write a small file below the lake root, read it back, and delete it and the folders that were created for it.
+    Raises LakeUnusable."""
     path, content = f"{config.pipeline}/.preflight-{uuid4().hex}", b"tidemark"
     missing = _missing_folders(store, path)
     try:
@@ -40,17 +40,18 @@ def probe(store: Store, config: PipelineConfig) -> None:
 
 
 def _missing_folders(store: Store, path: str) -> list[Path]:
-    """Those that a file of this path needs and that are not there, the innermost first; none in an object store."""
+    """The missing parent folders of a file of this path, the innermost first; none in an object store."""
     if "://" in store.root:
         return []
     return [folder for folder in Path(store.uri(path)).parents if not folder.exists()]
 
 
-def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
-    """What an object store does with objects where the tables lie. Raises LakeUnfit, LakeRefused or LakeUnreachable."""
+def bucket_findings(store: Store, config: PipelineConfig) -> Iterator[Finding]:
+    """Findings on the bucket's rules for objects below the pipeline's folders: expiry, versions, locks. Raises
+    LakeUnfit, LakeRefused or LakeUnreachable."""
     name = f"_preflight-{uuid4().hex}"  # a rule may be of one folder alone
-    seen = store.check_bucket([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
-    for rule, target in (seen.expires or {}).items():
+    rules = store.check_bucket([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
+    for rule, target in (rules.expires or {}).items():
         yield Finding.error(
             "lake",
             f"A lifecycle rule of the bucket, {rule}, removes objects below {target.rpartition('/')[0]} by their age: "
@@ -58,7 +59,7 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             "Take the lake's folder out of the rule; what no table needs is removed by the maintenance DAG",
             Move.FIX_TARGET,
         )
-    if urlsplit(config.lake).scheme == "abfss" and not seen.has_folders:
+    if urlsplit(config.lake).scheme == "abfss" and not rules.has_folders:
         yield Finding.error(
             "lake",
             f"The storage account of {config.lake} has no hierarchical namespace: there a commit of Delta is a copy, "
@@ -66,7 +67,7 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             "Take a storage account with a hierarchical namespace, or let Azure upgrade this one",
             Move.FIX_TARGET,
         )
-    if seen.expires is None:
+    if rules.expires is None:
         yield Finding.warning(
             "lake",
             f"It could not be seen whether a lifecycle rule removes objects below {config.lake} by their age",
@@ -74,13 +75,13 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             "old versions are welcome",
             Move.FIX_TARGET,
         )
-    if seen.locked:
+    if rules.locked:
         yield Finding.note(
             "lake",
-            f"The bucket of {config.lake} locks objects, what was written now until {seen.locked}: what VACUUM and "
+            f"The bucket of {config.lake} locks objects, what was written now until {rules.locked}: what VACUUM and "
             "maintenance delete is hidden, stays at least that long, and is paid for",
         )
-    elif seen.versioned:
+    elif rules.versioned:
         yield Finding.note(
             "lake",
             f"The bucket of {config.lake} keeps versions: what VACUUM and maintenance delete stays and is paid for, "
@@ -88,16 +89,17 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
         )
 
 
-# What an address may carry of a secret: the user's name and password, and the signature of a query.
+# The secret parts of an address: the user's name and password, and the signature in a query.
 _SECRET_OF_A_URI: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S+")
 
 
 def _words(failed: Exception) -> str:
-    """What a store says of a file that holds no row, without credentials that it says its address with."""
+    """The store's error about the probe file, which has no row, without the credentials that its address may
+    contain."""
     return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
 
 
-# What log stores of other clouds than Amazon's rest on, and how far that was tried.
+# Scheme -> how far the log store of this cloud was tested, and the mechanism that its commits rely on.
 _OF_ANOTHER_CLOUD: Final = {
     "gs": (
         "A lake on gs:// was tried by Google's protocol, with Hadoop's connector for it, and not on Google's servers",
@@ -124,8 +126,8 @@ def _remedy(scheme: str) -> str:
 
 
 def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether Delta's log store for this scheme can put if absent; without it two drivers
-    would overwrite each other (R5). `of_this_machine` is what spark-defaults.conf says."""
+    """Findings on Delta's log store for the lake's scheme. A log store that cannot put only if absent would let two
+    drivers overwrite each other's commits (R5). `of_this_machine` are the settings of spark-defaults.conf."""
     scheme = urlsplit(config.lake).scheme
     unfenced = commit_safety.unfenced_setting({**of_this_machine, **config.spark_conf}, scheme)
     if unfenced is not None:

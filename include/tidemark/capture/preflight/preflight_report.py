@@ -1,13 +1,13 @@
 """Checks everything that a run needs (config, source, ledger, lake, Spark), then sets up the source -> `Report`.
 
-    look    ledger schema (migrated) · lake · Spark · server · role · tables · publication · slot
-    act     only if no error is found, and in this order, each step found done by the next preflight:
+    check   ledger schema (migrated) · lake · Spark · server · role · tables · publication · slot
+    act     only without errors, in this order; the next preflight detects each step as done:
             publication ──► slot ──► generation ──► tables joined
 
 Each step has a module of its own: `lake_findings`, `airflow_findings`, `spark_findings`, `table_findings` (errors of
-one table alone), `source.catalogue.inspection` (server, role, tables, slot), `ownership` (whose slot and publication
-they are), `slot_and_publication`, `generation`, `table_joins`. This module has the order of the steps, the conditions
-that stop everything, and the report.
+one table alone), `source.catalogue.inspection` (server, role, tables, slot), `ownership` (the owner of slot and
+publication), `slot_and_publication`, `generation`, `table_joins`. This module has the order of the steps, the
+conditions that stop everything, and the report.
 
 A slot older than its publication cannot be decoded, which gives the order. Preflight runs every few minutes. Once
 everything is in place it reads a few catalogue tables, writes one small file, and changes nothing. It waits for no lock
@@ -31,7 +31,7 @@ from tidemark.capture.continuity.recovery import look_into_staging
 from tidemark.capture.definitions.column_guarding import LedgerGuards, guard_findings, look_first
 from tidemark.capture.preflight import table_findings
 from tidemark.capture.preflight.airflow_findings import this_installation
-from tidemark.capture.preflight.lake_findings import log_store_findings, look_at_bucket, probe
+from tidemark.capture.preflight.lake_findings import bucket_findings, log_store_findings, probe
 from tidemark.capture.preflight.slot_and_publication import bring_about_publication, make_slot
 from tidemark.capture.preflight.spark_findings import spark_findings
 from tidemark.capture.preflight.table_findings import NO_TABLE_YET, KnownTables
@@ -40,8 +40,8 @@ from tidemark.capture.preflight.table_joins import (
     join,
     joining,
     leaving,
-    look_again_at_marked,
     put_aside,
+    recheck_marked,
     to_put_aside,
 )
 from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S, PreflightContext
@@ -76,9 +76,9 @@ from tidemark.storage.store import Store
 
 LEASE_WAIT_S: Final = 10
 
-# `adopt_slot`: slot and publication of the file are this pipeline's, whoever made them. `staging_is_lost`: the lake is
-# the right one, and lacks its staging for good (`lake_folder`). `ledger_stays`: a look leaves even an empty ledger
-# database as it is.
+# `adopt_slot`: slot and publication of the file are this pipeline's, whoever created them. `staging_is_lost`: the lake
+# is the right one, and lacks its staging for good (`lake_folder`). `ledger_stays`: without `act` not even an empty
+# ledger database gets its schema.
 Word = Literal["adopt_slot", "staging_is_lost", "ledger_stays"]
 
 
@@ -91,28 +91,31 @@ def preflight(
     says: Collection[Word] = (),
     only_new_notes: bool = False,
 ) -> Report:
-    """Check everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
+    """Check everything, then make the changes that the first run or a changed file needs. Errors are in the report,
+    not raised.
 
-    `says` are the facts that a person confirmed (`Word`). `spark` is the connection as the Spark hook resolves it,
-    `jars` the jars that spark-submit would get, None if that was not determined. With `act` false nothing is created,
-    changed or recorded, except that a ledger database without a schema gets it. With `only_new_notes` a note that the
-    previous preflight had too is left out, so that scheduled runs do not repeat it every five minutes.
+    - `says` are the facts that a person confirmed (`Word`).
+    - `spark` is the connection as the Spark hook resolves it.
+    - `jars` are the jars that spark-submit would get, None if they were not determined.
+    - With `act` false nothing is created, changed or recorded, except that a ledger database without a schema gets it.
+    - With `only_new_notes` a note that the previous preflight had too is left out, so that scheduled runs do not repeat
+      it every five minutes.
     """
     started = time.monotonic()
-    look = _PreflightRun(run, act, "ledger_stays" not in says, "adopt_slot" in says, "staging_is_lost" in says)
-    look.findings += this_installation()
-    look.findings += spark_findings(run.config, spark, os.environ, jars)
-    look.run("lake", look.lake)
-    look.run("ledger", look.ledger_schema)
-    look.run("source", look.source)
-    if only_new_notes and not look.failed():
-        look.run("ledger", look.leave_out_said_notes)
-    return Report.of(run.pipeline, run.config.path, look.findings, time.monotonic() - started)
+    steps = _PreflightRun(run, act, "ledger_stays" not in says, "adopt_slot" in says, "staging_is_lost" in says)
+    steps.findings += this_installation()
+    steps.findings += spark_findings(run.config, spark, os.environ, jars)
+    steps.run("lake", steps.lake)
+    steps.run("ledger", steps.ledger_schema)
+    steps.run("source", steps.source)
+    if only_new_notes and not steps.failed():
+        steps.run("ledger", steps.leave_out_known_notes)
+    return Report.of(run.pipeline, run.config.path, steps.findings, time.monotonic() - started)
 
 
 @dataclass(slots=True)
 class _PreflightRun:
-    """One preflight under way. A step that fails leaves a finding and the other steps go on."""
+    """One preflight in progress. A step that fails leaves a finding, and the other steps continue."""
 
     about: Run
     act: bool
@@ -146,7 +149,7 @@ class _PreflightRun:
     def failed(self) -> bool:
         return any(f.severity == "error" for f in self.findings)
 
-    def leave_out_said_notes(self) -> None:
+    def leave_out_known_notes(self) -> None:
         notes = {str(finding) for finding in self.findings if finding.severity == "note"}
         with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
             new = ledger_notes.new_notes(ledger, notes)
@@ -156,20 +159,20 @@ class _PreflightRun:
     def settle_s(self) -> int:
         return self.config.bounds.file_settle_s
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def lake(self) -> None:
         self.findings += log_store_findings(self.config, spark_defaults(os.environ))
         store = Store(self.config.lake, self.config.lake_access)
         if store.is_bucket:
-            self.findings += look_at_bucket(store, self.config)
+            self.findings += bucket_findings(store, self.config)
         else:
             probe(store, self.config)
 
     def ledger_schema(self) -> None:
         with connect(self.about.ledger) as connection:
             wanted = migrations.pending(connection)
-        # A look leaves a ledger in use as it is: migrated, it refuses every task of the older version.
+        # Without `act` a ledger in use is not migrated: then it would refuse every task of the older version.
         if wanted.is_needed and not self.act and (wanted.before is not None or not self.migrates):
             self.note("ledger", f"Would bring the ledger's schema from {wanted.origin} to version {wanted.after}")
             return
@@ -215,9 +218,10 @@ class _PreflightRun:
                 survey = PreflightContext(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
                 self.compare(survey, slot if own else None, slot)
 
-    def whose_folder(self, source: psycopg.Connection[Any], opened: Generation | None) -> None:
-        """Asked before a slot is made, which would keep WAL for a drain that never comes. What is newer than the
-        generation that is open, the drain sees in a listing that it takes anyway."""
+    def require_own_folder(self, source: psycopg.Connection[Any], opened: Generation | None) -> None:
+        """Raises the errors of the lake's folder. It is called before a slot is created, since the slot would keep
+        WAL for a drain that never comes. If a generation is open, only the drain looks for newer ones, because it
+        lists the folder anyway."""
         store = Store(self.config.lake, self.config.lake_access)
         if opened is None:
             numbers = staged_folders.generations(store, self.config.pipeline)
@@ -232,12 +236,12 @@ class _PreflightRun:
                 self.note("lake", f"Would write {layout.generation_file(self.config.pipeline, opened.number)} again")
 
     def compare(self, survey: PreflightContext, own_slot: SlotState | None, slot: SlotState | None) -> None:
-        """What the file wants beside what source and ledger have; then what is missing is brought about, or said."""
+        """Compare the file with source and ledger; then make the missing changes, or report them as findings."""
         source, ledger = survey.source, survey.ledger
         if self.act:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
         if not self.failed():
-            self.run("lake", lambda: self.whose_folder(source, generations.current(ledger)))
+            self.run("lake", lambda: self.require_own_folder(source, generations.current(ledger)))
         rows = ledger_tables.all_of(ledger)
         captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
@@ -252,7 +256,7 @@ class _PreflightRun:
         if not self.act and not waits:
             self.findings += _intentions(self.config, published, work, slot)
         elif self.act:
-            # Before the work, which may end in an error, and after it, which may find more.
+            # Errors are kept before the changes, which may fail, and after them, since they may add findings.
             table_findings.keep(survey, captured)
             if not self.failed() and not waits:
                 self.bring_about(survey, selected, published, slot)
@@ -260,21 +264,22 @@ class _PreflightRun:
         self.findings += table_findings.backfill_findings(ledger, self.config)
 
     def guarded(self, source: psycopg.Connection[Any], ledger: Ledger) -> Collection[tuple[TableName, str]]:
-        """The masked and left-out columns that are followed under another name, each said."""
+        """The masked and left-out columns that are followed under another name. Each becomes a finding."""
         stored = LedgerGuards(self.config, ledger, read_server(source)).stored()
         followed, findings = guard_findings(self.config, stored, column_names.read(source, stored))
         self.findings += findings
         return followed
 
     def own_slot(self, source: psycopg.Connection[Any], slot: SlotState | None) -> bool | None:
-        """Whether the slot is this pipeline's; None if it does not exist, or the ledger cannot be asked."""
+        """Whether the slot is this pipeline's; None if it does not exist, or the ledger is not ready."""
         if slot is None or not self.ledger_ready:
             return None
         with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
             return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake, self.config.lake_access))
 
     def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
-        """What a slot of another kind is, is said before whose it is; what to do about one's own, after that."""
+        """Check the slot. A wrong kind of slot is reported before a wrong owner. The remedies for an invalid slot
+        are for the pipeline's own only."""
         try:
             usable(source, slot.name)
         except (SlotInvalidated, SlotNotReady):
@@ -311,14 +316,15 @@ class _PreflightRun:
                 )
             )
 
-    # --- acting -------------------------------------------------------------------------------------------------------
+    # --- changes ------------------------------------------------------------------------------------------------------
 
     def bring_about(
         self, survey: PreflightContext, selected: Matching, published: Publication | None, slot: SlotState | None
     ) -> None:
-        """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
+        """Create the missing publication, slot and generation, and join the tables, under the lease `slot` that a
+        drain takes too."""
         source, ledger, pipeline = survey.source, survey.ledger, self.config.pipeline
-        look_again_at_marked(survey, selected)
+        recheck_marked(survey, selected)
         same_file = pipeline_files.is_in_force(ledger, self.config.digest)
         by_hand = self.adopt_slot or self.staging_is_lost
         if slot is not None and same_file and not (by_hand or _pending(survey, selected, published)):
@@ -326,15 +332,15 @@ class _PreflightRun:
         with hold(self.about.ledger, pipeline, SLOT, self.about.holder, wait_s=LEASE_WAIT_S) as lease:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
             survey.places.read_again()
-            # Another preflight may have done all of it meanwhile.
+            # Another preflight may have made all changes meanwhile.
             published = publication.read(source, self.config.publication)
-            # A table that left is recorded before it can come back, so that coming back is seen as a join; and before
-            # its file holds, since a drain by that file passes it over.
+            # A table's leaving is recorded before the table can come back, so that its return counts as a join. It is
+            # also recorded before the new file is in force, since a drain with that file skips the table.
             begun = begun_in_stream(survey, selected, published)
             for left in leaving(survey, selected, published):
                 joins.leave(ledger, left)
             put_aside(survey)
-            # Before anything else is done by it: a drain with another file waits from here on.
+            # The file is recorded before any change that it requires: from here on a drain with another file waits.
             pipeline_files.note(ledger, lease, self.config)
             if self.staging_is_lost:
                 self.restore_staging(survey, lease)
@@ -368,7 +374,7 @@ class _PreflightRun:
 
 
 def _pending(survey: PreflightContext, selected: Matching, published: Publication | None) -> bool:
-    """Whether there is anything to do but for the slot."""
+    """Whether there are changes to make besides the slot."""
     work = publication_work(survey.config, selected, published, survey.facts)
     return bool(
         (survey.config.manage_publication and (work.create or work.add or work.drop))

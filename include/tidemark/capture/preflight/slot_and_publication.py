@@ -1,7 +1,7 @@
-"""Makes and changes the slot and the publication as the pipeline file has them (R9).
+"""Makes the slot, and makes or changes the publication, as the pipeline file requires (R9).
 
-    noted as our own ──► made          a crash in between leaves a harmless note of something that does not exist;
-                                       the other way round, what we made would count as another's
+    recorded as own ──► created        a crash in between leaves a harmless record of an object that does not exist;
+                                       in the other order, the object would count as somebody else's
 
 Many tables are added to a publication at once. If PostgreSQL refuses because of one of them, they are added one by one.
 A table that is locked, dropped or given away then fails alone, and the others wait for a bounded time (R6).
@@ -41,16 +41,16 @@ _CREATE_FAILOVER: Final = "SELECT pg_create_logical_replication_slot(%s, %s, fal
 
 
 def make_slot(survey: PreflightContext, lease: Lease, conninfo: str) -> bool:
-    """Create the slot, noted as our own before; False if another try of this task just did. Raises SlotUnknown
-    where it was somebody else. `conninfo` leads to the source, as for `create_slot`."""
-    named = ownership.thing(survey.source, "slot", survey.config.slot)
+    """Create the slot, after recording it as the pipeline's own. Returns False if another try of this task has just
+    created it. Raises SlotUnknown if somebody else has. `conninfo` is that of `create_slot`."""
+    named = ownership.owned_object(survey.source, "slot", survey.config.slot)
     first = owned_objects.note(survey.ledger, lease, named, "made")
     try:
         is_new = create_slot(survey.source, survey.config, conninfo)
         if first and not is_new:
             raise ownership.unknown(survey.config, survey.source, read_slot(survey.source, survey.config.slot))
     except Exception:
-        # Over a session that broke, the server may have made it all the same.
+        # If the session broke, the server may have created the slot nevertheless.
         if first and not survey.source.closed:
             owned_objects.forget(survey.ledger, lease, named)
         raise
@@ -58,13 +58,14 @@ def make_slot(survey: PreflightContext, lease: Lease, conninfo: str) -> bool:
 
 
 def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninfo: str) -> bool:
-    """Create the slot; False if another session has just created it. Raises SlotCreationBlocked with the open
-    transactions. `conninfo` leads to the source too: while the one session waits, another reads what it waits for.
+    """Create the slot. Returns False if another session has just created it. Raises SlotCreationBlocked with the
+    open transactions. `conninfo` connects a second session to the source, which reads the transactions that the
+    first waits for.
 
-    From PostgreSQL 17 on it is a failover slot, which standbys can copy: a promotion then loses nothing of it.
+    From PostgreSQL 17 on it is a failover slot, which standbys can copy, so that a promotion loses nothing of it.
 
-    PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation
-    leaves no slot behind.
+    PostgreSQL waits until all open transactions have ended; `drain_stall_s` limits that. A cancelled creation leaves no
+    slot behind.
     """
     bound_s = config.bounds.drain_stall_s
 
@@ -78,13 +79,13 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
         if there is source:
             source.execute(_CREATE if source.info.server_version < 170000 else _CREATE_FAILOVER, named)
             return
-        # It is the standby's own, and stays there.
+        # A slot that is created on a standby exists only there.
         there.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
         with logging_snapshots(source):
             there.execute(_CREATE, named)
 
     source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
-    # The wait is one for the transactions' locks, so the lock timeout would end it first.
+    # PostgreSQL waits for the transactions' locks, so the lock timeout would end the wait first.
     source.execute("SELECT set_config('lock_timeout', '0', false)")
     try:
         with logged_wait(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
@@ -101,8 +102,8 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
 
 
 def bring_about_publication(survey: PreflightContext, lease: Lease, matched: Matching) -> None:
-    """Create or change it where it is not what the file says, noted as our own before."""
-    named = ownership.thing(survey.source, "publication", survey.config.publication)
+    """Create the publication, or change it to the file's, after recording it as the pipeline's own."""
+    named = ownership.owned_object(survey.source, "publication", survey.config.publication)
     own = owned_objects.is_own(survey.ledger, named)
     published = publication.read(survey.source, survey.config.publication)
     work = publication_work(survey.config, matched, published, survey.facts)
@@ -115,9 +116,8 @@ def bring_about_publication(survey: PreflightContext, lease: Lease, matched: Mat
     try:
         _change(survey, work)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-        # Somebody created it just now: committed before our look at the name, or while our statement waited for
-        # its transaction's end. If the note was there, it was another try of this task, which the lease does
-        # not keep out.
+        # Another session has just created it: it committed before the statement, or while the statement waited for its
+        # end. If the record existed before, it was another try of this task, which the lease does not exclude.
         published = publication.read(survey.source, survey.config.publication)
         work = publication_work(survey.config, matched, published, survey.facts)
         if first:
@@ -132,8 +132,8 @@ def bring_about_publication(survey: PreflightContext, lease: Lease, matched: Mat
 
 
 def _change(survey: PreflightContext, work: PublicationWork) -> None:
-    """All at once; where PostgreSQL refuses that because of some table, one by one, and only that table is left
-    out: somebody holds a lock on it, or it was dropped, altered or given away just now."""
+    """Make all changes at once. If PostgreSQL refuses, tables are added one by one, and only the failing ones are
+    left out: those that are locked, or were just dropped, altered or given to another owner."""
     name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
     for tables, verb in ((work.create, "Created"), (work.add, "Added")):
         if not tables:
@@ -164,7 +164,7 @@ def _change(survey: PreflightContext, work: PublicationWork) -> None:
             statement = publication.drop_statement(name, work.drop)
             publication.change(survey.source, [statement], lock_timeout_s=bound_s, role=role)
         except SourceLocked as locked:
-            # They are in nobody's way: what the file does not name is skipped.
+            # Their changes do no harm: tables that the file does not name are skipped.
             survey.findings.append(Finding.of("publication", locked, "warning"))
         else:
             survey.note(
@@ -174,12 +174,13 @@ def _change(survey: PreflightContext, work: PublicationWork) -> None:
 
 
 def _one_by_one(survey: PreflightContext, tables: Sequence[TableName], *, create: bool) -> list[TableName]:
-    """Those of the tables that could be added. All together wait for locks as long as two statements may."""
+    """Add the tables one by one, and return those that could be added. Their lock waits together last as long as
+    two statements may wait."""
     name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
     ends_at = time.monotonic() + 2 * bound_s
     if create:
         empty = publication.create_statement(name, (), server_version=survey.facts.version)
-        # As the owner of the first: what is one's own takes no table of another's.
+        # As the owner of the first table: a publication takes only tables that its owner owns too.
         role = publication.acting_role(survey.source, name, tables[:1], create=True)
         publication.change(survey.source, [empty], lock_timeout_s=bound_s, role=role)
     changed = []

@@ -1,4 +1,4 @@
-"""Finds what would prevent a merge in the way spark-submit is called, before a merge is tried.
+"""Finds problems of spark-submit's connection, programs and jars that would prevent a merge, before one is tried.
 
     master       deploy mode   the driver is
     local[…]     client        a child of the task, and does all the work
@@ -39,10 +39,8 @@ ANSWERS_WITHIN_S: Final = 5.0
 def spark_findings(
     config: PipelineConfig, spark: SparkConnection | None, environment: Mapping[str, str], jars: str | None = None
 ) -> Iterator[Finding]:
-    """What is wrong with the connection, then with what lies on this machine, then with the way to the cluster.
-
-    `jars` is what `--jars` would get, None if nobody looked.
-    """
+    """Findings on the connection, then on the programs and jars of this machine, then on the way to the cluster.
+    `jars` are the jars of `--jars`, None if they were not determined."""
     if spark is None:
         return
     wrong = next(_wrong_connections(config, spark, environment), None)
@@ -67,7 +65,7 @@ def spark_findings(
 def _wrong_connections(
     config: PipelineConfig, spark: SparkConnection, environment: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """A missing or badly written connection silently resolves to "yarn"."""
+    """Errors of the connection. Airflow resolves a missing or malformed connection to "yarn" without an error."""
     connection, master = config.spark_connection, spark.master
     json = (
         f'Write connection {connection} as JSON, for example {{"conn_type": "spark", "host": "local[*]", '
@@ -106,11 +104,11 @@ def _wrong_connections(
         )
 
 
-# --- what lies on this machine ----------------------------------------------------------------------------------------
+# --- programs and jars of this machine --------------------------------------------------------------------------------
 
 
 def _wrong_programs(spark: SparkConnection, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """spark-submit is a script that starts Java, on this machine in every mode."""
+    """Errors if spark-submit or Java is missing. spark-submit starts Java on this machine in every mode."""
     path = environment.get("PATH", "")
     if spark.drives_here:  # then pyspark's own is found too
         path = f"{Path(sys.executable).parent}:{path}"
@@ -125,15 +123,15 @@ def _wrong_programs(spark: SparkConnection, environment: Mapping[str, str]) -> I
         yield _error(missing, "Install Java 17 where Airflow's tasks run, and set JAVA_HOME to its folder")
 
 
-# Ways besides `--jars` by which Spark may have more classes than its own.
+# Settings besides `--jars` that give Spark more classes.
 PACKAGES: Final = "spark.jars.packages"
 _OTHER_WAYS: Final = ("spark.jars", PACKAGES, "spark.driver.extraClassPath")
-# Scheme of a lake -> what `tidemark jars` calls its store.
+# Scheme of a lake -> the argument of `tidemark jars` for its store.
 _FETCHED_AS: Final[Mapping[str, str]] = {"s3a": " s3", "gs": " gcs", "abfss": " azure"}
 
 
-# Scheme of a lake -> what the jar is for that Spark needs besides -> how its name begins. For gs:// there are two,
-# Hadoop's own and Google's.
+# Scheme of a lake -> the store whose jar Spark needs too -> the beginnings of the jar's name. For gs:// there are two
+# jars, Hadoop's own and Google's.
 _OF_STORES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "s3a": {"S3": ("hadoop-aws",)},
     "gs": {"Google Cloud Storage": ("hadoop-gcp", "gcs-connector")},
@@ -142,11 +140,12 @@ _OF_STORES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 
 def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """`jars` is comma-separated; what lies elsewhere than on this machine, or is a pattern, is not looked at."""
+    """Findings on missing jars. `jars` is comma-separated; patterns, and jars that lie elsewhere than on this
+    machine, are not checked."""
     named = [jar for jar in jars.split(",") if jar]
     local = [jar.removeprefix(EVERYWHERE) for jar in named]
     listed = [Path(jar) for jar in local if not set(jar) & {":", "*"}]
-    # Beside applications that the driver's image has, the log stores' jar is not on this machine.
+    # If the driver's image has the applications, it has the log stores' jar too, and this machine may lack it.
     of_image = {jar.removeprefix(EVERYWHERE) for jar in named if jar.startswith(EVERYWHERE) and jar.endswith(LOG_STORE)}
     gone = [str(jar) for jar in listed if str(jar) not in of_image and not jar.is_file()]
     of_this_machine = spark_defaults(environment)
@@ -173,7 +172,7 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
         f"Run `tidemark jars{store}` where Airflow's tasks run, or name a folder that has them in TIDEMARK_SPARK_JARS: "
         "docs/clusters.md, Jars"
     )
-    # Whoever asks from a command line may have fewer variables than Airflow's tasks.
+    # A command line may have fewer variables than Airflow's tasks.
     unset = "" if environment.get(JARS_VARIABLE) else f". {JARS_VARIABLE} is not set here"
     needed = {"Delta Lake": ("delta-spark",), **_OF_STORES.get(urlsplit(config.lake).scheme, {})}
     there = {jar.name for jar in [*listed, *(spark_home(environment) / "jars").glob("*.jar")]}
@@ -188,7 +187,8 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
 
 
 def _versions(jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Of this machine's Spark and its Delta, as far as the names of jars tell; the driver looks again."""
+    """Findings on the versions of this machine's Spark and its Delta, from the names of jars. The driver checks
+    them again."""
     spark = spark_version(environment)
     if spark is None:
         return
@@ -207,7 +207,8 @@ def _versions(jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """A schema of a catalogue that nobody configured would lie in the driver's memory, and end with it."""
+    """A warning for a catalogue that is not configured: its schemas would be in the driver's memory, and end with
+    it."""
     settings = {**spark_defaults(environment), **config.spark_conf}
     pattern = settings.get(CATALOGUE)
     if pattern is None or settings.get("spark.sql.catalogImplementation") == "hive":
@@ -220,7 +221,7 @@ def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Itera
         )
 
 
-# Settings by which a driver in a cluster gets a Python of somebody's choice.
+# Settings that choose the Python of a driver in a cluster.
 _PYTHONS: Final = (
     "spark.pyspark.python",
     "spark.pyspark.driver.python",
@@ -246,7 +247,7 @@ def _ways_to_the_cluster(
         )
     elsewhere = not masters or not any(_is_here(host) for host, _ in masters)
     if elsewhere and spark.drives_here and (said := _loopback(config, environment)):
-        # Where YARN's or Kubernetes' machines are, the master does not say: it may be this one.
+        # The master does not name YARN's or Kubernetes' machines: this machine may be one of them.
         yield Finding(
             "error" if masters else "warning",
             "spark",
@@ -264,7 +265,7 @@ def _ways_to_the_cluster(
 
 
 def _pythons(config: PipelineConfig, spark: SparkConnection) -> Iterator[Finding]:
-    """Of a driver in the cluster, which has none of this task's."""
+    """A warning for a driver in the cluster whose Python is not configured. It does not use this task's Python."""
     if not any(setting in config.spark_conf for setting in _PYTHONS):
         yield _warning(
             f"The driver runs in the cluster of {spark.master}, and nothing in spark.conf says with which Python: the "
@@ -274,7 +275,7 @@ def _pythons(config: PipelineConfig, spark: SparkConnection) -> Iterator[Finding
 
 
 def _standalone_masters(master: str) -> list[tuple[str, int]]:
-    """Host and port of each; none for other kinds of cluster."""
+    """Host and port of each Master of a standalone cluster; none for other kinds of cluster."""
     if not master.startswith("spark://"):
         return []
     addresses = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))
@@ -290,7 +291,7 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _is_here(host: str) -> bool:
-    """Whether it is this machine: an address of another one can be bound to by nobody here."""
+    """Whether the host is this machine: only a machine's own address can be bound to."""
     try:
         ((family, kind, protocol, _, address), *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         with socket.socket(family, kind, protocol) as probe:
@@ -301,7 +302,8 @@ def _is_here(host: str) -> bool:
 
 
 def _loopback(config: PipelineConfig, environment: Mapping[str, str]) -> str | None:
-    """The setting by which a driver would be reached on this machine alone. Of two, Spark takes the first."""
+    """The setting that gives the driver an address that only this machine reaches, None without one. Of two, Spark
+    uses the first."""
     name, address = "spark.driver.host", config.spark_conf.get("spark.driver.host")
     if address is None:
         name, address = "SPARK_LOCAL_IP", environment.get("SPARK_LOCAL_IP")

@@ -1,11 +1,11 @@
-"""Finds what is wrong with each table, as errors of that table alone (R6), kept in the ledger; the others go on.
+"""Finds the errors of each table, which affect that table alone (R6), and records them in the ledger.
 
-    matching     what the file names and the source has
-     ├─ barred   its errors keep it out: always, or only as long as it has not joined (`findings.Bars`)
-     └─ selected tables that publication and joins are brought about for
+    matching     the tables of the file that the source has
+     ├─ barred   its errors bar it: always, or only as long as it has not joined (`findings.Bars`)
+     └─ selected the tables that are published and join
 
 A person who may create a table must not be able to stop the pipeline. Only one finding here stops everything: no table
-is left, and no slot is there that would have to move on. A database without any table is waited for.
+is left, and no slot exists that would have to move on. If the database has no table at all, the pipeline waits for one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.source.wal.slot import SlotState
 from tidemark.wording import plural
 
-# The check of a finding by which everything waits.
+# The check of the finding that makes the pipeline wait.
 NO_TABLE_YET: Final = "no table yet"
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTables:
-    """What the ledger knows of the tables, nothing if it cannot be asked: those that have joined, and the masked and
-    left-out columns that are followed under another name."""
+    """The ledger's tables: those that have joined, and the masked and left-out columns that are followed under
+    another name. Empty if the ledger is not ready."""
 
     captured: frozenset[TableName] = frozenset()
     followed: Collection[tuple[TableName, str]] = ()
@@ -57,8 +57,8 @@ def select(
     slot: SlotState | None,
     in_ledger: KnownTables,
 ) -> tuple[Matching, Publication | None]:
-    """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
-    them is added to the findings, of which those that are there already may keep a table out too."""
+    """The file's tables without those that an error bars, and the publication. All findings about them are added to
+    `findings`. Findings that are in it already may bar a table too."""
     matched = source_tables.matching(source, config)
     published = publication.read(source, config.publication)
     findings += inspection.table_findings(matched, config, facts, in_ledger.followed)
@@ -78,7 +78,7 @@ def select(
                 )
             )
             return selected, published
-        # A slot that is there must move on all the same, and the publication is what it is read with.
+        # An existing slot must move on nevertheless, and it is read with the publication.
         findings.append(
             Finding(
                 "error" if slot is None else "warning",
@@ -92,7 +92,7 @@ def select(
 
 
 def keep(survey: PreflightContext, captured: frozenset[TableName]) -> None:
-    """Keep the tables' errors in the ledger, where runs and pages look for them."""
+    """Record the tables' errors in the ledger, from which runs and pages read them."""
     errors: dict[str, list[TableError]] = {}
     for finding in survey.findings:
         for table in finding.tables:
@@ -104,7 +104,7 @@ def keep(survey: PreflightContext, captured: frozenset[TableName]) -> None:
 
 
 def barred_by(findings: Iterable[Finding], captured: frozenset[TableName]) -> frozenset[TableName]:
-    """The tables that their errors keep out, of which some may only keep out what is not in yet."""
+    """The tables that their errors bar. Some errors only bar a table that has not joined."""
     errors = [finding for finding in findings if finding.severity == "table"]
     always = {table for finding in errors if finding.bars == "capture" for table in finding.tables}
     joining = {table for finding in errors if finding.bars == "joining" for table in finding.tables}
@@ -120,8 +120,8 @@ def captured_tables(matched: Matching, published: Publication | None) -> list[So
 
 
 def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Finding]:
-    """Of a table that is parked nothing can be read or merged: what ends its park is to be done first, and says the
-    rest."""
+    """Findings on the tables that need a backfill. Parked tables are left out: nothing of them can be read or
+    merged, and their own remedy comes first."""
     reasons: dict[tuple[str, bool], list[str]] = {}
     unreadable = backfills.unreadable(ledger)
     for row in ledger_tables.all_of(ledger):

@@ -1,7 +1,7 @@
 """Records in the ledger the tables that join and leave, and judges each join once.
 
-Rows from before a table's join are in no stream, so it needs a backfill, unless a snapshot whose xmin is at or above
-its join horizon saw it empty. The checks of all tables share one time limit. A table that is locked or slow counts as
+Rows from before a table's join are in no stream, so it needs a backfill, unless it is empty in a snapshot whose xmin is
+at or above its join horizon. The checks of all tables share one time limit. A table that is locked or slow counts as
 one with rows, and costs the others nothing (R6, R9).
 
 A publication FOR ALL TABLES or of a schema has a table before its join. The stream then may have the inserts of rows
@@ -39,12 +39,12 @@ from tidemark.source.catalogue.source_tables import Matching, SourceTable
 from tidemark.source.wal.wal_messages import make_durable
 from tidemark.storage.store import Store
 
-# In all, for looks into tables that join.
-LOOKS_S: Final = 60
+# The time limit for checking all joining tables for rows.
+CHECKS_S: Final = 60
 
 
 def leaving(survey: PreflightContext, matched: Matching, published: Publication | None) -> list[str]:
-    """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
+    """The tables that the ledger has as captured, and that are missing in the file or the publication now."""
     captured = {str(survey.places.of_table(table)) for table in captured_tables(matched, published)}
     rows = ledger_tables.all_of(survey.ledger)
     return [row.table for row in rows if row.life.is_captured and row.table not in captured]
@@ -53,16 +53,16 @@ def leaving(survey: PreflightContext, matched: Matching, published: Publication 
 def joining(
     survey: PreflightContext, matched: Matching, published: Publication | None
 ) -> list[tuple[SourceTable, TableRow | None]]:
-    """Captured tables whose join was not judged yet, with what the ledger knows of them."""
+    """Captured tables whose join was not judged yet, each with its row in the ledger."""
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
     pairs = [(table, rows.get(str(survey.places.of_table(table)))) for table in captured_tables(matched, published)]
     return [(table, row) for table, row in pairs if row is None or row.life.awaits_its_join]
 
 
 def begun_in_stream(survey: PreflightContext, matched: Matching, published: Publication | None) -> set[str]:
-    """The tables that join and of which all rows are in the stream: each was created under its name, in the place of a
-    captured one that was dropped, after that one had joined, and a publication of all tables, or of all of its schema,
-    has published both. To be asked before the one that was dropped leaves."""
+    """The joining tables whose rows are all in the stream. Such a table was created under its name in the place of
+    a captured one that was dropped, after that one had joined. A publication of all tables, or of all tables of its
+    schema, has published both. Call it before the dropped table leaves."""
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
     pairs = {}
     for table, _ in joining(survey, matched, published):
@@ -99,8 +99,9 @@ def join(
     *,
     is_slot_new: bool = False,
 ) -> None:
-    """Judge the tables that joined: was each seen empty by a snapshot that saw all the stream lacks? Of those that have
-    `begun` in the stream it lacks nothing. With a new slot it had nothing before."""
+    """Judge the joining tables: a table needs no backfill if it was empty in a snapshot that includes everything
+    that the stream lacks. For the tables of `begun` the stream lacks nothing. If the slot is new, the stream has no
+    changes from before the join."""
     newcomers = joining(survey, matched, published)
     if not newcomers:
         return
@@ -108,15 +109,15 @@ def join(
     blockers = transaction_visibility.await_horizon(
         survey.source, horizon, survey.config.bounds.lock_timeout_s, "the capture"
     )
-    looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
-    # Before the tables are looked into: what alters one from here on differs from its fingerprint (R11).
+    checks = _EmptyChecks(survey.source, survey.config.bounds.lock_timeout_s)
+    # The fingerprints are read before the checks, so that any later alteration differs from the fingerprint (R11).
     with table_locks.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
         captured = survey.places.kept(t for t in catalog.captured_tables(survey.source, survey.config) if t.published)
         prints = catalog.fingerprint(survey.source, survey.config.publication, captured)
     always_published = set(prints) if is_slot_new else _always_published(survey, prints)
     as_created = set(prints) if is_slot_new else _as_created(survey, prints)
-    emptied = {str(table.table) for table, _ in newcomers if not blockers and looks.seen_empty(table, horizon) is True}
-    # Horizon, publication and looks: what they are judged by must not be lost in a crash behind the judgement.
+    emptied = {str(table.table) for table, _ in newcomers if not blockers and checks.is_empty(table, horizon) is True}
+    # Horizon, publication and checks are the evidence of the judgement, which a crash of the source must not undo.
     seen = make_durable(survey.source)
     opened = generations.current(survey.ledger)
     if opened is not None and seen.timeline < opened.timeline:
@@ -149,8 +150,8 @@ def join(
 
 
 def to_put_aside(survey: PreflightContext) -> list[str]:
-    """Tables of which nothing comes any more, since another one has their name or they have another shape, and nothing
-    waits."""
+    """Tables without waiting changes that get no more of them, since another table has their name or they have
+    another shape."""
     rows = ledger_tables.all_of(survey.ledger)
     done = [
         row.table
@@ -164,9 +165,9 @@ def to_put_aside(survey: PreflightContext) -> list[str]:
 
 
 def put_aside(survey: PreflightContext) -> None:
-    """What nothing comes of any more is listed no more; its Delta tables are kept as they are, and listed apart if its
-    relation is gone. One that was renamed is there still, and may be named by the file again. With a shape whose
-    relation is gone before it was whole goes what it was built beside."""
+    """Stop listing tables that get no more changes. Their Delta tables stay as they are, and are listed as put
+    aside if the relation is gone. A renamed relation still exists, and the file may name it again. If a relation is
+    gone before its new shape was complete, the table that the shape was built next to is put aside too."""
     for table in to_put_aside(survey):
         relation = survey.places.relation_of(TableName.parse(table))
         with survey.ledger.transaction():
@@ -178,26 +179,26 @@ def put_aside(survey: PreflightContext) -> None:
         survey.note("tables", f"Another table has the place of {table} by now: its Delta tables are kept as they are")
 
 
-def look_again_at_marked(survey: PreflightContext, matched: Matching) -> None:
-    """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest. Of what
-    became of it since its join the runs' looks tell."""
+def recheck_marked(survey: PreflightContext, matched: Matching) -> None:
+    """Clear the mark of tables that were marked for their older rows and are empty now: the stream has brought
+    everything else. The fingerprints of the runs show what happened to such a table since its join."""
     tables = {str(survey.places.of_table(table)): table for table in matched.tables}
-    looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
+    checks = _EmptyChecks(survey.source, survey.config.bounds.lock_timeout_s)
     rows = [row for row in ledger_tables.all_of(survey.ledger) if row.life.may_be_seen_empty and row.fingerprint]
     as_created = _as_created(survey, {row.table: Fingerprint.from_json(row.fingerprint) for row in rows})
     for row in rows:
         table = tables.get(row.table)
         if table is None or row.join_horizon is None or row.table not in as_created:
             continue
-        if looks.seen_empty(table, row.join_horizon) is True and joins.clear_existing_rows(
+        if checks.is_empty(table, row.join_horizon) is True and joins.clear_existing_rows(
             survey.ledger, row.table, make_durable(survey.source)
         ):
             survey.note("tables", f"{table.table} was seen empty: it needs no backfill")
 
 
 def _as_created(survey: PreflightContext, looks: Mapping[str, Fingerprint]) -> set[str]:
-    """The tables that never left the files and the schema that they were created with; and those of which the stream
-    has nothing from before this pipeline listed them."""
+    """The tables that never left the files and the schema with which they were created, and the tables of which the
+    stream has nothing from before this pipeline listed them."""
     in_their_schema = catalog.made_by(survey.source, [look.relation_oid for look in looks.values()])
     return {
         table
@@ -208,8 +209,8 @@ def _as_created(survey: PreflightContext, looks: Mapping[str, Fingerprint]) -> s
 
 
 def _always_published(survey: PreflightContext, looks: Mapping[str, Fingerprint]) -> set[str]:
-    """The tables that are listed, or that a publication has had since looks of earlier runs. At the first run there is
-    none, and nothing is staged."""
+    """The tables that are listed, or that a publication has had since the fingerprints of earlier runs. A first run
+    has no such fingerprints, and nothing is staged."""
     rows = ledger_tables.all_of(survey.ledger)
     earlier = [Fingerprint.from_json(row.fingerprint) for row in rows if row.fingerprint is not None]
     return {
@@ -224,19 +225,19 @@ def _in_lake(config: PipelineConfig, table: TableName) -> bool:
     return lake_folder.has_delta_table(store, layout.current_table(config.pipeline, table))
 
 
-class _Looks:
-    """Looks into tables, one after another, that all together take no longer than LOOKS_S, nor wait for locks longer
-    than two of them may: tables that somebody holds, or that are slow, cost the others nothing."""
+class _EmptyChecks:
+    """Checks tables for rows, one after another. All together take at most CHECKS_S, and wait for locks no longer
+    than two of them may. So tables that are locked or slow cost the others nothing."""
 
     def __init__(self, source: psycopg.Connection[Any], lock_timeout_s: float) -> None:
         self._source = source
         self._lock_timeout_s = lock_timeout_s
         self._lock_left_s = 2 * lock_timeout_s
-        self._left_s = float(LOOKS_S)
+        self._left_s = float(CHECKS_S)
 
-    def seen_empty(self, table: SourceTable, horizon: int) -> bool | None:
-        """As `is_empty_after_horizon`; None too if the table is locked, slow, hidden by a policy or gone, or if no time
-        is left."""
+    def is_empty(self, table: SourceTable, horizon: int) -> bool | None:
+        """The result of `is_empty_after_horizon`; None too if the table is locked, slow, hidden by a policy or
+        gone, or if no time is left."""
         if self._left_s <= 0:
             return None
         began = time.monotonic()

@@ -1,10 +1,10 @@
 """Reads the source's catalogue: captured tables, types, and a fingerprint per table (R11).
 
-The catalogue has the present state; the stream may be older. So a table's columns come from the stream's RELATION
-message, and the catalogue adds what the message lacks: the types behind the OIDs, the order of the key's columns, the
-primary key under FULL. Everything here is a SELECT on catalogue tables (R9). Source: PostgreSQL documentation, 53
-"System Catalogs", 54.18 "pg_publication_tables". Nothing here locks a table: a user could otherwise delay the pipeline
-by holding a lock.
+The catalogue has the present state, and the stream may be older. So a table's columns come from the stream's RELATION
+message. The catalogue adds what the message lacks: the types of the OIDs, the order of the key's columns, and the
+primary key under FULL. Every statement is a SELECT on catalogue tables (R9). None locks a table, so that no user delays
+the pipeline by holding a lock. The exception is pg_get_expr, for generated columns and row filters. Source: PostgreSQL
+documentation, 53 "System Catalogs", 54.18 "pg_publication_tables".
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tidemark.schema.table import Identity
 from tidemark.source.catalogue.publication import PUBLISHED
 from tidemark.source.catalogue.source_tables import CatalogRelation, matching
 
-# Characters of a column's default up to which it is kept as it is, and not as its hash alone.
+# A default of up to this number of characters is kept as text; of a longer one only the hash is kept.
 LONGEST_DEFAULT: Final = 1000
-# Characters of a comment that the target gets.
+# The number of characters of a comment that the target gets.
 LONGEST_COMMENT: Final = 4000
 
 _XIDS: Final = 2**32
@@ -48,14 +48,17 @@ _XIDS: Final = 2**32
 
 @dataclass(frozen=True, slots=True)
 class CapturedTable:
-    """A table of the source that a rule of the pipeline file names; `kind` is
-    pg_class.relkind ("r" or, of a root, "p"). `table` is the id that it is kept as, the name at the source where
-    nobody said which (`capture.table_identities`); `born` is that of its `CatalogRelation`.
+    """A table of the source that a rule of the pipeline file names.
 
-    `key` holds the columns of the replica identity in index order, under FULL those of the primary key; a deferrable
-    key is none, since two rows may hold it for a moment. `key_made` is that of its relation. `published_columns`
-    is empty unless `published`. `dropped` are the numbers of dropped columns, each with the transaction (32 bits) that
-    dropped it. `leaves_without_wal` are the leaves of a root whose changes are in no stream.
+    - `table` is the id that it is kept as (`capture.table_identities`); without one, the name at the source.
+    - `kind` is pg_class.relkind: "r", or "p" for a partition root.
+    - `key` has the columns of the replica identity in index order, under FULL those of the primary key. A deferrable
+      key does not count, since two rows may hold one of its values for a moment.
+    - `published_columns` is empty unless the table is `published`.
+    - `dropped` maps the number of each dropped column to the low 32 bits of the id of the transaction that dropped it.
+    - `born` and `key_made` are those of its `CatalogRelation`.
+    - `called` is the name at the source if `table` differs.
+    - `leaves_without_wal` are the leaves of a root whose changes are in no stream.
     """
 
     table: TableName
@@ -76,15 +79,16 @@ class CapturedTable:
 
     @property
     def name(self) -> TableName:
-        """What the source calls it."""
+        """The table's name at the source."""
         return self.called or self.table
 
     def kept_as(self, table: TableName) -> CapturedTable:
+        """This table with `table` as its id."""
         return replace(self, table=table, called=self.name)
 
     @property
     def captured_columns(self) -> tuple[ColumnPrint, ...]:
-        """The columns that reach staging: published, if the table is, and not left out."""
+        """The columns that reach staging: not left out, and published if the table is."""
         return tuple(
             c
             for c in self.columns
@@ -93,7 +97,7 @@ class CapturedTable:
 
     @property
     def uncaptured_columns(self) -> tuple[UncapturedColumn, ...]:
-        """The columns whose values do not reach the lake, or not as the source has them."""
+        """The columns whose values do not reach the lake, or reach it changed by a mask, with the reasons."""
         captured = {column.name for column in self.captured_columns}
         reasons = {c.name: self._why_not(c) for c in self.columns if c.name not in captured}
         masks = {"sha256": HASHED, "null": EMPTIED}
@@ -107,8 +111,8 @@ class CapturedTable:
 
 
 def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
-    """Every type by OID. An array is one only if its element type says so: int2vector
-    has elements, and another text."""
+    """Every type by OID. A type counts as an array only if its element type names it as its array: int2vector has
+    elements too, but another text format."""
     rows = conn.execute(
         """
         SELECT t.oid, t.typname, n.nspname, t.typtype::text, t.typbasetype, t.typtypmod,
@@ -134,8 +138,8 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
 def captured_tables(
     conn: psycopg.Connection[Any], config: PipelineConfig, only: int | None = None
 ) -> list[CapturedTable]:
-    """The existing tables and partition roots that the pipeline file names, in name order, published or not; or the
-    one with that OID alone."""
+    """The existing tables and partition roots that the pipeline file names, in name order, published or not. With
+    `only`, an OID, just that relation."""
     named = matching(conn, config, others=False, relation=only).tables
     oids = [source_table.relation.oid for source_table in named]
     columns = _columns(conn, oids)
@@ -168,15 +172,16 @@ def captured_tables(
 
 @dataclass(frozen=True, slots=True)
 class CurrentNames:
-    """What relations are called now, and the transactions that made them, by OID; those that are not there are left
-    out. All that ever happened to what is gone lies below `lsn`."""
+    """The present names of relations and the transactions that created them, by OID. Relations that no longer exist
+    are left out; everything that happened to them lies below `lsn`."""
 
     names: dict[int, tuple[TableName, int]]
     lsn: Lsn
 
 
 def generated_as(conn: psycopg.Connection[Any], relation: int) -> dict[str, str]:
-    """The expressions of a table's generated columns, in PostgreSQL's SQL. Waits for whoever holds the table."""
+    """The expressions of a table's generated columns, in PostgreSQL's SQL. Waits while another session holds an
+    exclusive lock on the table."""
     return dict(
         conn.execute(
             """
@@ -190,6 +195,7 @@ def generated_as(conn: psycopg.Connection[Any], relation: int) -> dict[str, str]
 
 
 def current_names(conn: psycopg.Connection[Any], oids: Iterable[int]) -> CurrentNames:
+    """Read the present names of the relations."""
     names = {
         oid: (TableName(schema, name), born)
         for oid, schema, name, born in conn.execute(
@@ -210,18 +216,21 @@ def current_names(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Current
 
 
 def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int]:
-    """The relations that are partitions; or that one, if it is there and one."""
+    """The OIDs of all partitions; with `oid` only that relation's, if it exists and is a partition."""
     rows = conn.execute(
         "SELECT oid FROM pg_class WHERE relispartition AND relkind <> ALL ('{i,I}') AND oid = coalesce(%s::oid, oid)",
         (oid,),
     )
-    return {found for (found,) in rows}
+    return {relation for (relation,) in rows}
 
 
 def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
-    """Of each relation the 64-bit id of the transaction, or of its part, that created it; without those that were in
-    another schema since. CREATE writes a relation's dependency on its schema in one command with its system columns,
-    SET SCHEMA writes it anew. A GRANT may write some of the columns anew."""
+    """Relation OID -> the 64-bit id of the transaction or subtransaction that created it. Relations whose schema
+    was changed since are left out.
+
+    CREATE writes a relation's dependency on its schema in the same command as its system columns, and SET SCHEMA writes
+    the dependency again. A GRANT may write some of the columns again.
+    """
     return dict(
         conn.execute(
             """
@@ -239,8 +248,8 @@ def made_by(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int
 
 
 def never_renamed(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
-    """As `made_by`, without the relations that were called otherwise since they were created. CREATE TABLE writes the
-    row type in one command with the columns, a rename writes it anew."""
+    """The result of `made_by`, without the relations that were renamed since they were created. CREATE TABLE writes
+    the row type in the same command as the columns, and a rename writes it again."""
     called = conn.execute(
         """
         SELECT c.oid FROM pg_class c
@@ -256,7 +265,7 @@ def never_renamed(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[in
 def fingerprint(
     conn: psycopg.Connection[Any], publication: str, tables: Iterable[CapturedTable]
 ) -> dict[str, Fingerprint]:
-    """Table id -> what the catalogue says of it now (R11)."""
+    """Table id -> the table's present fingerprint in the catalogue (R11)."""
     by_oid = {table.relation_oid: table for table in tables}
     oids = list(by_oid)
     storage = {
@@ -308,7 +317,7 @@ def fingerprint(
 
 
 def with_comments(conn: psycopg.Connection[Any], prints: dict[str, Fingerprint]) -> dict[str, Fingerprint]:
-    """The fingerprints with the comments of tables and columns: one query, whatever the number of tables."""
+    """The fingerprints with the comments of tables and columns. It takes one query for any number of tables."""
     comments: dict[tuple[int, int], str] = {}
     for oid, number, text in conn.execute(
         "SELECT objoid, objsubid, description FROM pg_description "
@@ -329,12 +338,15 @@ def with_comments(conn: psycopg.Connection[Any], prints: dict[str, Fingerprint])
 
 
 def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
-    """Table OID -> its columns. What older rows have of a column that was added later stands with a partitioned table's
-    leaves, never with its root; it may be as long as any value: kept is its hash, and where it is short what its type's
-    output function makes of it, as in the stream.
+    """Table OID -> its columns.
 
-    When a column got its type, its dependency on that says (pg_depend): unlike its own row no other ALTER writes that
-    anew. Of two rows of one transaction the command ids say which came first."""
+    A column that was added later has a value for the older rows. The catalogue stores it with the leaves of a
+    partitioned table, never with the root, and it may be as long as any value. So its hash is kept, and a short value
+    also as the text of its type's output function, as in the stream.
+
+    The column's dependency on its type (pg_depend) has the transaction that gave the column this type: unlike the
+    column's own row, no other ALTER writes it again. Command ids order two rows of one transaction.
+    """
     columns: dict[int, list[ColumnPrint]] = {}
     spellings, spelled_by = _spellings(conn, oids)
     next_xid = _next_xid(conn) if spelled_by else 0
@@ -387,13 +399,13 @@ def _next_xid(conn: psycopg.Connection[Any]) -> int:
 
 
 def _ago(xid: int, next_xid: int) -> int:
-    """How many transactions ago the one with these 32 bits of an id began."""
+    """The number of transactions since the one whose id has these low 32 bits."""
     return (next_xid - xid) % _XIDS
 
 
 def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[int, int]]:
-    """Table OID -> the numbers of its dropped columns, each with the transaction that dropped it; their names are
-    gone."""
+    """Table OID -> the numbers of its dropped columns, each with the transaction that dropped it. The catalogue no
+    longer has their names."""
     dropped: dict[int, dict[int, int]] = {}
     for oid, attnum, xmin in conn.execute(
         "SELECT attrelid, attnum, xmin::text::bigint FROM pg_attribute "
@@ -407,11 +419,12 @@ def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[i
 def _spellings(
     conn: psycopg.Connection[Any], oids: list[int]
 ) -> tuple[dict[int, dict[str, str]], dict[int, set[tuple[int, int]]]]:
-    """Type OID -> labels of the enums and columns of the composite types in it, and the transactions (32 bits) that
-    wrote these, each with its command's id; only for types that have any.
+    """Type OID -> the labels of the enums and the columns of the composite types in it, and the transactions (low
+    32 bits) that wrote these, each with its command id. Types without any are left out.
 
-    RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream. An
-    attribute that came and went, or a label that had another name for a while, changed what the stream sent then.
+    RENAME VALUE and ADD ATTRIBUTE change the text of stored values, and leave no trace in the table or the stream. An
+    attribute that existed for a while, or a label that had another name for a while, changed the text in the stream
+    meanwhile.
     """
     spellings: dict[int, dict[str, str]] = {}
     spelled_by: dict[int, set[tuple[int, int]]] = {}
@@ -455,8 +468,9 @@ def _spellings(
 def _published(
     conn: psycopg.Connection[Any], publication: str, oids: list[int]
 ) -> dict[int, tuple[tuple[str, ...], str | None]]:
-    """Of these tables those that are published, by OID: columns and row filter. Both apply to a table that was added by
-    itself alone; all other tables have every column but the generated ones, which 18 may publish."""
+    """Table OID -> published columns and row filter, for the tables that are published. Column lists and row
+    filters only apply to a table that was added by itself. All other tables have every column except generated
+    ones, which 18 may publish."""
     generated = "a.attgenerated = 's' AND o.pubgencols = 's'" if conn.info.server_version >= 180000 else "false"
     return {
         oid: (tuple(columns), row_filter)
@@ -479,7 +493,8 @@ def _published(
 
 
 def _membership(conn: psycopg.Connection[Any], publication: str, oids: list[int]) -> dict[int, list[str]]:
-    """Table OID -> the catalogue rows that publish it, each by its OID: dropped and made again they have another."""
+    """Table OID -> the catalogue rows that publish it, each by its OID. A row that is dropped and made again has
+    another OID."""
     membership: dict[int, list[str]] = {}
     for oid, row in conn.execute(
         """
@@ -503,9 +518,9 @@ def _membership(conn: psycopg.Connection[Any], publication: str, oids: list[int]
 def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[PartitionPrint]]:
     """Root OID -> its leaves by OID, each with whether it was empty when it joined.
 
-    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one transaction, all but the link in
-    one command, and then the columns with a default once more. ATTACH PARTITION writes all columns anew, so that none
-    has the row type's command id, even within one transaction.
+    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one transaction. It writes row type and
+    columns in one command, and then the columns with a default once more. ATTACH PARTITION writes all columns again, so
+    that none has the row type's command id, even within one transaction.
     """
     leaves: dict[int, list[PartitionPrint]] = {}
     for root, *facts in conn.execute(

@@ -1,7 +1,7 @@
 """Finds columns of the source that are not captured, or that are captured as text only.
 
-Pure. What the pipeline file leaves out or masks is a choice, and no finding. Source: PostgreSQL documentation, 5.4
-"Generated Columns", 29.6 "Generated Column Replication".
+Pure. Columns that the pipeline file leaves out or masks are the user's choice, and no finding. Source: PostgreSQL
+documentation, 5.4 "Generated Columns", 29.6 "Generated Column Replication".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemark.wording import counted, plural
 
 UNCONSTRAINED: Final = "numeric"
 DECIMAL: Final = "decimal(38,10)"
-# A list of five hundred tables is not read.
+# At most so many lines are printed: nobody reads a list of five hundred tables.
 LINES: Final = 20
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -39,7 +39,8 @@ def column_findings(
 def _uncaptured(
     config: PipelineConfig, table: SourceTable, publication: Publication | None, facts: ServerFacts
 ) -> Iterator[Finding]:
-    """The generated columns that the publication does not carry. A column list has a note of its own."""
+    """A warning about the generated columns that the publication does not carry. A column list has a note of its
+    own."""
     members = () if publication is None else publication.direct
     columns = next((member.columns for member in members if member.table == table.table), None)
     published = facts.major >= 18 and (publication is None or publication.generated_columns)
@@ -96,7 +97,8 @@ def _captured_as_text(tables: Iterable[SourceTable]) -> Iterator[Finding]:
 
 
 def target_lines(columns: Mapping[TableName, Iterable[str]], target: str) -> str:
-    """The entries of the pipeline file that give these columns the target, one line per table, to paste."""
+    """The entries of the pipeline file that give these columns the target, one line per table, for the user to
+    paste."""
     lines = [
         f"           - {{name: {_yaml(str(table))}, target: {{"
         f"{', '.join(f'{_yaml(name)}: {_yaml(target)}' for name in names)}}}}}"

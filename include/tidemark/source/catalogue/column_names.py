@@ -1,4 +1,4 @@
-"""Reads the column names of relations, with the snapshot of the moment.
+"""Reads the column names of relations, together with the snapshot in which they hold.
 
 The names include every alteration by transactions that the snapshot includes, and by earlier ones: ALTER TABLE excludes
 other writers of the table (ACCESS EXCLUSIVE). They include no later alteration. An LSN would be less exact, because a
@@ -21,21 +21,23 @@ from tidemark.schema.guards import Rows
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """`tables` maps a relation's OID to its name and columns; what was dropped is not in it."""
+    """The names of relations and their columns in one snapshot. `tables` maps a relation's OID to its name and
+    columns; dropped relations and columns are left out."""
 
     snapshot: Snapshot
     tables: dict[int, tuple[TableName, Rows]]
 
 
 def read(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
-    """One snapshot for all of it. The connection must be in autocommit mode and outside of a transaction."""
+    """Read the names of these relations in one snapshot. The connection must be in autocommit mode and outside of a
+    transaction."""
     with conn.transaction():
         conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         return read_within(conn, oids)
 
 
 def read_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
-    """The same inside the caller's REPEATABLE READ transaction."""
+    """Read the names of these relations inside the caller's REPEATABLE READ transaction."""
     row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
     tables: dict[int, tuple[TableName, dict[int, tuple[str, int]]]] = {}
@@ -53,8 +55,9 @@ def read_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNam
 
 
 def renamed_since(conn: psycopg.Connection[Any], oid: int) -> bool:
-    """Whether the table or a column is called otherwise now than in this transaction's snapshot. A SELECT on the
-    catalogue sees what the snapshot sees, pg_identify_object_as_address, and the names in a query, what is now."""
+    """Whether the table or a column was renamed or dropped after this transaction's snapshot. A SELECT on the
+    catalogue returns the names in the snapshot. pg_identify_object_as_address returns the present names, as a query
+    uses them."""
     row = conn.execute(
         """
         SELECT bool_or(now.object_names IS DISTINCT FROM ARRAY[n.nspname, c.relname, a.attname]::text[])

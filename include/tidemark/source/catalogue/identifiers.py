@@ -1,4 +1,4 @@
-"""Quotes names for SQL that people read, only if PostgreSQL requires it, as `quote_ident` does.
+"""Quotes names in SQL for people where PostgreSQL requires quotes, as `quote_ident` does.
 
 Statements that run are composed with psycopg's `sql.Identifier`, which always quotes. This module is for statements
 that a person reads and copies. Source: PostgreSQL documentation, 4.1.1 "Identifiers and Key Words", Appendix C.
@@ -13,7 +13,7 @@ from psycopg import sql
 
 from tidemark.names import TableName
 
-# Keywords that are no name without quotes: categories R and T of pg_get_keywords().
+# Keywords that need quotes as a name: categories R and T of pg_get_keywords().
 KEYWORDS: Final = frozenset(
     """
     all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate
@@ -31,7 +31,7 @@ _QUOTED: Final = re.compile(r'"((?:[^"]|"")*)"')
 
 
 def readable(statement: sql.Composed) -> str:
-    """A composed statement without the quotes that it does not need. It must hold no literal with a double quote."""
+    """The statement without the quotes that it does not need. It must not have a literal with a double quote."""
     return _QUOTED.sub(lambda match: _bare(match[1].replace('""', '"'), match[0]), statement.as_string(None))
 
 

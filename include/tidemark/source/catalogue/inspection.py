@@ -1,9 +1,9 @@
-"""Judges server, role, tables and slot of the source: facts -> findings, one pure function each.
+"""Checks server, role, tables and slot of the source: facts -> findings, in one pure function each.
 
-`read_server_facts` is one statement; `source.catalogue.source_tables` reads tables, `source.wal.slot` the slot;
-`source.catalogue.publication_findings` judges the publication. Every finding has the facts, and the SQL of its remedy.
-Nothing here changes the source (R9). Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12
-"Configuration Settings" (of logical replication).
+`read_server_facts` reads the server in one statement, `source.catalogue.source_tables` reads the tables and
+`source.wal.slot` the slot. `source.catalogue.publication_findings` checks the publication. Every finding has the facts
+and the SQL of its remedy. Nothing here changes the source (R9). Source: PostgreSQL documentation, 47.2 "Logical
+Decoding Concepts", 29.12 "Configuration Settings" (of logical replication).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ NEWEST_VERSION: Final = 18
 FLOOR_VERSION: Final = 19
 _MIB: Final = 2**20
 
-# A table as it is called now, and a column that the file masks or leaves out by the name it had.
+# A table's present name, and the former name of a column that the file masks or leaves out.
 Entry = tuple[TableName, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`slot_wal_keep_bytes` and `idle_slot_timeout_s` are None if the server sets no limit. Every login may write
-    logical messages (`anybody_writes_messages`) unless somebody revoked it."""
+    """Facts about the server and the session's role. `slot_wal_keep_bytes` and `idle_slot_timeout_s` are None if
+    the server sets no limit. By default every login may write logical messages (`anybody_writes_messages`)."""
 
     version: int
     database: str
@@ -63,7 +63,8 @@ class ServerFacts:
 
     @property
     def has_logical_wal(self) -> bool:
-        """From 19 on wal_level is a floor: the first logical slot raises the level in force (effective_wal_level)."""
+        """Whether the server can decode logically. From 19 on wal_level is a minimum: the first logical slot raises
+        the effective level (effective_wal_level)."""
         return self.wal_level == "logical" or (self.major >= FLOOR_VERSION and self.wal_level == "replica")
 
     @property
@@ -106,7 +107,8 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
 
 
 def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotState | None) -> Iterator[Finding]:
-    """Version, wal_level, room for a slot and a sender, synchronous replication, the limits that end slots."""
+    """Findings on version, wal_level, free slots and senders, synchronous replication, and the limits that
+    invalidate slots."""
     if facts.major < OLDEST_VERSION:
         yield Finding.error(
             "version",
@@ -170,8 +172,9 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
 
 
 def _message_findings(facts: ServerFacts) -> Iterator[Finding]:
-    """A logical message's prefix is text that the server converts before it sends it; where that cannot be done, the
-    stream ends there, every time. Only UTF-8 needs no conversion, and SQL_ASCII has none."""
+    """A warning about logical messages that end the stream. The server converts a message's prefix to UTF-8 before
+    it sends it. If it cannot, the stream ends at that message every time. Only UTF-8 and SQL_ASCII need no
+    conversion."""
     if facts.anybody_writes_messages and facts.encoding not in ("UTF8", "SQL_ASCII"):
         yield Finding.warning(
             "messages",
@@ -183,7 +186,7 @@ def _message_findings(facts: ServerFacts) -> Iterator[Finding]:
 
 
 def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Finding]:
-    """max_slot_wal_keep_size against the valve, idle_replication_slot_timeout against the schedule."""
+    """Compares max_slot_wal_keep_size with the valve, and idle_replication_slot_timeout with the schedule."""
     keep, valve = facts.slot_wal_keep_bytes, config.bounds.wal_valve_bytes
     if keep is None:
         yield Finding.note(
@@ -223,7 +226,7 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
 
 
 def _synchronous_name(setting: str, application_name: str) -> str | None:
-    """What in the list fits our own connections: "*", or the name itself; None if nothing does."""
+    """The entry of the list that fits the pipeline's own connections, "*" or their name; None if no entry does."""
     inner = re.sub(r"^\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\(|\)\s*$", "", setting, flags=re.IGNORECASE)
     for entry in re.findall(r'"(?:[^"]|"")*"|[^,\s]+', inner):
         name = entry[1:-1].replace('""', '"') if entry.startswith('"') else entry
@@ -238,8 +241,8 @@ def _synchronous_name(setting: str, application_name: str) -> str | None:
 def table_findings(
     matching: Matching, config: PipelineConfig, facts: ServerFacts, followed: Collection[Entry] = ()
 ) -> Iterator[Finding]:
-    """What the file names against what there is: missing and unfit tables, columns, keys, rights to read. `followed`
-    are masked or left-out columns that are called otherwise now: the guard stays with them."""
+    """Compares the file with the source: missing and unfit tables, columns, keys, rights to read. `followed` are
+    masked or left-out columns that were renamed since, by the name in the file: their guard stays with them."""
     yield from _selection_findings(matching)
     for table in matching.tables:
         yield from _column_findings(table, config, followed)
@@ -321,8 +324,9 @@ def _selection_findings(matched: Matching) -> Iterator[Finding]:
 
 
 def _pattern_findings(matched: Matching, config: PipelineConfig, followed: Collection[Entry]) -> Iterator[Finding]:
-    """What a pattern masks or leaves out may fit some of its tables alone, but not none: then it is misspelt, or was
-    renamed before anybody looked. Tables that are captured already go on as they are."""
+    """Findings on columns that a pattern masks or leaves out. Such a column may be missing in some tables of the
+    pattern, but not in all: then it is misspelt, or it was renamed before the pipeline first read it. Tables that
+    are captured already stay captured."""
     for entry in config.tables:
         if entry.exact or not (entry.leave_out or entry.mask):
             continue
@@ -471,7 +475,8 @@ def has_tables(connection: psycopg.Connection[Any]) -> bool:
 
 
 def slot_findings(slot: SlotState) -> Iterator[Finding]:
-    """A usable slot that is about to be lost. `source.wal.slot.usable` judges plugin, state and kind before this."""
+    """Warns that a usable slot is about to be lost. `source.wal.slot.usable` checks plugin, state and kind before
+    this."""
     if slot.wal_status == "unreserved":
         left = "" if slot.safe_wal_size is None else f" ({_size(max(slot.safe_wal_size, 0))} of WAL are left)"
         yield Finding.warning(

@@ -1,8 +1,8 @@
-"""Recognises the service that runs the source's server by its roles and settings, and checks that service's own.
+"""Recognises the service that runs the source's server by its roles, and checks the settings of that service.
 
-A role of the service is the mark (`rds_superuser`, `cloudsqlsuperuser`, …), since every session may read the list of
-roles. What a service calls `wal_level`, and who may grant replication there, is in its remedies; docs/recipes has one
-page each. Sources: the documentation that the pages name.
+The mark of a service is one of its roles (`rds_superuser`, `cloudsqlsuperuser`, …), since every session may read the
+list of roles. The remedies name the service's own setting for `wal_level`, and who may grant replication there.
+docs/recipes has a page for each service. Sources: the documentation that the pages name.
 """
 
 from __future__ import annotations
@@ -16,14 +16,21 @@ import psycopg
 from tidemark.findings import Finding
 from tidemark.wording import duration
 
-# Neon removes a slot that nobody read for so long while another one of the project is read.
+# Neon removes a slot that nobody reads for so long while another slot of the project is read.
 NEON_IDLE_SLOT_S: Final = 40 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`switch` is the service's setting that makes wal_level logical, `replication` the statement that lets a role
-    stream, with {role}; `trigger_by` is who may create an event trigger, "" where nobody may."""
+    """A service that runs PostgreSQL, with its remedies.
+
+    - `page` is the page in docs/recipes.
+    - `mark` is the role that the service's servers have.
+    - `switch` is the service's setting that makes wal_level logical, "" without one.
+    - `wal_level` is the remedy for a wal_level that is not logical.
+    - `replication` is the statement that lets a role stream, with {role}.
+    - `trigger_by` is who may create an event trigger, "" for nobody.
+    """
 
     name: str
     page: str
@@ -96,14 +103,14 @@ PROVIDERS: Final = (RDS, AURORA, CLOUD_SQL, ALLOYDB, AZURE, NEON, SUPABASE)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The provider of a server and the value of its switch, "" where the server does not have it."""
+    """The provider of a server, and the values of the switches that the server has."""
 
     provider: Provider
     settings: dict[str, str] = field(default_factory=dict)
 
 
 def read_service(connection: psycopg.Connection[Any]) -> Service | None:
-    """None for a server of one's own, and for a service that is not recognised."""
+    """The service that runs the server; None for a server of one's own and for an unknown service."""
     marks = [provider.mark for provider in PROVIDERS]
     row = connection.execute(
         """
@@ -114,8 +121,8 @@ def read_service(connection: psycopg.Connection[Any]) -> Service | None:
         (marks, [provider.switch for provider in PROVIDERS if provider.switch]),
     ).fetchone()
     assert row is not None
-    found, is_aurora, settings = row
-    fitting = [provider for provider in PROVIDERS if provider.mark in (found or ())]
+    roles, is_aurora, settings = row
+    fitting = [provider for provider in PROVIDERS if provider.mark in (roles or ())]
     if not fitting:
         return None
     provider = AURORA if fitting[0] is RDS and is_aurora else fitting[0]
@@ -123,7 +130,7 @@ def read_service(connection: psycopg.Connection[Any]) -> Service | None:
 
 
 def service_findings(service: Service, *, wal_level: str, longest_gap_s: float | None) -> Iterator[Finding]:
-    """Which service it is; a switch that waits for a restart; the slots that Neon removes."""
+    """The name of the service, a switch that waits for a restart, and the slots that Neon removes."""
     provider = service.provider
     yield Finding.note("provider", f"The source is {provider.name}", f"Its settings: docs/recipes/{provider.page}")
     if service.settings.get(provider.switch) == "on" and wal_level != "logical":

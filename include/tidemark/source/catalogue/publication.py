@@ -3,9 +3,9 @@
     no publication ─ create_statement() ─► publication ◄─ add_statement(), drop_statement()
 
 R9: only creating or changing the publication takes more than a SELECT's lock (SHARE UPDATE EXCLUSIVE on the tables),
-with a `lock_timeout`; a replica identity is never changed. A table whose own application could no longer update it,
-once published without an identity, is not added because a pattern matched it: see `SourceTable.breaks_updates`.
-Source: PostgreSQL documentation, "CREATE PUBLICATION", "ALTER PUBLICATION".
+with a `lock_timeout`. A replica identity is never changed. PostgreSQL refuses the application's UPDATE of a table that
+is published without an identity, so such a table is not added only because a pattern matches it:
+`SourceTable.breaks_updates`. Source: PostgreSQL documentation, "CREATE PUBLICATION", "ALTER PUBLICATION".
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ OPERATIONS: Final = ("insert", "update", "delete", "truncate")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A table as the publication lists it; `columns` and `row_filter` are None if everything is published."""
+    """A table that was added to the publication by itself. `columns` and `row_filter` are None if everything is
+    published."""
 
     table: TableName
     columns: tuple[str, ...] | None
@@ -34,8 +35,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`direct` are the tables added one by one; `covered` is what a subscriber sees,
-    schemas and FOR ALL TABLES included."""
+    """A publication. `direct` are the tables that were added by themselves. `covered` are all tables that a
+    subscriber receives, with those of schemas and of FOR ALL TABLES."""
 
     name: str
     owner: str
@@ -50,7 +51,7 @@ class Publication:
 
 
 def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    """The publication as it is now, None if there is none of this name."""
+    """The present publication of this name, None if there is none."""
     generated = "p.pubgencols = 's'" if connection.info.server_version >= 180000 else "false"
     becomes = may_become(connection, "p.pubowner").as_string(None)
     row = connection.execute(
@@ -83,8 +84,8 @@ def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
     )
 
 
-# As pg_publication_tables has them, which cannot be used: it locks every table that it lists, so whoever holds one in
-# ACCESS EXCLUSIVE MODE would keep the pipeline waiting. Partitions are left out: none of them is captured by itself.
+# The tables of pg_publication_tables. That view cannot be used: it locks every table that it lists, so a session that
+# holds one in ACCESS EXCLUSIVE MODE would delay the pipeline. Partitions are left out: none is captured by itself.
 PUBLISHED: Final = """
     SELECT c.oid AS relation, n.nspname, c.relname, p.oid AS publication, p.puballtables, s.oid AS by_schema,
            r.oid AS by_name, r.prattrs, r.prqual
@@ -140,8 +141,8 @@ def change(
     lock_timeout_s: float,
     role: str | None = None,
 ) -> None:
-    """Run statements on the publication in one transaction, as `role` where one is given: the rights of the tables'
-    owner are this session's for these statements alone. Raises SourceLocked if a table's lock cannot be taken."""
+    """Run statements on the publication in one transaction, as `role` if one is given: the session has the rights
+    of the tables' owner for these statements only. Raises SourceLocked if a table's lock cannot be taken in time."""
     with lock_bounded(connection, lock_timeout_s, "the publication's tables"), connection.transaction():
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
         if role is not None:
@@ -153,11 +154,11 @@ def change(
 def acting_role(
     connection: psycopg.Connection[Any], name: str, tables: Sequence[TableName], *, create: bool
 ) -> str | None:
-    """The role to become for a statement on the publication and these tables.
+    """The role to become for a statement on the publication and these tables, never a superuser.
 
-    None if this session's role has the rights of their owners, or if no role that it may become has them all: then
-    PostgreSQL's error names what is missing. To add a table, one role must own publication and table, or inherit from
-    their owners. To create one, it also needs CREATE on the database. Never a superuser.
+    None if this session's role has the rights of their owners. None also if no role that it may become has all of these
+    rights: then PostgreSQL's error names the missing one. To add a table, one role must own publication and table, or
+    inherit from their owners. To create a publication, it also needs CREATE on the database.
     """
     statement = sql.SQL(_ACTING_ROLE).format(may_become=may_become(connection, "r.oid"))
     row = connection.execute(
@@ -173,7 +174,8 @@ def acting_role(
 
 
 def may_become(connection: psycopg.Connection[Any], role: LiteralString) -> sql.Composed:
-    """SQL: whether this session's role may SET ROLE to the one with that OID. Before 16 every member might."""
+    """The SQL condition that this session's role may SET ROLE to the role whose OID is the SQL `role`. Before 16
+    every member may."""
     right = "SET" if connection.info.server_version >= 160000 else "MEMBER"
     return sql.SQL("pg_has_role({}, {})").format(sql.SQL(role), sql.Literal(right))
 
@@ -194,5 +196,5 @@ _ACTING_ROLE: Final[LiteralString] = """
 
 
 def _table_list(tables: Sequence[TableName]) -> sql.Composed:
-    # ONLY: a plain table's inheritance children are tables of their own and are named by themselves.
+    # ONLY: the inheritance children of a plain table are tables of their own, which are published by their own names.
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(t.schema, t.name)) for t in tables)

@@ -1,9 +1,9 @@
 """Compares the publication with the tables of the file -> the changes to make, and findings. Pure.
 
-The changes are a `PublicationWork`. If preflight may not make them (`manage_publication: false`, or a missing right),
-they become the SQL of a finding. A table is added only if that does not make PostgreSQL refuse the application's own
-UPDATE and DELETE, or if the file names it without a pattern (R9). Source: PostgreSQL documentation, "CREATE
-PUBLICATION", 29.1.1 "Replica Identity".
+The changes are a `PublicationWork`. If preflight may not make them (`manage_publication: false`, or a missing right), a
+finding has their SQL. A table is added only if PostgreSQL then still accepts the application's own UPDATE and DELETE,
+or if the file names it without a pattern (R9). Source: PostgreSQL documentation, "CREATE PUBLICATION", 29.1.1 "Replica
+Identity".
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tidemark.source.wal.slot import SlotState
 
 @dataclass(frozen=True, slots=True)
 class PublicationWork:
-    """What preflight has to do so that the publication is what the file says; all empty if it is. `unpublished` are
-    tables that only somebody else can add: their owner, or the publication's."""
+    """The changes that bring the publication to the file's tables; all empty if none is needed. `unpublished` are
+    tables that only another role can add: their owner, or the publication's."""
 
     create: tuple[TableName, ...] = ()
     add: tuple[TableName, ...] = ()
@@ -34,8 +34,8 @@ class PublicationWork:
 
 
 def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | None) -> bool:
-    """Whether the table may be added to a publication without harm to its own application
-    (R9), or because it was named."""
+    """Whether the table may be added to a publication: without harm to its own application (R9), or because the
+    file names it without a pattern."""
     if table.unlogged:
         return False
     reason = table.breaks_updates(_generated_published(facts, publication))
@@ -45,7 +45,7 @@ def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | 
 def publication_work(
     config: PipelineConfig, matching: Matching, publication: Publication | None, facts: ServerFacts
 ) -> PublicationWork:
-    """What to do for the tables of `matching`, from which the barred ones were taken out."""
+    """The changes for the tables of `matching`, which has no barred tables any more."""
     fit = [table for table in matching.tables if eligible(table, facts, publication)]
     if publication is None:
         ours = [table for table in fit if table.owned or not config.manage_publication]
@@ -72,7 +72,7 @@ def publication_findings(
     publication: Publication | None,
     facts: ServerFacts,
 ) -> Iterator[Finding]:
-    """The publication's options and the replica identities, as far as they are about the tables."""
+    """Findings on the publication's options and on the tables' replica identities."""
     if publication is not None:
         yield from _option_findings(config, matching, publication)
         if publication.all_tables:
@@ -101,8 +101,8 @@ def work_findings(
     *,
     slot: SlotState | None,
 ) -> Iterator[Finding]:
-    """What keeps the work from being done: a publication that is missing, and rights that are. `slot` is the
-    pipeline's own; None if there is none, or it is somebody else's."""
+    """Findings on the changes that preflight cannot make: because the publication is missing, or a right. `slot` is
+    the pipeline's own, None if there is none or somebody else created it."""
     if publication is None:
         yield from _missing_publication(config, work, facts, slot)
     else:
@@ -187,7 +187,8 @@ def _missing_publication(
 
 
 def _alone(statement: str) -> str:
-    """What changes a publication changes what its other subscribers receive."""
+    """A remedy that first offers another publication, since a change of this one would change what its other
+    subscribers receive."""
     return (
         f"Name another publication in the pipeline file, and preflight creates it; if nobody else reads it: {statement}"
     )
@@ -249,8 +250,8 @@ def _option_findings(config: PipelineConfig, matched: Matching, publication: Pub
 def _identity_findings(
     config: PipelineConfig, matched: Matching, publication: Publication | None, facts: ServerFacts
 ) -> Iterator[Finding]:
-    """Replica identity: what cannot be captured, what is captured as history only, what
-    already harms its application."""
+    """Findings on replica identities: tables that cannot be captured, tables that are captured as history only, and
+    tables whose applications are harmed already."""
     for table in matched.tables:
         if table.unlogged:
             continue
@@ -284,8 +285,8 @@ def _identity_findings(
                 )
             continue
         if "generated column" in reason:
-            # Updates fail in the application from the moment of publication: never by us,
-            # and said loudly if it is so.
+            # The application's updates fail once the table is published. Tidemark never publishes such a table, and
+            # reports it if somebody else did.
             harm = f"{table.table}: {reason}: PostgreSQL refuses the application's own UPDATE and DELETE " + (
                 "now" if published else "once it is published, so it is not captured"
             )
@@ -322,8 +323,9 @@ def _identity_findings(
 
 
 def _unpublished_of_key(table: SourceTable, facts: ServerFacts, publication: Publication | None) -> list[str]:
-    """The generated columns of the key that the stream leaves out. Before 18 it has none; from 18 on PostgreSQL refuses
-    the application's own UPDATE and DELETE instead. A column list names those that it publishes."""
+    """The generated columns of the key that the stream leaves out. Before 18 the stream has no generated columns.
+    From 18 on PostgreSQL refuses the application's own UPDATE and DELETE instead. A column list publishes the
+    columns that it names."""
     if facts.major >= 18 and (publication is None or publication.generated_columns):
         return []
     members = () if publication is None else publication.direct
@@ -333,5 +335,5 @@ def _unpublished_of_key(table: SourceTable, facts: ServerFacts, publication: Pub
 
 
 def _generated_published(facts: ServerFacts, publication: Publication | None) -> bool:
-    """Whether stored generated columns are published, or do no harm: before 18 PostgreSQL does not check for them."""
+    """Whether stored generated columns are published or do no harm. Before 18 PostgreSQL does not check for them."""
     return facts.major < 18 or publication is None or publication.generated_columns

@@ -1,8 +1,9 @@
-"""Matches the tables of the pipeline file with the source's, and reads what decides whether each can be captured.
+"""Matches the tables of the pipeline file with the source's, and reads the facts that decide whether each can be
+captured.
 
     tables of the file ──► matching() ──► which relations, with what identity, columns and leaves
 
-No lock is taken on any of them. Source: PostgreSQL documentation, 29.1.1 "Replica Identity"; relcache.c.
+It locks none of the tables. Source: PostgreSQL documentation, 29.1.1 "Replica Identity"; relcache.c.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _IDENTITIES: Final[dict[str, Identity]] = {"d": "default", "f": "full", "i": "in
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """`generated` is "" for an ordinary column, "s" for a stored generated one, "v" for a virtual one. `dimensions` are
-    those that an array was declared with, 0 of another type."""
+    """A column as the catalogue has it. `generated` is "" for an ordinary column, "s" for a stored generated one,
+    "v" for a virtual one. `dimensions` are the declared dimensions of an array, 0 for another type."""
 
     name: str
     type: str
@@ -42,13 +43,14 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True)
 class CatalogRelation:
-    """A relation with its replica identity as PostgreSQL resolves it. `unlogged` has no effect on a partitioned table:
-    that of each leaf decides.
+    """A relation with its replica identity as PostgreSQL resolves it.
 
-    `key` holds the columns of the identity's index in index order; under FULL those of the primary key. A deferrable
-    primary key is no identity: then `key` is empty and `deferrable` true. `key_made` is the OID of the constraint that
-    `key` belongs to, or of its index if it has no constraint; 0 without a key. `born` is the transaction that made the
-    relation, by the 32 bits that the catalogue has of it.
+    - `key` has the columns of the identity's index in index order, under FULL those of the primary key. A deferrable
+      primary key is no identity: then `key` is empty and `deferrable` true.
+    - `key_made` is the OID of the constraint that `key` belongs to, or of its index if it has no constraint; 0 without
+      a key.
+    - `born` is the low 32 bits of the id of the transaction that created the relation; the catalogue has no more of it.
+    - `unlogged` has no effect on a partitioned table: the leaves decide.
     """
 
     oid: int
@@ -63,19 +65,20 @@ class CatalogRelation:
 
     @property
     def without_wal(self) -> str | None:
-        """What keeps its changes out of the write-ahead log, None if nothing does."""
+        """The reason why its changes are not in the write-ahead log, None if they are."""
         return "a foreign table" if self.kind == "f" else "unlogged" if self.unlogged else None
 
     @property
     def identified(self) -> bool:
-        """Whether an old row can be named, so that PostgreSQL accepts UPDATE and DELETE once the table is published."""
+        """Whether changes can identify the old row, so that PostgreSQL accepts UPDATE and DELETE once the table is
+        published."""
         return self.identity == "full" or (self.identity != "nothing" and bool(self.key))
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table of the source that the file names, with what decides whether it can be captured.
-    `exact`: named, not by pattern."""
+    """A table of the source that the file names, with the facts that decide whether it can be captured. It is
+    `exact` if an entry names it without a pattern."""
 
     relation: CatalogRelation
     rule: TableRule
@@ -101,7 +104,8 @@ class SourceTable:
 
     @property
     def leaves_without_wal(self) -> tuple[CatalogRelation, ...]:
-        """PostgreSQL publishes the root all the same, and accepts such a leaf under every publication."""
+        """The leaves whose changes are not in the write-ahead log. PostgreSQL publishes the root despite them, and
+        accepts such a leaf under every publication."""
         return tuple(leaf for leaf in self.leaves if leaf.without_wal is not None)
 
     @property
@@ -112,9 +116,10 @@ class SourceTable:
         return tuple(column.name for column in self.columns if column.generated == kind)
 
     def breaks_updates(self, generated_published: bool) -> str | None:
-        """Why PostgreSQL would refuse the application's own UPDATE and DELETE once this table is published, or None.
+        """The reason why PostgreSQL would refuse the application's own UPDATE and DELETE once this table is
+        published, or None.
 
-        A partitioned table's root counts too: leaves that are created later are as it is.
+        A partitioned table's root counts too: leaves that are created later get its identity.
         """
         for relation in (self.relation, *self.leaves):
             if not relation.identified:
@@ -132,7 +137,12 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """What the entries of `tables` find at the source; `refused` maps what cannot be captured to the reason."""
+    """The result of matching the entries of `tables` with the source.
+
+    - `refused` has each table that cannot be captured, whether an entry names it without a pattern, and the reason.
+    - `unmatched` are the entries without a relation.
+    - `names` are the names of the source's tables, for suggestions.
+    """
 
     tables: tuple[SourceTable, ...]
     refused: tuple[tuple[TableName, bool, str], ...]
@@ -150,11 +160,11 @@ def matching(
     others: bool = True,
     relation: int | None = None,
 ) -> Matching:
-    """Look up what the file's entries name. Three statements whatever the number of tables, and a fourth where some are
-    partitioned.
+    """Match the file's entries with the source's relations. It takes three statements for any number of tables, and
+    a fourth one if some are partitioned.
 
-    Without `others` the result's `names` need not hold what the file does not name, and where it has no pattern, no
-    more of the catalogue is read than its tables. With `relation`, an OID, it is of that one alone.
+    Without `others`, the result's `names` may lack tables that the file does not name, and a file without patterns
+    reads only its own tables from the catalogue. With `relation`, an OID, only that relation is read.
     """
     candidates: dict[int, tuple[TableName, str]] = {}
     refused: list[tuple[TableName, bool, str]] = []
@@ -254,7 +264,7 @@ _RELATIONS: Final[LiteralString] = """
      WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
 
-# pg_partition_tree would lock all of them.
+# pg_partition_tree would lock all leaves.
 _LEAVES: Final = """
     WITH RECURSIVE tree AS (
         SELECT oid AS root, oid AS relation FROM pg_class WHERE oid = ANY (%s::oid[])
@@ -265,13 +275,13 @@ _LEAVES: Final = """
      WHERE c.relkind <> 'p' AND tree.relation <> tree.root
 """
 
-# Who made a relation: of all its rows in the catalogue, those of its system columns (tableoid is -6) are never written
-# again.
+# The transaction that created a relation: of all rows that the catalogue has of it, only those of its system columns
+# (tableoid is -6) are never written again.
 #
 # An index counts as replica identity only while it is valid and immediate:
 # RelationGetIndexList() in PostgreSQL's relcache.c.
 #
-# REINDEX CONCURRENTLY gives an index another OID, and leaves that of its constraint.
+# REINDEX CONCURRENTLY gives an index another OID, and leaves the constraint's.
 _IDENTITY: Final[LiteralString] = """
     SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, ident.key, ident.made,
            prim.key, prim.made, coalesce(prim.deferrable, false),

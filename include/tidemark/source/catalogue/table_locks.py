@@ -1,4 +1,4 @@
-"""Turns a table's lock that was not to be had in time into an error that names who holds it."""
+"""Turns a lock timeout on tables into an error that names the processes that hold the locks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from tidemark.wording import duration
 
 @contextmanager
 def lock_bounded(connection: psycopg.Connection[Any], seconds: float, subject: str) -> Iterator[None]:
+    """Raises SourceLocked if a statement of the block exceeds its lock timeout. `seconds` and `subject`, the locked
+    object, are for the message."""
     try:
         yield
-    except psycopg.errors.LockNotAvailable as taken:
-        raise SourceLocked(what=subject, waited=duration(seconds), blockers=_locks_on_tables(connection)) from taken
+    except psycopg.errors.LockNotAvailable as timeout:
+        raise SourceLocked(what=subject, waited=duration(seconds), blockers=_locks_on_tables(connection)) from timeout
 
 
 def _locks_on_tables(connection: psycopg.Connection[Any]) -> str:

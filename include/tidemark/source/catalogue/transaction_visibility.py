@@ -1,5 +1,4 @@
-"""Compares snapshots with a table's join: which transactions must have ended before a snapshot saw all that the stream
-will not bring, and which of them are still in flight.
+"""Computes a table's join horizon, and waits for the older transactions, whose changes the stream may lack.
 
 Source: PostgreSQL documentation, 9.27.8 "Transaction ID and Snapshot Information Functions".
 """
@@ -18,11 +17,12 @@ from tidemark.wording import duration
 
 
 def join_horizon(connection: psycopg.Connection[Any]) -> int:
-    """The xid below which everything must have ended before a snapshot saw all that the stream will not bring.
+    """The join horizon: every transaction with a lower id must have ended before a snapshot includes all changes
+    that the stream lacks.
 
-    Taken in a transaction of its own, after the join (of table, publication or slot) was seen, and that transaction's
-    own number: a snapshot's xmax is no bound, since what began last may have a number at or above it. The connection
-    must be in autocommit mode and outside of a transaction.
+    It is the id of a transaction of its own, which begins after the join (of table, publication or slot) is visible.
+    The xmax of a snapshot is no bound, since the transaction that began last may have an id at or above it. The
+    connection must be in autocommit mode and outside of a transaction.
     """
     with connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = local")
@@ -34,8 +34,8 @@ def snapshot_xmin(connection: psycopg.Connection[Any]) -> int:
 
 
 def await_horizon(connection: psycopg.Connection[Any], horizon: int, seconds: float, capture: str) -> list[str]:
-    """Wait until a new snapshot's xmin reaches the join horizon. Returns nothing then, and who is in the way if that
-    takes more than `seconds`. `capture` is what joined, for the log."""
+    """Wait until the xmin of a new snapshot reaches the join horizon. Returns an empty list then, and a description
+    of the blocking transactions if that takes more than `seconds`. `capture` is what joined, for the log."""
     wait = Wait(seconds, every_s=0.05)
     while snapshot_xmin(connection) < horizon:
         blockers = transactions_in_flight(connection) or ["they have just ended"]
@@ -61,12 +61,12 @@ def is_empty_after_horizon(
     lock_timeout_s: float,
     statement_timeout_s: float,
 ) -> bool | None:
-    """Whether the table is empty in a snapshot whose xmin is at or above the join horizon; None: no such snapshot yet,
-    or there is no table of this name any more.
+    """Whether the table is empty in a snapshot whose xmin is at or above the join horizon. None if there is no such
+    snapshot yet, or no table of this name any more.
 
-    Snapshot and look are one statement, so they are the same snapshot. RLS would hide rows: it raises instead. What
-    was locked is looked at before it is read: a view put in the table's place would run its owner's functions
-    with our rights.
+    One statement returns xmin and emptiness, so both are of the same snapshot. RLS would hide rows; it raises instead.
+    The locked relation is identified before it is read: a view in the table's place would run its owner's functions
+    with the pipeline's rights.
     """
     query = sql.SQL(
         "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, NOT EXISTS (SELECT 1 FROM {} {})"
@@ -89,7 +89,8 @@ def is_empty_after_horizon(
 
 
 def relation_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[int, str] | None:
-    """OID and kind of what has this name: once it is locked, of what will be read under it."""
+    """OID and kind of the relation that has this name; None if there is none. While the caller holds a lock on the
+    name, it is the relation that a query of this name reads."""
     row = connection.execute(
         "SELECT c.oid, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relname = %s",
@@ -99,15 +100,16 @@ def relation_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[
 
 
 def _set_timeout(connection: psycopg.Connection[Any], setting: str, seconds: float) -> None:
-    """For the transaction. A `SET LOCAL` with a value takes no snapshot, as the SELECT of set_config would."""
+    """Set a timeout for the transaction. A `SET LOCAL` with a value takes no snapshot, unlike the SELECT of
+    set_config."""
     milliseconds = sql.Literal(f"{max(1, int(seconds * 1000))}ms")
     connection.execute(sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(setting), milliseconds))
 
 
 def transactions_in_flight(connection: psycopg.Connection[Any]) -> list[str]:
-    """Who holds a transaction id, oldest first, in words; for messages.
+    """Descriptions of up to five transactions with an id, oldest first, for messages.
 
-    From pg_locks, which every role may read in full, unlike the columns of pg_stat_activity.
+    They come from pg_locks, which every role may read in full, unlike the columns of pg_stat_activity.
     """
     rows = connection.execute(
         "SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start)::float8,"
