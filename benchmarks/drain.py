@@ -91,7 +91,7 @@ def on_the_servers_own(server: PostgresServer, pipeline: Pipeline, slot: str) ->
         psycopg.connect(pipeline.source) as at_source,
         open_ledger(pipeline.ledger, pipeline.config.pipeline) as book,
     ):
-        owned_objects.note(book, lease, ownership.thing(at_source, "slot", slot), "adopted")
+        owned_objects.note(book, lease, ownership.owned_object(at_source, "slot", slot), "adopted")
     return pipeline
 
 

@@ -158,6 +158,11 @@ def of_length(length: int, seed: int = 0) -> Iterator[Sequence]:
                 yield from ways(base, (one, other), seed)
 
 
+def pairs_that_play() -> Iterator[Sequence]:
+    """Those of length two of which both kinds have something to change; any other comes to one of length one."""
+    return (one for one in of_length(2) if len(script(one, begun(one, "s")[0]).played) == 2)
+
+
 def at_random(seed: int) -> Sequence:
     """One of length three to six."""
     random = Random(seed)

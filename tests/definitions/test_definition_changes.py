@@ -17,7 +17,16 @@ from tests.definitions.altered_table import BASES
 from tests.definitions.book import MakeCapture, MakePipeline, Outcome, play_all
 from tests.definitions.capturing import Capture
 from tests.definitions.expected_marks import MARKED, REWRITES_WITHOUT_EVENT
-from tests.definitions.sequences import KINDS, OF_LISTED, OF_PARTITIONS, Sequence, at_random, fits, of_length
+from tests.definitions.sequences import (
+    KINDS,
+    OF_LISTED,
+    OF_PARTITIONS,
+    Sequence,
+    at_random,
+    fits,
+    of_length,
+    pairs_that_play,
+)
 from tests.definitions.shortest import shortest
 
 AT_ONCE = 100
@@ -174,7 +183,7 @@ def test_the_grammar_has_what_it_promises() -> None:
 @TRIGGER
 @pytest.mark.parametrize("share", range(20))
 def test_all_pairs(share: int, has_trigger: bool, make_pipeline: MakePipeline) -> None:
-    sequences = list(islice(of_length(2), share, None, 20))
+    sequences = list(islice(pairs_that_play(), share, None, 20))
     require(covered(judged(make_pipeline, sequences, has_trigger)), with_rows=0.4, with_updates=0.3, with_a_chunk=0.2)
 
 

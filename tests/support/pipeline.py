@@ -153,9 +153,17 @@ class Place:
 
     def drop_slot(self, name: str | None = None) -> None:
         """The pipeline's, if no other one is named; of none there is, nothing."""
-        self._await_free(name or self.config.slot)
-        of_it = f"FROM pg_replication_slots WHERE slot_name = '{name or self.config.slot}'"
-        self.sql(f"SELECT pg_drop_replication_slot(slot_name) {of_it}")
+        slot = name or self.config.slot
+        wait_for(f"slot {slot} is free", lambda: self._drops(slot))
+
+    def _drops(self, slot: str) -> bool:
+        """Whether the slot is gone now. The server's process for a drain that just ended may still begin to use it."""
+        self._await_free(slot)
+        try:
+            self.sql(f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'")
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
 
     def _await_free(self, slot: str) -> None:
         """The server's process may still have one that a drain left a moment ago."""
