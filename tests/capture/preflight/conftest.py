@@ -39,6 +39,11 @@ def shop(databases: tuple[PostgresServer, str, str], tmp_path: Path) -> Iterator
     new_shop.sql("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
     yield new_shop
     new_shop.close()
+    # On a busy machine a drain's process at the server may outlive the test, and would fail all tests behind it.
+    new_shop.sql(
+        "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots "
+        f"WHERE slot_name = '{config.slot}' AND active"
+    )
     new_shop.drop_slot()
     new_shop.sql(
         f"DROP PUBLICATION IF EXISTS {config.publication}",
