@@ -9,6 +9,7 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
+import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, wait_for
@@ -43,6 +44,22 @@ def test_a_lease_is_free_again_when_its_block_ends(ledger: str) -> None:
         pass
     with hold(ledger, "shop", SLOT, "confirm/2") as second:
         assert second.attempt != first.attempt
+
+
+def test_a_lease_is_given_back_by_another_connection_if_the_first_one_breaks(
+    ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks = iter([True])
+
+    def break_once(conninfo: str) -> psycopg.Connection[Any]:
+        if next(breaks, False):
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return connect(conninfo)
+
+    with hold(ledger, "shop", SLOT, "drain/1"):
+        monkeypatch.setattr(leases, "connect", break_once)
+    with hold(ledger, "shop", SLOT, "confirm/2"):
+        pass
 
 
 def test_a_later_try_of_the_same_task_takes_over_at_once_and_the_first_one_loses(ledger: str, book: Ledger) -> None:

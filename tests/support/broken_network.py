@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ SLOW_S: Final = 0.02
 @dataclass
 class BrokenNetwork:
     """`one_in` connections is broken, none if it is 0. One in `silence` passes nothing for `silence_s` and ends then.
-    `broken` counts what happened."""
+    `broken` counts what happened. `over` ends every delay."""
 
     port: int
     random: Random
@@ -33,6 +32,7 @@ class BrokenNetwork:
     connections: int = 0
     broken: Counter[Way] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    over: threading.Event = field(default_factory=threading.Event)
 
     def lot(self) -> tuple[Way | None, bool, int]:
         """How a new connection breaks, whether in what the server sends, and behind which byte."""
@@ -69,6 +69,7 @@ def in_front_of(port: int, seed: int, one_in: int = 4, silence_s: float = 1.0) -
     try:
         yield network
     finally:
+        network.over.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
 
@@ -81,14 +82,14 @@ def _pump(network: BrokenNetwork, source: socket.socket, sink: socket.socket, wa
             if way == "slow":
                 if passed == 0:
                     network.count(way)
-                time.sleep(SLOW_S)
+                network.over.wait(SLOW_S)
             elif way is not None and passed + len(piece) > behind:
                 network.count(way)
                 if way == "half a piece":
                     sink.sendall(piece[: len(piece) // 2])
                     break
                 if way == "silence":
-                    time.sleep(network.silence_s)
+                    network.over.wait(network.silence_s)
                 _reset(source, sink)
                 return
             sink.sendall(piece)
