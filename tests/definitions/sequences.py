@@ -159,7 +159,8 @@ def of_length(length: int, seed: int = 0) -> Iterator[Sequence]:
 
 
 def pairs_that_play() -> Iterator[Sequence]:
-    """Those of length two of which both kinds have something to change; any other comes to one of length one."""
+    """The sequences of length two in which both kinds change something. The others are the same as sequences of length
+    one."""
     return (one for one in of_length(2) if len(script(one, begun(one, "s")[0]).played) == 2)
 
 

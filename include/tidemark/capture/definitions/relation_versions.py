@@ -201,14 +201,14 @@ class RelationVersions:
         schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, gone))
         older = self._older.setdefault(schema.table, [])
         if not self.has_no_shape(str(schema.table)):
-            dropped, since_dropped = self._dropped(schema, ahead), self._gone_names(schema)
+            dropped, gone_names = self._dropped(schema, ahead), self._gone_names(schema)
             others = name_taken_by_key(older, schema)
-            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped, since_dropped), *others])
+            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped, gone_names), *others])
             if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
                 self._take_over_readings(another, relation.table)
                 return self.schema_for(sent)
             since = [
-                *differences_since(latest, ahead, schema, dropped, since_dropped),
+                *differences_since(latest, ahead, schema, dropped, gone_names),
                 *([] if latest is None else in_doubt(latest, schema)),
             ]
             differences += self._since_merged(schema, since, dropped)

@@ -197,8 +197,8 @@ def recheck_marked(survey: PreflightContext, matched: Matching) -> None:
 
 
 def _as_created(survey: PreflightContext, looks: Mapping[str, Fingerprint]) -> set[str]:
-    """The tables that never left the files and the schema with which they were created, and the tables of which the
-    stream has nothing from before this pipeline listed them."""
+    """The tables that still have the files and the schema with which they were created. Also the tables that this
+    pipeline lists in its publication, since the stream has none of their changes from before that."""
     in_their_schema = catalog.made_by(survey.source, [look.relation_oid for look in looks.values()])
     return {
         table

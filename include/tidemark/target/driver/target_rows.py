@@ -460,7 +460,7 @@ def _is_flat(of: pa.DataType) -> bool:
 
 
 def _with_dictionary(footer: pq.FileMetaData, names: Sequence[str], number: int) -> list[str]:
-    """The columns, by path, of which the row group stores each value once."""
+    """The paths of the named columns that the row group stores with a dictionary."""
     group = footer.row_group(number)
     columns = [group.column(n) for n in range(group.num_columns)]
     return [c.path_in_schema for c in columns if c.path_in_schema in names and c.has_dictionary_page]
