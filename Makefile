@@ -6,7 +6,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help packages setup demo up down test unit lint simulation soak faults clusters scheduler page bench bench-latency site lock versions dist clean witnesses tutorial release
+.PHONY: help packages setup demo up down test unit lint coverage simulation soak faults clusters scheduler page bench bench-latency site lock versions dist clean witnesses tutorial release
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
@@ -22,6 +22,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them (CLUSTER=1: with a Spark cluster, an S3 server and a shop at work)'
 	@echo 'make lint    format, lint and types alone; make site: docs/ as pages; make lock: requirements.txt anew'
+	@echo 'make coverage   the tests of make test, and which lines of the library they run, in .tidemark/coverage'
 	@echo 'make bench   the table and plots of docs/performance.md, in .tidemark/bench; BENCH_SCALE=small: smaller; make bench-latency: from commit to Delta, under Airflow'
 	@echo 'make simulation, faults, clusters, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, Spark clusters, all that Airflow runs; each takes long'
 	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers; then the same of one that follows its source'
@@ -41,7 +42,7 @@ packages setup:
 unit lint: packages
 	@$(SANDBOX) $@
 
-demo up test simulation soak faults clusters scheduler page bench bench-latency site lock versions dist witnesses tutorial release: setup
+demo up test coverage simulation soak faults clusters scheduler page bench bench-latency site lock versions dist witnesses tutorial release: setup
 	@$(SANDBOX) $@
 
 down:

@@ -9,6 +9,7 @@ import sys
 
 from sandbox.checkout import Checkout, this_checkout
 from sandbox.checks import suites, versions
+from sandbox.checks.coverage import coverage
 from sandbox.release.distributions import dist, release
 from sandbox.services import processes
 from sandbox.setup.lock import beyond
@@ -70,6 +71,7 @@ COMMANDS = {
     "down": processes.down,
     "test": suites.test,
     "unit": suites.unit,
+    "coverage": coverage,
     "lint": suites.lint,
     "simulation": suites.simulation,
     "soak": suites.soak,

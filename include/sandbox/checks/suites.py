@@ -49,14 +49,19 @@ def test(checkout: Checkout) -> int:
     if chosen := os.environ.get("TESTS", "").split():
         return _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)})
     linted = _all(checkout, _lint(checkout))
+    tested = side_by_side(checkout, whole(checkout))
+    return max(linted, tested)
+
+
+def whole(checkout: Checkout) -> dict[str, list[str]]:
+    """All tests of `make test`, in four processes: title -> command."""
     apart = {**WITH_SPARK, "tests of Airflow": (SCHEDULER,)}
     ignored = [f"--ignore={path}" for paths in apart.values() for path in paths if not path.startswith("-")]
     selections = {
         **{title: [*folders, *NOT_THOROUGH] for title, folders in apart.items()},
         "other tests": ["tests", *ignored, *NOT_THOROUGH],
     }
-    tested = _side_by_side(checkout, {title: _pytest(checkout, title, paths) for title, paths in selections.items()})
-    return max(linted, tested)
+    return {title: _pytest(checkout, title, paths) for title, paths in selections.items()}
 
 
 def unit(checkout: Checkout) -> int:
@@ -300,7 +305,7 @@ def _all(checkout: Checkout, commands: dict[str, list[str]]) -> int:
     return _verdict(results)
 
 
-def _side_by_side(checkout: Checkout, commands: dict[str, list[str]]) -> int:
+def side_by_side(checkout: Checkout, commands: dict[str, list[str]]) -> int:
     """Run all commands at the same time: the first is seen at work, the output of each other one when it has ended."""
     started = time.monotonic()
     logs = {title: scratch(checkout) / f"{title.replace(' ', '-')}.log" for title in list(commands)[1:]}
