@@ -6,6 +6,9 @@ import json
 
 import pytest
 from msgspec import structs
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions import captured
+from pyspark.errors.exceptions.captured import UnknownException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
@@ -104,6 +107,18 @@ def test_it_creates_a_table_as_a_known_delta_does(lake: Lake, monkeypatch: pytes
     assert set(properties.items()) <= set(made[1].properties.items())
     assert made[0].is_mapped
     assert made[1].is_mapped
+
+
+def test_a_conflict_is_known_without_deltas_python_classes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta 4.0's package lacks them; Py4J's error comes instead."""
+    one_session = session.table_session(lake.spark, pool="test", lake=lake.uri)
+    nothing = delta_tables.pin(one_session, f"{lake.uri}/t")
+    shape = StructType([StructField("id", IntegerType())])
+    delta_tables.create(one_session, nothing, shape, {})
+    monkeypatch.setattr(captured, "convert_exception", lambda thrown: UnknownException(origin=thrown))
+    with pytest.raises(Py4JJavaError) as raised:
+        delta_tables.create(one_session, nothing, shape, {})
+    assert delta_tables.is_contested(raised.value)
 
 
 @pytest.mark.thorough

@@ -26,17 +26,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -75,16 +66,19 @@ CHECKPOINTS: Final = 40
 
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
-# Delta's Python exceptions for conflicts, which have no common base class.
-_CONFLICTS: Final = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
+# Delta's exceptions for conflicts, in Java and, by the same names, in Python. They are told apart by name: not every
+# delta-spark has the Python classes, and without them the conflict is Py4J's error.
+_CONFLICTS: Final = frozenset(
+    {
+        "ConcurrentAppendException",
+        "ConcurrentDeleteDeleteException",
+        "ConcurrentDeleteReadException",
+        "ConcurrentTransactionException",
+        "ConcurrentWriteException",
+        "DeltaConcurrentModificationException",
+        "MetadataChangedException",
+        "ProtocolChangedException",
+    }
 )
 
 # Delta's error conditions for a table that changed after a command was planned.
@@ -103,8 +97,10 @@ _CONTESTED_CONDITIONS: Final = frozenset(
 
 def is_contested(error: BaseException) -> bool:
     """Whether the error means that another writer committed in between, so the positions must be read again."""
-    if isinstance(error, _CONFLICTS):
+    if type(error).__name__ in _CONFLICTS:
         return True
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.getClass().getSimpleName()) in _CONFLICTS
     if isinstance(error, PySparkException):
         condition = error.getCondition() or ""
         return condition.partition(".")[0] in _CONTESTED_CONDITIONS or condition.startswith("DELTA_CONCURRENT")
