@@ -93,6 +93,47 @@ def test_a_pipeline_that_cannot_be_is_not_left_behind(place: Path, connections: 
     assert not list(place.rglob("*.yaml"))
 
 
+@pytest.mark.parametrize("name", ["a/b", "../shop", "", "my shop", "shöp"])
+def test_a_name_that_no_pipeline_can_have_is_refused_before_anything_is_asked(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["init", name], look_up=connections) == 2
+    assert "A pipeline's name has letters" in capsys.readouterr().out
+    assert not list(place.iterdir())
+
+
+def test_a_pipeline_of_any_name_gets_a_slot_that_postgresql_accepts(
+    place: Path, connections: Callable[[str], Connection]
+) -> None:
+    arguments = ["init", "Shop-EU", "--source", "s", "--tables", "shop.*", "--lake", "/l"]
+    assert main(arguments, look_up=connections) == 0
+    config = load(place / "pipelines" / "Shop-EU.yaml")
+    assert (config.slot, config.publication) == ("tidemark_shop_eu", "tidemark_shop_eu")
+
+
+def test_sql_that_somebody_wrote_is_not_overwritten(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "pipelines").mkdir()
+    (place / "pipelines" / "shop.sql").write_text("-- ours")
+    arguments = ["init", "shop", "--source", "s", "--tables", "shop.*", "--lake", "/l"]
+    assert main(arguments, look_up=connections) == 1
+    assert "shop.sql is there already; nothing was written" in capsys.readouterr().out
+    assert [path.name for path in place.rglob("*") if path.is_file()] == ["shop.sql"]
+    assert (place / "pipelines" / "shop.sql").read_text() == "-- ours"
+
+
+@pytest.mark.parametrize("taken", ["pipelines", "dags"])
+def test_a_folder_that_cannot_be_written_is_named_and_no_file_is_left(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str], taken: str
+) -> None:
+    (place / taken).write_text("a file")
+    arguments = ["init", "shop", "--source", "s", "--tables", "shop.*", "--lake", "/l"]
+    assert main(arguments, look_up=connections) == 1
+    assert f"{place / taken} cannot be written: File exists. Nothing was written." in capsys.readouterr().out
+    assert [path.name for path in place.rglob("*") if path.is_file()] == [taken]
+
+
 @pytest.fixture
 def owner(source: str) -> Iterator[str]:
     """Owns the tables of a schema, and is no superuser."""
