@@ -118,6 +118,25 @@ def test_every_connect_of_a_capture_has_a_new_token(
     assert not [token for token in tokens.issued if token in repr(run) or token in run.source]
 
 
+@pytest.mark.parametrize("value", ["off", "on"])
+def test_preflight_names_the_setting_without_which_rds_takes_no_token_of_a_stream(
+    config: PipelineConfig, source: str, empty_ledger_database: str, role: str, tokens: TokenService, value: str
+) -> None:
+    run = a_run(config, source=with_token(source, role).conninfo(), ledger=empty_ledger_database)
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("CREATE ROLE rds_superuser")
+        setting = sql.SQL("ALTER ROLE {} SET rds.iam_auth_for_replication = {}")
+        connection.execute(setting.format(sql.Identifier(role), sql.Literal(value)))
+        try:
+            by_token = preflight(run, act=False)
+            by_password = preflight(a_run(config, source=source, ledger=empty_ledger_database), act=False)
+        finally:
+            connection.execute("DROP ROLE rds_superuser")
+    said = [error.message for error in by_token.errors]
+    assert said == (["The role logs in by a token, and rds.iam_auth_for_replication is off"] if value == "off" else [])
+    assert by_password.errors == ()
+
+
 def test_a_session_outlives_its_token_and_what_leads_to_the_same_server_has_a_new_one(
     source: str, role: str, tokens: TokenService
 ) -> None:
