@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.runs import a_run
 from tests.test_command_line import as_uri
-from tidemark.__main__ import main
+from tidemark.__main__ import STOPPED_BY_HAND, main
 from tidemark.capture.preflight import airflow_findings
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.command_line import init_command
@@ -87,10 +87,25 @@ def test_what_no_option_says_is_asked_on_a_terminal_alone(
     assert [rule.pattern for rule in config.tables] == ["shop.*", "public.orders"]
 
 
-def test_a_pipeline_that_cannot_be_is_not_left_behind(place: Path, connections: Callable[[str], Connection]) -> None:
+def test_a_pipeline_that_cannot_be_is_not_left_behind(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["init", "shop", "--source", "s", "--tables", "no schema", "--lake", "/l"]
     assert main(arguments, look_up=connections) == 1
+    assert "Nothing was written." in capsys.readouterr().out
     assert not list(place.rglob("*.yaml"))
+
+
+def test_whoever_stops_at_a_question_gets_no_traceback(
+    place: Path, connections: Callable[[str], Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("builtins.input", stopped)
+    assert main(["init", "shop"], look_up=connections) == STOPPED_BY_HAND
+    assert not list(place.iterdir())
 
 
 @pytest.mark.parametrize("name", ["a/b", "../shop", "", "my shop", "shöp"])

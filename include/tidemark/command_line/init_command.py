@@ -69,6 +69,7 @@ def init(options: argparse.Namespace, look_up: LookUp) -> int:
         for one in written:
             one.unlink()
         if isinstance(failed, TidemarkError):
+            screen.say("Nothing was written.")
             raise
         screen.say(f"{failed.filename} cannot be written: {failed.strerror}. Nothing was written.")
         return 1
