@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.runs import a_run
 from tests.test_command_line import as_uri
-from tidemark.__main__ import main
+from tidemark.__main__ import STOPPED_BY_HAND, main
 from tidemark.capture.preflight import airflow_findings
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.command_line import init_command
@@ -87,10 +87,66 @@ def test_what_no_option_says_is_asked_on_a_terminal_alone(
     assert [rule.pattern for rule in config.tables] == ["shop.*", "public.orders"]
 
 
-def test_a_pipeline_that_cannot_be_is_not_left_behind(place: Path, connections: Callable[[str], Connection]) -> None:
+def test_a_pipeline_that_cannot_be_is_not_left_behind(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["init", "shop", "--source", "s", "--tables", "no schema", "--lake", "/l"]
     assert main(arguments, look_up=connections) == 1
+    assert "Nothing was written." in capsys.readouterr().out
     assert not list(place.rglob("*.yaml"))
+
+
+def test_whoever_stops_at_a_question_gets_no_traceback(
+    place: Path, connections: Callable[[str], Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("builtins.input", stopped)
+    assert main(["init", "shop"], look_up=connections) == STOPPED_BY_HAND
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a/b", "../shop", "", "my shop", "shöp"])
+def test_a_name_that_no_pipeline_can_have_is_refused_before_anything_is_asked(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["init", name], look_up=connections) == 2
+    assert "A pipeline's name has letters" in capsys.readouterr().out
+    assert not list(place.iterdir())
+
+
+def test_a_pipeline_of_any_name_gets_a_slot_that_postgresql_accepts(
+    place: Path, connections: Callable[[str], Connection]
+) -> None:
+    arguments = ["init", "Shop-EU", "--source", "s", "--tables", "shop.*", "--lake", "/l"]
+    assert main(arguments, look_up=connections) == 0
+    config = load(place / "pipelines" / "Shop-EU.yaml")
+    assert (config.slot, config.publication) == ("tidemark_shop_eu", "tidemark_shop_eu")
+
+
+def test_sql_that_somebody_wrote_is_not_overwritten(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "pipelines").mkdir()
+    (place / "pipelines" / "shop.sql").write_text("-- ours")
+    arguments = ["init", "shop", "--source", "s", "--tables", "shop.*", "--lake", "/l"]
+    assert main(arguments, look_up=connections) == 1
+    assert "shop.sql is there already; nothing was written" in capsys.readouterr().out
+    assert [path.name for path in place.rglob("*") if path.is_file()] == ["shop.sql"]
+    assert (place / "pipelines" / "shop.sql").read_text() == "-- ours"
+
+
+@pytest.mark.parametrize("taken", ["pipelines", "dags"])
+def test_a_folder_that_cannot_be_written_is_named_and_no_file_is_left(
+    place: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str], taken: str
+) -> None:
+    (place / taken).write_text("a file")
+    arguments = ["init", "shop", "--source", "s", "--tables", "shop.*", "--lake", "/l"]
+    assert main(arguments, look_up=connections) == 1
+    assert f"{place / taken} cannot be written: File exists. Nothing was written." in capsys.readouterr().out
+    assert [path.name for path in place.rglob("*") if path.is_file()] == [taken]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -12,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import ModuleType
 from urllib.request import urlopen
 
 import psycopg
@@ -20,8 +20,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+import tidemark
 from sandbox.services.postgres import free_port
 from tests.airflow.conftest import SHOP
+from tests.airflow.installed_wheels import new_environment
 from tests.support.remedies import Told
 from tests.support.runs import a_run
 from tidemark.capture.confirm import confirm
@@ -118,6 +120,25 @@ def test_every_connect_of_a_capture_has_a_new_token(
     assert not [token for token in tokens.issued if token in repr(run) or token in run.source]
 
 
+@pytest.mark.parametrize("value", ["off", "on"])
+def test_preflight_names_the_setting_without_which_rds_takes_no_token_of_a_stream(
+    config: PipelineConfig, source: str, empty_ledger_database: str, role: str, tokens: TokenService, value: str
+) -> None:
+    run = a_run(config, source=with_token(source, role).conninfo(), ledger=empty_ledger_database)
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("CREATE ROLE rds_superuser")
+        setting = sql.SQL("ALTER ROLE {} SET rds.iam_auth_for_replication = {}")
+        connection.execute(setting.format(sql.Identifier(role), sql.Literal(value)))
+        try:
+            by_token = preflight(run, act=False)
+            by_password = preflight(a_run(config, source=source, ledger=empty_ledger_database), act=False)
+        finally:
+            connection.execute("DROP ROLE rds_superuser")
+    said = [error.message for error in by_token.errors]
+    assert said == (["The role logs in by a token, and rds.iam_auth_for_replication is off"] if value == "off" else [])
+    assert by_password.errors == ()
+
+
 def test_a_session_outlives_its_token_and_what_leads_to_the_same_server_has_a_new_one(
     source: str, role: str, tokens: TokenService
 ) -> None:
@@ -178,46 +199,68 @@ def test_awss_own_client_signs_for_host_port_and_user(monkeypatch: pytest.Monkey
     assert "secret" not in token
 
 
-def test_azures_and_googles_clients_are_asked_for_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are stood in for: neither is in the lock."""
+@pytest.fixture(scope="module")
+def with_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has the clients of Azure and Google, from the package index."""
+    python = new_environment(tmp_path_factory.mktemp("clients")).python
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, "azure-identity", "google-auth", "requests"], check=True)
+    return python
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("provider", "requested"),
+    [
+        ("azure", "/identity?api-version=2019-08-01&resource=https://ossrdbms-aad.database.windows.net"),
+        (
+            "google",
+            "/computeMetadata/v1/instance/service-accounts/default/token"
+            "?scopes=https%3A%2F%2Fwww.googleapis.com%2Fauth%2Fsqlservice.login",
+        ),
+    ],
+)
+def test_a_machines_identity_is_exchanged_by_the_providers_own_client(
+    with_clients: Path, provider: str, requested: str
+) -> None:
+    """The service that each cloud gives its machines, stood in for; the clients are the real ones."""
     asked: list[str] = []
 
-    class Credential:
-        token = "of google"
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = {"access_token": f"of {provider}", "token_type": "Bearer", "expires_in": 900, "expires_on": 2**32}
+            self.send_response(200)
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps({**body, "email": "tidemark@project.iam"}).encode())
 
-        def get_token(self, scope: str) -> Credential:
-            asked.append(scope)
-            self.token = "of azure"
-            return self
+        def log_message(self, *_: object) -> None:
+            pass
 
-        def refresh(self, request: object) -> None:
-            asked.append(type(request).__name__)
-
-    def default(scopes: list[str]) -> tuple[Credential, str]:
-        asked.extend(scopes)
-        return Credential(), "project"
-
-    modules = (
-        "azure",
-        "azure.identity",
-        "google",
-        "google.auth",
-        "google.auth.transport",
-        "google.auth.transport.requests",
-    )
-    for name in modules:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    vars(sys.modules["azure.identity"])["DefaultAzureCredential"] = Credential
-    vars(sys.modules["google"])["auth"] = sys.modules["google.auth"]
-    vars(sys.modules["google.auth"])["default"] = default
-    vars(sys.modules["google.auth.transport.requests"])["Request"] = type("Request", (), {})
-    assert login_tokens.fetch(login_tokens.recipe("azure"), {}) == "of azure"
-    assert login_tokens.fetch(login_tokens.recipe("google"), {}) == "of google"
-    assert asked == [
-        "https://ossrdbms-aad.database.windows.net/.default",
-        "https://www.googleapis.com/auth/sqlservice.login",
-        "Request",
-    ]
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    there = f"127.0.0.1:{server.server_port}"
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(tidemark.__file__).parents[1]),
+        "HOME": str(with_clients.parents[1]),  # nobody's own credentials
+        "GCE_METADATA_HOST": there,
+        "GCE_METADATA_IP": there,
+        "IDENTITY_ENDPOINT": f"http://{there}/identity",
+        "IDENTITY_HEADER": "of this machine",
+    }
+    program = f"from tidemark.postgres import login_tokens as l; print(l.fetch(l.recipe({provider!r}), {{}}))"
+    try:
+        done = subprocess.run([with_clients, "-c", program], env=environment, capture_output=True, text=True)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert (done.stdout, done.returncode) == (f"of {provider}\n", 0), done.stderr
+    assert asked[-1] == requested
 
 
 @pytest.mark.parametrize(

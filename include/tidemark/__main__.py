@@ -64,6 +64,7 @@ from tidemark.wording import closest
 Command = Callable[[Invocation], int]
 
 READER_IS_GONE: Final = 128 + signal.SIGPIPE
+STOPPED_BY_HAND: Final = 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -> int:
@@ -76,6 +77,9 @@ def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -
     except TidemarkError as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return STOPPED_BY_HAND
 
 
 def _run(options: argparse.Namespace, look_up: LookUp) -> int:

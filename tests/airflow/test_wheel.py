@@ -92,6 +92,30 @@ def test_the_console_script_says_what_is_missing(installed: Installed, tmp_path:
     assert "AIRFLOW_CONN_STOCK" in process.stderr
 
 
+def test_another_project_of_the_name_has_the_command_and_nothing_else(installed: Installed, tmp_path: Path) -> None:
+    """Its wheel, as the package index has it, brings a program in the command's place, and no folder `tidemark`."""
+    other = tmp_path / "tidemark-0.1.4-py3-none-any.whl"
+    with zipfile.ZipFile(other, "w") as wheel:
+        wheel.writestr("tidemark-0.1.4.data/scripts/tidemark", "#!/bin/sh\necho of somebody else\n")
+        wheel.writestr("tidemark-0.1.4.dist-info/METADATA", "Metadata-Version: 2.4\nName: tidemark\nVersion: 0.1.4\n")
+        wheel.writestr(
+            "tidemark-0.1.4.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("tidemark-0.1.4.dist-info/RECORD", "")
+    environment = new_environment(tmp_path)
+    environment.install(installed.installed)
+    environment.install([other])
+
+    def said(*command: str | Path) -> str:
+        variables = {**os.environ, **environment.settings(), "AIRFLOW_HOME": str(tmp_path)}
+        return subprocess.run(command, env=variables, capture_output=True, text=True).stdout
+
+    assert said(environment.python.with_name("tidemark"), "doctor") == "of somebody else\n"
+    advice = said(environment.python, "-m", "tidemark", "doctor")
+    assert "warning  the distribution tidemark, another project's" in advice
+    assert environment.says("import json, tidemark_airflow\nprint(json.dumps(tidemark_airflow.__name__))")
+
+
 @pytest.mark.thorough
 def test_a_capture_by_the_wheel_alone_ends_equal(
     installed: Installed,

@@ -40,6 +40,7 @@ class SparkRow:
 MATRIX: Final = (
     SparkRow("4.0.5", DELTA),
     SparkRow("4.1.4", DELTA),
+    SparkRow("4.2.1", DELTA),  # all other tests run on 4.2.0
     SparkRow("4.0.5", "4.0.0"),
     SparkRow("4.1.1", "4.2.0"),  # later patches lack a class of Spark that this Delta calls
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tidemark.command_line import screen
 from tidemark.command_line.invocation import CHECKOUT, PIPELINES_VARIABLE, LookUp
 from tidemark.config import PipelineConfig, file_reader
+from tidemark.config.sections import PIPELINE_NAME
 from tidemark.errors import TidemarkError
 from tidemark.source.grants_sql import grants_sql
 
@@ -39,30 +41,38 @@ _QUESTIONS: Final = {
 
 
 def init(options: argparse.Namespace, look_up: LookUp) -> int:
-    """Write the files. Returns exit status 2, and writes nothing, if a value is missing and there is no terminal."""
+    """Write all of the files or none. Returns exit status 2 if the name is no pipeline's, or if a value is missing and
+    there is no terminal."""
+    if not re.fullmatch(PIPELINE_NAME, options.name):
+        screen.say(f"A pipeline's name has letters, digits, '_' and '-', at most 64, not {options.name!r}.")
+        return 2
     answers = _answers(options, is_asked=sys.stdin.isatty())
     if isinstance(answers, str):
         screen.say(answers)
         return 2
     folder = Path(options.folder or os.environ.get(PIPELINES_VARIABLE) or (CHECKOUT if CHECKOUT.is_dir() else "."))
     file = folder / f"{options.name}.yaml"
-    if file.exists():
-        screen.say(f"{file} is there already; nothing was written. Another name makes another pipeline.")
-        return 1
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(_pipeline_file(options, answers), encoding="utf-8")
-    try:
-        config = file_reader.load(file)
-    except TidemarkError:
-        file.unlink()
-        raise
-    script = file.with_suffix(".sql")
-    script.write_text(grants_sql(config, source_role(config, look_up)), encoding="utf-8")
-    dag_file = _dag_file(options)
+    script, dag_file = file.with_suffix(".sql"), _dag_file(options)
+    for there in (file, script):
+        if there.exists():
+            screen.say(f"{there} is there already; nothing was written. Another name makes another pipeline.")
+            return 1
     is_new = not dag_file.exists()
-    if is_new:
-        dag_file.parent.mkdir(parents=True, exist_ok=True)
-        dag_file.write_text(_DAGS, encoding="utf-8")
+    written: list[Path] = []
+    try:
+        _write(file, _pipeline_file(options, answers), written)
+        config = file_reader.load(file)
+        _write(script, grants_sql(config, source_role(config, look_up)), written)
+        if is_new:
+            _write(dag_file, _DAGS, written)
+    except (TidemarkError, OSError) as failed:
+        for one in written:
+            one.unlink()
+        if isinstance(failed, TidemarkError):
+            screen.say("Nothing was written.")
+            raise
+        screen.say(f"{failed.filename} cannot be written: {failed.strerror}. Nothing was written.")
+        return 1
     screen.say(
         f"{file}: the pipeline",
         f"{script}: what the source's administrator runs in its database, once",
@@ -71,6 +81,14 @@ def init(options: argparse.Namespace, look_up: LookUp) -> int:
         *_next_steps(config, folder, look_up),
     )
     return 0
+
+
+def _write(file: Path, text: str, written: list[Path]) -> None:
+    """Write a new file, and note it in `written` before its text, so that a failed call can remove it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("x", encoding="utf-8") as opened:
+        written.append(file)
+        opened.write(text)
 
 
 def source_role(config: PipelineConfig, look_up: LookUp) -> str:
@@ -99,7 +117,7 @@ def _answers(options: argparse.Namespace, *, is_asked: bool) -> dict[str, str] |
 
 def _pipeline_file(options: argparse.Namespace, answers: dict[str, str]) -> str:
     tables = [table for said in answers["tables"].split() for table in said.split(",") if table]
-    slot = f"tidemark_{options.name}"
+    slot = file_reader.default_slot(options.name)
     document = {
         "source": {"connection": answers["source"], "slot": slot, "publication": slot},
         "tables": tables,

@@ -159,8 +159,13 @@ class _Values:
             )
 
 
+def default_slot(pipeline: str) -> str:
+    """The name of the slot, and of the publication, if the file names none."""
+    return re.sub(r"[^a-z0-9_]", "_", f"tidemark_{pipeline}".lower())[:63]
+
+
 def _config(file: PipelineFile, path: Path, lines: dict[Place, int]) -> PipelineConfig:
-    slot = file.source.slot or re.sub(r"[^a-z0-9_]", "_", f"tidemark_{file.pipeline}".lower())[:63]
+    slot = file.source.slot or default_slot(file.pipeline)
     root = file.lake.root
     return PipelineConfig(
         pipeline=file.pipeline,

@@ -121,9 +121,8 @@ Flag = Annotated[bool, Strict(), _Expected("true or false")]
 Whole = Annotated[int, Strict(), Field(ge=1), _Expected("a whole number, 1 or more")]
 WholeOrZero = Annotated[int, Strict(), Field(ge=0), _Expected("a whole number, 0 or more")]
 Share = Annotated[float, Strict(), Field(gt=0, le=1), _Expected("a number above 0, and 1 at most")]
-PipelineName = Annotated[
-    str, Field(pattern="^[A-Za-z0-9_-]{1,64}$"), _Expected("letters, digits, '_' and '-', at most 64")
-]
+PIPELINE_NAME: Final = "^[A-Za-z0-9_-]{1,64}$"
+PipelineName = Annotated[str, Field(pattern=PIPELINE_NAME), _Expected("letters, digits, '_' and '-', at most 64")]
 SlotName = Annotated[
     str, Field(pattern="^[a-z0-9_]{1,63}$"), _Expected("lower-case letters, digits and '_', at most 63")
 ]

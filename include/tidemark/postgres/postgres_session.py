@@ -126,6 +126,13 @@ def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> 
     return make_conninfo(**{**info.get_parameters(), **there, **keywords, **recipe})
 
 
+def logs_in_by_token(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the session's password was a login token of a provider."""
+    recipe: dict[str, Any] = vars(connection).get(_RECIPE) or {}
+    password = str(recipe.get("password") or "")
+    return login_tokens.is_recipe(ssh_tunnel.without_ssh(password) if ssh_tunnel.is_recipe(password) else password)
+
+
 def connect_walsender(conninfo: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Open a walsender that is bound to the source database, as logical replication requires."""
     return open_session(conninfo, "source", application_name=application_name, settings={}, replication="database")

@@ -47,11 +47,12 @@ def absent_features(airflow: str) -> list[str]:
 def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> Iterator[Finding]:
     """The findings for a version of Airflow. `airflow` is None if none is installed."""
     if has_other_distribution:
-        yield Finding.error(
+        yield Finding.warning(
             "installation",
-            "the distribution tidemark, another project's, is installed beside tidemark-cdc: both own the folder "
-            "tidemark of site-packages, so one has overwritten files of the other",
-            "Run `pip uninstall tidemark tidemark-cdc`, then `pip install tidemark-cdc`",
+            "the distribution tidemark, another project's, is installed beside tidemark-cdc: both bring the command "
+            "tidemark, and the one that was installed last has it",
+            "Until then call `python -m tidemark`. Run `pip uninstall tidemark`, then "
+            "`pip install --force-reinstall --no-deps tidemark-cdc`",
             Move.FIX_CONFIG,
         )
     if airflow is None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.findings import Finding
+from tidemark.postgres.postgres_session import logs_in_by_token
 from tidemark.wording import duration
 
 # Neon removes a slot that nobody reads for so long while another slot of the project is read.
@@ -27,6 +28,7 @@ class Provider:
     - `page` is the page in docs/recipes.
     - `mark` is the role that the service's servers have.
     - `switch` is the service's setting that makes wal_level logical, "" without one.
+    - `token_switch` is the setting that lets a walsender log in by a token, "" where none is needed.
     - `wal_level` is the remedy for a wal_level that is not logical.
     - `replication` is the statement that lets a role stream, with {role}.
     - `trigger_by` is who may create an event trigger, "" for nobody.
@@ -39,6 +41,7 @@ class Provider:
     replication: str
     trigger_by: str
     switch: str = ""
+    token_switch: str = ""
 
 
 RDS: Final = Provider(
@@ -46,6 +49,7 @@ RDS: Final = Provider(
     page="rds.md",
     mark="rds_superuser",
     switch="rds.logical_replication",
+    token_switch="rds.iam_auth_for_replication",
     wal_level="Set rds.logical_replication to 1 in the instance's parameter group, and reboot the instance",
     replication="GRANT rds_replication TO {role}",
     trigger_by="a member of rds_superuser",
@@ -103,10 +107,12 @@ PROVIDERS: Final = (RDS, AURORA, CLOUD_SQL, ALLOYDB, AZURE, NEON, SUPABASE)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The provider of a server, and the values of the switches that the server has."""
+    """The provider of a server, the values of the switches that the server has, and whether the session logged in by a
+    token."""
 
     provider: Provider
     settings: dict[str, str] = field(default_factory=dict)
+    by_token: bool = False
 
 
 def read_service(connection: psycopg.Connection[Any]) -> Service | None:
@@ -118,7 +124,7 @@ def read_service(connection: psycopg.Connection[Any]) -> Service | None:
                EXISTS (SELECT FROM pg_proc WHERE proname = 'aurora_version'),
                (SELECT jsonb_object_agg(name, current_setting(name, true)) FROM unnest(%s::text[]) AS name)
         """,
-        (marks, [provider.switch for provider in PROVIDERS if provider.switch]),
+        (marks, [name for provider in PROVIDERS for name in (provider.switch, provider.token_switch) if name]),
     ).fetchone()
     assert row is not None
     roles, is_aurora, settings = row
@@ -126,11 +132,13 @@ def read_service(connection: psycopg.Connection[Any]) -> Service | None:
     if not fitting:
         return None
     provider = AURORA if fitting[0] is RDS and is_aurora else fitting[0]
-    return Service(provider, {name: value for name, value in settings.items() if value is not None})
+    known = {name: value for name, value in settings.items() if value is not None}
+    return Service(provider, known, by_token=logs_in_by_token(connection))
 
 
 def service_findings(service: Service, *, wal_level: str, longest_gap_s: float | None) -> Iterator[Finding]:
-    """The name of the service, a switch that waits for a restart, and the slots that Neon removes."""
+    """The name of the service, a switch that waits for a restart or keeps tokens out, and the slots that Neon
+    removes."""
     provider = service.provider
     yield Finding.note("provider", f"The source is {provider.name}", f"Its settings: docs/recipes/{provider.page}")
     if service.settings.get(provider.switch) == "on" and wal_level != "logical":
@@ -138,6 +146,12 @@ def service_findings(service: Service, *, wal_level: str, longest_gap_s: float |
             "provider",
             f"{provider.switch} is on, and wal_level is still {wal_level}",
             "Restart the server: the setting takes effect then",
+        )
+    if service.by_token and service.settings.get(provider.token_switch) in ("off", "0"):
+        yield Finding.error(
+            "provider",
+            f"The role logs in by a token, and {provider.token_switch} is off",
+            f"Set {provider.token_switch} to 1 in the parameter group: without it no drain can log in",
         )
     if provider is NEON and (longest_gap_s is None or longest_gap_s >= NEON_IDLE_SLOT_S / 2):
         gap = "the schedule does not say how often the DAG runs"
