@@ -125,6 +125,28 @@ def test_nothing_is_written_while_nothing_happens(pipeline: Pipeline, following:
     assert len(follower.end().batches) == registered == len(pipeline.registered())
 
 
+def test_two_pipelines_of_one_database_do_not_wake_each_other(
+    pipeline: Pipeline, new_pipeline: Callable[..., Pipeline], following: Callable[..., Follower]
+) -> None:
+    """Each writes a heartbeat at the end of a cycle, and the other one's slot sends that."""
+    other = new_pipeline(pipeline.source)
+    begin(pipeline, other)
+    followers = [following(of=both) for both in (pipeline, other)]
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    for follower in followers:
+        follower.await_staged()
+    looks = itertools.count()
+    registered = [len(both.registered()) for both in (pipeline, other)]
+    wait_for("some time passes", lambda: next(looks) > 40)
+    # A cycle may have been under way; without an end to it there would be dozens.
+    assert sum(len(both.registered()) for both in (pipeline, other)) <= sum(registered) + 2
+    for both, follower in zip((pipeline, other), followers, strict=True):
+        both.execute("INSERT INTO orders VALUES (2, 1, 'n')" if both is pipeline else "DELETE FROM orders WHERE id = 1")
+        follower.await_staged()
+        follower.end()
+    assert [len(both.staged("public.orders")) for both in (pipeline, other)] == [2, 3]
+
+
 def test_whoever_waits_for_the_slot_is_let_in(pipeline: Pipeline, following: Callable[..., Follower]) -> None:
     begin(pipeline)
     follower = following()

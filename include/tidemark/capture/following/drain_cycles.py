@@ -11,7 +11,8 @@ for each connection, so the decoder is told what was described before. That hold
 showed in the cycle before; else the connection is opened anew. What the stream gave beyond a heartbeat is decoded again
 by the next cycle.
 
-While nothing happens at the source no cycle begins, and nothing is written. Meanwhile the status replies carry what
+While nothing happens at the source no cycle begins, and nothing is written. Another pipeline's heartbeat is nothing,
+too. Meanwhile the status replies carry what
 the ledger says is confirmable: nobody else can move a slot in use. A changed pipeline file is taken up between two
 batches, while the slot is free.
 """
@@ -32,7 +33,8 @@ from tidemark.ledger.staged import applied_positions, generations
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.source.wal import slot
-from tidemark.source.wal.replication import ReplicationStream
+from tidemark.source.wal.replication import XLOG_HEADER_BYTES, ReplicationStream
+from tidemark.source.wal.wal_messages import is_quiet
 from tidemark.wait_log import Wait
 
 log = logging.getLogger(__name__)
@@ -152,7 +154,7 @@ class _Following:
     def _wait(self, end: EndOfDrain) -> Sequence[bytes] | None:
         """The messages that the next cycle begins with, none perhaps; None where the connection is to be closed."""
         began = self.run.clock()
-        messages = end.messages
+        messages, latest = list(end.messages), end.messages
         while True:
             now = self.run.clock()
             if self.taken.lease.lost:
@@ -168,9 +170,15 @@ class _Following:
             left_s = self.window.left_s(self.run.now())
             if left_s <= 0:
                 return None
-            if messages or self._has_to_look(now - began, end.staged_lsn):
+            if self._wakes(latest) or self._has_to_look(now - began, end.staged_lsn):
                 return messages
-            messages = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
+            latest = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
+            messages += latest
+
+    def _wakes(self, payloads: Sequence[bytes]) -> bool:
+        """Whether a cycle is due for them. Two pipelines of one database would else wake each other for ever, each by
+        the heartbeat of its cycle."""
+        return not all(is_quiet(payload, XLOG_HEADER_BYTES, self.run.pipeline) for payload in payloads)
 
     def _has_to_look(self, idle_s: float, staged: Lsn) -> bool:
         """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, or a chunk waits for
