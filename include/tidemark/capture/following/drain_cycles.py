@@ -22,10 +22,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Protocol
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
-from tidemark.capture.following.window import FollowWindow
 from tidemark.ledger import leases, migrations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
@@ -49,6 +49,17 @@ PASSED_BYTES: Final = 16 * 2**20
 LET_IN_S: Final = 10.0
 
 
+class Window(Protocol):
+    """How long a run follows the source, and how often it stages (`FollowWindow`)."""
+
+    @property
+    def every_s(self) -> float:
+        """The least seconds between two batches."""
+
+    def left_s(self, now: datetime) -> float:
+        """Seconds until the run ends, 0 where it is over."""
+
+
 class RunFile(Protocol):
     """The pipeline file of a run that goes on for long."""
 
@@ -70,7 +81,7 @@ class UnchangingRunFile:
         return run
 
 
-def follow(run: Run, window: FollowWindow, *, wait_s: float = 0.0, file: RunFile | None = None) -> DrainResult:
+def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | None = None) -> DrainResult:
     """Stage what happens at the source until the window is over; the run's batches, those of earlier tries included.
 
     The lease `slot` is waited for up to `wait_s`, and let go for a moment whenever somebody else waits for it. A try
@@ -89,7 +100,7 @@ def follow(run: Run, window: FollowWindow, *, wait_s: float = 0.0, file: RunFile
         return of_run(book, run.run_id)
 
 
-def _is_over(run: Run, book: Ledger, window: FollowWindow) -> bool:
+def _is_over(run: Run, book: Ledger, window: Window) -> bool:
     """Whether the window is, and all up to a heartbeat of the run is staged."""
     if window.left_s(run.now()) > 0:
         return False
@@ -110,7 +121,7 @@ class _Following:
 
     run: Run
     book: Ledger
-    window: FollowWindow
+    window: Window
     taken: HeldSlot
     stream: ReplicationStream
     file: RunFile
