@@ -23,6 +23,7 @@ from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.window import OTHERWISE_S, FollowWindow, window_of
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import LeaseLost, TidemarkError
+from tidemark.ledger import leases
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn
@@ -160,6 +161,26 @@ def test_whoever_waits_for_the_slot_is_let_in(pipeline: Pipeline, following: Cal
     follower.await_staged()
     follower.end()
     assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2, 3]
+
+
+def test_whoever_waits_is_let_in_before_all_of_a_backlog_is_staged(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    """They wait for `run_s` at most, as if runs followed each other, and the valve is looked at as often."""
+    pipeline.with_bounds(batch_rows=10, run_s=0)
+    begin(pipeline)
+    for number in range(50):
+        pipeline.execute(f"INSERT INTO orders SELECT i, i, 'n' FROM generate_series({number}1, {number}9) i")
+    behind = pipeline.flush_lsn()
+    follower = following()
+    wait_for("the first batch is staged", lambda: pipeline.generation() and pipeline.registered())
+    with leases.hold(pipeline.ledger, pipeline.config.pipeline, leases.SLOT, "another", wait_s=30):
+        assert pipeline.staged_lsn() < behind
+    follower.await_staged()
+    follower.end()
+    assert len(pipeline.staged("public.orders")) == 50 * 9
+    batches = pipeline.registered()
+    assert [batch.end_lsn for batch in batches[:-1]] == [batch.start_lsn for batch in batches[1:]]
 
 
 class OtherFile:

@@ -3,7 +3,7 @@
     lease `slot`, generation, stream ──► catalogue ─► changes for `every_s` ─► heartbeat ─► register ──┐
           ▲                                  ▲                                                         │
           │                                  └── something comes: the same stream goes on ◄────────────┤
-          └── a definition changed, or somebody else waits for the slot ◄──────────────────────────────┘
+          └── a definition changed, somebody else waits for the slot, or a cycle took `run_s` ◄────────┘
 
 A cycle is a drain of its own (`capture.drain`): it looks at the catalogue, ends at a heartbeat of its own, and leaves
 in ledger and staging what a run of its own would leave. Only the connection stays. The server describes a relation once
@@ -36,6 +36,7 @@ from tidemark.source.wal import slot
 from tidemark.source.wal.replication import XLOG_HEADER_BYTES, ReplicationStream
 from tidemark.source.wal.wal_messages import is_quiet
 from tidemark.wait_log import Wait
+from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +140,11 @@ class _Following:
         messages: Sequence[bytes] = ()
         while True:
             looks = dict(draining.looks)
-            end = draining.until_heartbeat(self.stream, first=messages, heartbeat_is_due=self._due_s)
-            assert end is not None
+            run_s = self.run.config.bounds.run_s
+            end = draining.until_heartbeat(self.stream, run_s, first=messages, heartbeat_is_due=self._due_s)
+            if end is None:
+                log.info("No heartbeat came in %s: the valve is looked at, and whoever waits is let in", duration(run_s))
+                return
             self.due_at = self.run.clock() + self.window.every_s
             self.stream.expect_more()
             if end.has_partitions_of_another_identity:
