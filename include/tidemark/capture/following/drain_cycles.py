@@ -143,7 +143,9 @@ class _Following:
             run_s = self.run.config.bounds.run_s
             end = draining.until_heartbeat(self.stream, run_s, first=messages, heartbeat_is_due=self._due_s)
             if end is None:
-                log.info("No heartbeat came in %s: the valve is looked at, and whoever waits is let in", duration(run_s))
+                log.info(
+                    "No heartbeat came in %s: the valve is looked at, and whoever waits is let in", duration(run_s)
+                )
                 return
             self.due_at = self.run.clock() + self.window.every_s
             self.stream.expect_more()
