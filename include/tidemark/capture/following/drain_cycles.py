@@ -11,10 +11,9 @@ for each connection, so the decoder is told what was described before. That hold
 showed in the cycle before; else the connection is opened anew. What the stream gave beyond a heartbeat is decoded again
 by the next cycle.
 
-While nothing happens at the source no cycle begins, and nothing is written. Another pipeline's heartbeat is nothing,
-too. Meanwhile the status replies carry what
-the ledger says is confirmable: nobody else can move a slot in use. A changed pipeline file is taken up between two
-batches, while the slot is free.
+While nothing happens at the source no cycle begins, and nothing is written. Somebody else's heartbeat is nothing, too.
+Meanwhile the status replies carry what the ledger says is confirmable: nobody else can move a slot in use. A changed
+pipeline file is taken up between two batches, while the slot is free.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def is_foreign(message: memoryview, skip: int) -> bool:
 
 
 def is_quiet(payload: bytes, skip: int, pipeline: str) -> bool:
-    """Whether the payload changes nothing for the pipeline: a transaction's begin, end or origin, or another pipeline's
-    heartbeat or watermark. `skip` bytes precede the message."""
+    """Whether the payload changes nothing for the pipeline: a transaction's begin, end or origin, a heartbeat, or
+    another pipeline's watermark. `skip` bytes precede the message."""
     kind = payload[skip : skip + 1]
     if kind != b"M":
         return kind in (b"B", b"C", b"O")
@@ -83,12 +83,9 @@ def is_quiet(payload: bytes, skip: int, pipeline: str) -> bool:
         content = strict_json.parse(message.content)
     except ValueError:
         return False
-    return (
-        message.prefix == PREFIX
-        and isinstance(content, dict)
-        and isinstance(owner := content.get("pipeline"), str)
-        and owner != pipeline
-    )
+    if message.prefix != PREFIX or not isinstance(content, dict):
+        return False
+    return content.get("kind") == "heartbeat" or content.get("pipeline") != pipeline
 
 
 def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
