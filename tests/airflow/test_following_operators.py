@@ -3,6 +3,7 @@ other runs. Cycles, ledger, Airflow's answers and spark-submit are given by the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,9 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time import task_runner
 
 from tests.airflow.conftest import FOLLOWING
 from tests.support.airflow_home import postgres_connection
+from tidemark.backfill import backfill_requests
+from tidemark.backfill.backfill_requests import RequestedTable
 from tidemark.capture import table_progress
 from tidemark.capture.drain import DrainResult
 from tidemark.capture.following import changed_file, drain_cycles, merge_cycles
@@ -52,7 +56,8 @@ def context_of(task: str, *, tries: int = 1, airflow: Airflow | None = None) -> 
         get_dr_count=answers.get_dr_count,
         get_task_states=answers.get_task_states,
     )
-    return {"ti": ti, "dag_run": SimpleNamespace(run_type="scheduled", start_date=datetime.now(UTC))}
+    dag_run = SimpleNamespace(run_type="scheduled", start_date=datetime.now(UTC), triggering_user_name=None)
+    return {"ti": ti, "dag_run": dag_run}
 
 
 @dataclass
@@ -64,6 +69,8 @@ class Airflow:
     is_away: bool = False
 
     def get_dr_count(self, dag_id: str, states: list[str]) -> int:
+        if dag_id == "shop_backfill":
+            return 0
         assert (dag_id, states) == ("shop_capture", ["queued"])
         if self.is_away:
             raise ConnectionError
@@ -174,6 +181,7 @@ def test_a_later_try_of_the_merge_tells_before_it_may_fail_again(
 ) -> None:
     examined: list[str] = []
     monkeypatch.setattr(run_verdict, "examine", lambda run, **_: examined.append(run.run_id) or 1 / 0)
+    monkeypatch.setattr(backfill_requests, "requested_tables", lambda *_, **__: [])
 
     def fails(number: int) -> Iterator[MergeCycle]:
         raise SparkApplicationFailed(plan="p", detail="it does not start")
@@ -184,6 +192,27 @@ def test_a_later_try_of_the_merge_tells_before_it_may_fail_again(
         with pytest.raises(SparkApplicationFailed):
             following.execute(tries)
         assert len(examined) == told
+
+
+def test_a_backfill_that_a_table_needs_is_started_in_the_middle_of_a_run(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    wanted = RequestedTable("shop.lines~2", "chunks", (), "its key changed", builds=True)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=sent.append), raising=False)
+    monkeypatch.setattr(backfill_requests, "requested_tables", lambda *_, **__: [wanted])
+    monkeypatch.setattr(following_operators, "WATCH_S", 0)
+
+    def cycles(_: int) -> Iterator[MergeCycle]:
+        yield cycle("p1")
+        following.between()
+        yield cycle("p2")
+
+    following.cycles = cycles
+    assert following.execute()["plans"] == 2
+    assert {(message.dag_id, json.dumps(message.conf)) for message in sent} == {
+        ("shop_backfill", '{"tables": ["shop.lines~2"]}')
+    }
 
 
 @dataclass

@@ -11,6 +11,7 @@ nothing is started, since its form without tables takes all that are wanted when
 from __future__ import annotations
 
 import json
+import logging
 from datetime import UTC, datetime
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -19,12 +20,14 @@ from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
 from tidemark.run import Run
-from tidemark_airflow.version_compat import DagRunTriggerException, accepted
+from tidemark_airflow.version_compat import DagRunTriggerException, accepted, trigger_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidemark.backfill.backfill_requests import RequestedTable
+
+log = logging.getLogger(__name__)
 
 # What `DAG.test` calls the user of its runs (airflow/sdk/definitions/dag.py); a run that it created would never start.
 DAGS_TEST_USER = "dag_test"
@@ -73,6 +76,15 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
             note=shorten(f"Started by the capture: {tables}", NOTE_CHARACTERS, placeholder=" …"),
         ),
     )
+
+
+def start_in_the_middle(run: Run, *, context: Context) -> None:
+    """Start one of what is wanted, in the middle of a task that goes on."""
+    try:
+        start_wanted(run, context=context)
+    except DagRunTriggerException as wanted:
+        log.info("Starting a run of %s", wanted.trigger_dag_id)
+        trigger_at_once(wanted)
 
 
 def _tables(needs: Sequence[RequestedTable]) -> str:

@@ -32,6 +32,7 @@ from tidemark_airflow import metrics
 from tidemark_airflow.driver import submission
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import tell
+from tidemark_airflow.operators.auto_backfill import start_in_the_middle
 from tidemark_airflow.operators.capture_operators import (
     MERGE_SLACK_S,
     MergeOperator,
@@ -304,7 +305,8 @@ def _is_in_force(run: Run, config: PipelineConfig) -> bool:
 
 
 class _FollowingHealth:
-    """What `health` does at the end of a run, every minute in the middle of it: alerts, metrics, the run's figures.
+    """What `health` and `confirm` do at the end of a run, every minute in the middle of it: alerts, metrics, the run's
+    figures, and the start of a backfill that a table needs.
 
     A later try begins with it, since tries that fail may end before a minute is over.
     """
@@ -320,15 +322,23 @@ class _FollowingHealth:
         if time.monotonic() - self._looked_at < WATCH_S:
             return
         self._looked_at = time.monotonic()
-        try:
-            from tidemark.observe.run_verdict import examine
+        steps = {"Alerts, metrics and figures": self._examine, "The start of a backfill": self._start_backfill}
+        for what, step in steps.items():
+            try:
+                step(run)
+            except Exception as failed:
+                said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
+                self._operator.log.warning("%s of this minute failed: %s", what, said)
 
-            examined = examine(run, tell=self._tell, of_capture=self.has_merged)
-            metrics.emit(examined)
-            self.has_merged = False
-        except Exception as failed:
-            said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
-            self._operator.log.warning("Alerts, metrics and figures of this minute failed: %s", said)
+    def _examine(self, run: Run) -> None:
+        from tidemark.observe.run_verdict import examine
+
+        examined = examine(run, tell=self._tell, of_capture=self.has_merged)
+        metrics.emit(examined)
+        self.has_merged = False
+
+    def _start_backfill(self, run: Run) -> None:
+        start_in_the_middle(run, context=self._context)
 
     def _tell(self, message: str) -> None:
         tell(self._operator.config, message, self._context)
