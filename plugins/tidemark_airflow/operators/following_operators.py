@@ -43,7 +43,7 @@ from tidemark_airflow.operators.capture_operators import (
     slot_wait_s,
 )
 from tidemark_airflow.operators.pipeline_operator import PipelineOperator
-from tidemark_airflow.operators.run_figures import timed
+from tidemark_airflow.operators.run_figures import note_at_work, timed
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -154,6 +154,8 @@ class FollowMergeOperator(MergeOperator):
             try:
                 with closing(self._merges(cycles, context)) as merges:
                     for cycle in merges:
+                        if not plans:
+                            note_at_work(self.config, context)
                         plans += 1
                         watch.has_merged = True
                         ingested = [summed([*ingested, *cycle.ingested])]
@@ -218,6 +220,7 @@ class _PreflightedFile:
             if self._needs_preflight or not _is_in_force(run, run.config):
                 preflighted(run).raise_for_errors()
                 self._needs_preflight = False
+                note_at_work(run.config, self._context)
             return run
         other = run_of(newer, self._context, salted=True)
         report = preflighted(other)
