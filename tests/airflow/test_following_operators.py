@@ -221,6 +221,7 @@ class Followed:
 
     operator: FollowDrainOperator
     preflights: list[str] = field(default_factory=list)
+    joins: bool = False
     follow: Callable[..., None] = lambda *_: None
 
     def execute(self, **about: Any) -> None:
@@ -246,6 +247,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     monkeypatch.setattr(drain_cycles, "follow", follow)
     monkeypatch.setattr(following_operators, "preflighted", preflighted)
     monkeypatch.setattr(following_operators, "_is_in_force", lambda *_: True)
+    monkeypatch.setattr(following_operators, "_has_joins", lambda _: task.joins)
     monkeypatch.setattr(following_operators, "ASK_S", 0)
     return task
 
@@ -254,6 +256,19 @@ def test_a_later_try_of_the_drain_begins_with_a_preflight(followed: Followed) ->
     followed.execute()
     assert followed.preflights == []
     followed.execute(tries=2)
+    assert len(followed.preflights) == 1
+
+
+def test_a_table_that_joined_in_the_stream_is_judged_in_the_middle_of_a_run(followed: Followed) -> None:
+    def follow(run: Run, _window: Any, file: Any) -> None:
+        assert not file.has_changed()
+        followed.joins = True
+        assert file.has_changed()
+        assert file.taken_up(run) is run
+        assert not file.has_changed(), "what cannot be judged yet is not tried again at once"
+
+    followed.follow = follow
+    followed.execute()
     assert len(followed.preflights) == 1
 
 

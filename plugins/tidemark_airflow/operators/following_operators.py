@@ -61,8 +61,9 @@ ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
 APPLICATIONS = 3
 ENDING_S = 120
 WATCH_S = 60
-# How often the drain asks Airflow whether the run is to end before its time.
+# How often the drain asks Airflow whether the run is to end before its time, and the ledger for joins.
 ASK_S = 10
+JUDGE_AGAIN_S = 60
 
 
 def window(config: PipelineConfig, context: Context) -> FollowWindow:
@@ -94,7 +95,7 @@ class FollowDrainOperator(PipelineOperator):
 
         run = run_of(self.config, context, salted=True)
         window = _DrainWindow(self.config, context)
-        file = _PreflightedFile(self, context, window)
+        file = _PreflightedFile(self, context, window, run)
         drained = follow(run, window, wait_s=slot_wait_s(self.config), file=file)
         self.log.info(
             "Staged %s in %s, up to %s",
@@ -198,9 +199,10 @@ class FollowMergeOperator(MergeOperator):
 
 
 class _PreflightedFile:
-    """The pipeline file of a drain that goes on for long."""
+    """The pipeline file of a drain that goes on for long. A table that joined in the stream has it taken up once more:
+    only a preflight judges a join, and the table's backfill waits for that."""
 
-    def __init__(self, operator: FollowDrainOperator, context: Context, window: _DrainWindow) -> None:
+    def __init__(self, operator: FollowDrainOperator, context: Context, window: _DrainWindow, run: Run) -> None:
         from tidemark.capture.following.changed_file import ChangedFile
 
         self._log = operator.log
@@ -208,9 +210,15 @@ class _PreflightedFile:
         self._window = window
         self._file = ChangedFile(operator.config)
         self._needs_preflight = context["ti"].try_number > 1
+        self._run = run
+        self._asks_at = float("-inf")
+        self._joins = False
 
     def has_changed(self) -> bool:
-        return self._file.newer() is not None
+        if time.monotonic() >= self._asks_at:
+            self._asks_at = time.monotonic() + ASK_S
+            self._joins = _has_joins(self._run)
+        return self._joins or self._file.newer() is not None
 
     def taken_up(self, run: Run) -> Run:
         """A later try, and one that begins with a file that no preflight saw, do what preflight does; raises what that
@@ -221,6 +229,8 @@ class _PreflightedFile:
                 preflighted(run).raise_for_errors()
                 self._needs_preflight = False
                 note_at_work(run.config, self._context)
+            elif self._joins:
+                self._judge_joins(run)
             return run
         other = run_of(newer, self._context, salted=True)
         report = preflighted(other)
@@ -231,7 +241,15 @@ class _PreflightedFile:
         self._log.info("%s", report)
         self._file.take_up(newer)
         self._window.take_up(newer)
+        self._run = other
         return other
+
+    def _judge_joins(self, run: Run) -> None:
+        """What cannot be judged yet is tried again after a while; an error is no reason to end the run."""
+        self._joins, self._asks_at = False, time.monotonic() + JUDGE_AGAIN_S
+        report = preflighted(run)
+        if report.errors:
+            self._log.error("%s\nThe run goes on.", report)
 
 
 class _FileInForce:
@@ -305,6 +323,15 @@ def _is_in_force(run: Run, config: PipelineConfig) -> bool:
 
     with open_ledger(run.ledger, run.pipeline) as book:
         return pipeline_files.is_in_force(book, config.digest)
+
+
+def _has_joins(run: Run) -> bool:
+    """Whether a table joined in the stream, and no preflight judged it yet."""
+    from tidemark.ledger.captured import tables
+    from tidemark.ledger.connection import open_ledger
+
+    with open_ledger(run.ledger, run.pipeline) as book:
+        return tables.any_joining(book)
 
 
 class _FollowingHealth:

@@ -19,6 +19,7 @@ from tests.support.pipeline import Pipeline
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.confirm import confirm
+from tidemark.capture.following import drain_cycles
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.window import OTHERWISE_S, FollowWindow, window_of
 from tidemark.config import PipelineConfig, TableRule
@@ -124,6 +125,27 @@ def test_nothing_is_written_while_nothing_happens(pipeline: Pipeline, following:
     wait_for("some time passes", lambda: looks.append(True) or len(looks) > 40)
     assert len(pipeline.registered()) == registered
     assert len(follower.end().batches) == registered == len(pipeline.registered())
+
+
+def test_a_column_added_to_a_table_that_nobody_writes_to_is_taken_up(
+    pipeline: Pipeline, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_cycles, "UNTOLD_S", 0.1)
+    begin(pipeline)
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower = following()
+    follower.await_staged()
+    pipeline.execute("ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
+
+    def names() -> set[str]:
+        return {column.name for m in pipeline.manifests() for schema in m.schemas for column in schema.columns}
+
+    wait_for("the column is in a definition", lambda: "more" in names())
+    looks = itertools.count()
+    registered = len(pipeline.registered())
+    wait_for("some time passes", lambda: next(looks) > 20)
+    assert len(pipeline.registered()) <= registered + 1, "once"
+    follower.end()
 
 
 def test_two_pipelines_of_one_database_do_not_wake_each_other(

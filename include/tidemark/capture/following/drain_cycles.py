@@ -25,7 +25,9 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
+from tidemark.capture.waiting import with_more_columns
 from tidemark.ledger import leases, migrations
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.staged import applied_positions, generations
@@ -41,8 +43,8 @@ log = logging.getLogger(__name__)
 
 # How often the ledger is asked for what can be confirmed, and for who waits for the slot.
 LOOK_S: Final = 2.0
-# How often it is asked for chunks whose reader died before its watermark.
-CHUNKS_S: Final = 30.0
+# How often ledger and catalogue are asked for what no message tells of.
+UNTOLD_S: Final = 30.0
 # WAL of others that the slot passes over before a heartbeat lets it go.
 PASSED_BYTES: Final = 16 * 2**20
 # How long whoever waits for the slot may take to take it.
@@ -127,11 +129,11 @@ class _Following:
     file: RunFile
     due_at: float = field(init=False)  # when the heartbeat of the cycle is
     looked_at: float = field(init=False)
-    chunks_at: float = field(init=False)
+    untold_at: float = field(init=False)
     told_lsn: Lsn = field(default=Lsn(0), init=False)
 
     def __post_init__(self) -> None:
-        self.due_at = self.looked_at = self.chunks_at = self.run.clock()  # whatever waits already is late
+        self.due_at = self.looked_at = self.untold_at = self.run.clock()  # whatever waits already is late
 
     def until_something_ends_it(self) -> None:
         """One cycle at least, and then another one whenever something comes."""
@@ -197,14 +199,16 @@ class _Following:
         return not all(is_quiet(payload, XLOG_HEADER_BYTES, self.run.pipeline) for payload in payloads)
 
     def _has_to_look(self, idle_s: float, staged: Lsn) -> bool:
-        """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, or a chunk waits for
-        a watermark."""
+        """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, a chunk waits for a
+        watermark since its reader died, or a table that nobody writes to has another column."""
         if idle_s >= self.run.config.bounds.heartbeat_s or self.stream.sent_lsn >= staged + PASSED_BYTES:
             return True
-        if self.run.clock() - self.chunks_at < CHUNKS_S:
+        if self.run.clock() - self.untold_at < UNTOLD_S:
             return False
-        self.chunks_at = self.run.clock()
-        return bool(chunks.unclaimed_ids(self.book))
+        self.untold_at = self.run.clock()
+        if chunks.unclaimed_ids(self.book):
+            return True
+        return with_more_columns(self.taken.source, tables.last_columns(self.book)) is not None
 
     def _tell_what_is_confirmable(self, staged: Lsn) -> None:
         """Have the status replies carry it (R3), and note how far the slot stands once it does."""
