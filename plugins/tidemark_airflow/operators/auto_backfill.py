@@ -46,6 +46,22 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
 
     Raises DagRunTriggerException to start one: the task ends with that, successfully.
     """
+    answer = _wanted_run(run, context)
+    if isinstance(answer, DagRunTriggerException):
+        raise answer
+    return answer
+
+
+def start_in_the_middle(run: Run, *, context: Context) -> None:
+    """Start what is wanted, in the middle of a task that goes on."""
+    answer = _wanted_run(run, context)
+    if isinstance(answer, DagRunTriggerException):
+        log.info("Starting a run of %s", backfill_dag_id(run.config))
+        trigger_at_once(answer)
+
+
+def _wanted_run(run: Run, context: Context) -> DagRunTriggerException | str | None:
+    """The run to start, or what stands in the way of it; None if nothing is wanted."""
     from tidemark.backfill.backfill_requests import requested_tables
 
     takes_all = run.config.auto_backfill
@@ -59,7 +75,7 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
         return f"Run `airflow dags test {dag_id}{form}` next: {tables}"
     if context["ti"].get_dr_count(dag_id, states=UNFINISHED):
         return f"A run of {dag_id} is there already: {tables}"
-    raise DagRunTriggerException(
+    return DagRunTriggerException(
         trigger_dag_id=dag_id,
         dag_run_id=f"operator_triggered__{datetime.now(UTC).isoformat()}",
         conf=conf,
@@ -76,15 +92,6 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
             note=shorten(f"Started by the capture: {tables}", NOTE_CHARACTERS, placeholder=" …"),
         ),
     )
-
-
-def start_in_the_middle(run: Run, *, context: Context) -> None:
-    """Start one of what is wanted, in the middle of a task that goes on."""
-    try:
-        start_wanted(run, context=context)
-    except DagRunTriggerException as wanted:
-        log.info("Starting a run of %s", wanted.trigger_dag_id)
-        trigger_at_once(wanted)
 
 
 def _tables(needs: Sequence[RequestedTable]) -> str:
