@@ -62,7 +62,12 @@ from tidemark_airflow.operators.capture_operators import (
     SpreadOperator,
     slot_wait_s,
 )
-from tidemark_airflow.operators.following_operators import DRAIN_TASK, FollowDrainOperator, FollowMergeOperator
+from tidemark_airflow.operators.following_operators import (
+    DRAIN_TASK,
+    MERGE_TASK,
+    FollowDrainOperator,
+    FollowMergeOperator,
+)
 from tidemark_airflow.operators.health_operator import HealthOperator
 from tidemark_airflow.operators.maintenance_operators import CompactOperator, RetireOperator
 from tidemark_airflow.operators.pipeline_operator import PipelineOperator
@@ -192,7 +197,7 @@ def _following(dag: DAG, config: PipelineConfig) -> list[BaseOperator]:
     longest = timedelta(seconds=longest_s(config) + config.merge.timeout_s + MERGE_SLACK_S)
     return [
         FollowDrainOperator(task_id=DRAIN_TASK, **one),
-        FollowMergeOperator(task_id="merge", execution_timeout=longest, all_by_hand=True, **one),
+        FollowMergeOperator(task_id=MERGE_TASK, execution_timeout=longest, all_by_hand=True, **one),
     ]
 
 

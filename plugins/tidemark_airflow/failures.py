@@ -1,9 +1,10 @@
 """Decides what Airflow does with a failed task: an error whose `Move` is RETRY is retried.
 
-A retry is worth its wait only if the same task, run again, is expected to succeed. Every other error of the tree
-fails the task at once: it is raised as a subclass of its own class and of AirflowFailException, which Airflow never
-retries. The subclass has the name of the error, so log and callbacks show that name. Errors outside of the tree
-(spark-submit's exit code) keep Airflow's ordinary retries.
+A retry is worth its wait only if the same task, run again, is expected to succeed. An operator may name further moves
+of which that is true (`retried_moves`). Every other error of the tree fails the task at once: it is raised as a
+subclass of its own class and of AirflowFailException, which Airflow never retries. The subclass has the name of the
+error, so log and callbacks show that name. Errors outside of the tree (spark-submit's exit code) keep Airflow's
+ordinary retries.
 
 What leaves an operator, Airflow logs with its text and that of everything it was raised from; `guarded` sees to it that
 no such text quotes a value.
@@ -35,7 +36,8 @@ def guarded(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return call(*args, **kwargs)
         except TidemarkError as error:
-            final = error if error.move is Move.RETRY else as_final(error)
+            retried = (Move.RETRY, *getattr(args[0] if args else None, "retried_moves", ()))
+            final = error if error.move in retried else as_final(error)
         # Outside of the block: the log shows one error, not two with one text.
         raise final
 

@@ -50,6 +50,7 @@ __all__ = [
     "allowing",
     "deadline_alert",
     "gauge",
+    "trigger_at_once",
 ]
 
 
@@ -100,3 +101,15 @@ def gauge(name: str, value: float, tags: dict[str, str] | None = None) -> None:
 
         send = Stats.gauge
     send(name, value, tags=tags)
+
+
+def trigger_at_once(wanted: DagRunTriggerException) -> None:
+    """Creates the run that the exception asks for, in the middle of a task. The task runner sends the same message for
+    an exception that ends a task."""
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import TriggerDagRun
+
+    asked: dict[str, Any] = {"dag_id": wanted.trigger_dag_id, "run_id": wanted.dag_run_id, "conf": wanted.conf}
+    if "note" in TriggerDagRun.model_fields:
+        asked["note"] = wanted.note
+    task_runner.SUPERVISOR_COMMS.send(TriggerDagRun(**asked))

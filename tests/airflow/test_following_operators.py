@@ -1,30 +1,83 @@
-"""What the merge task of a run that follows the source makes of results and of applications that end. Cycles and
-spark-submit are given by the test."""
+"""What the tasks of a run that follows the source make of results, of applications that end, of changed files, and of
+other runs. Cycles, ledger, Airflow's answers and spark-submit are given by the test."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time import task_runner
 
 from tests.airflow.conftest import FOLLOWING
 from tests.support.airflow_home import postgres_connection
+from tidemark.backfill import backfill_requests
+from tidemark.backfill.backfill_requests import RequestedTable
 from tidemark.capture import table_progress
-from tidemark.capture.following import merge_cycles
-from tidemark.capture.following.merge_cycles import Application, MergeCycle
+from tidemark.capture.drain import DrainResult
+from tidemark.capture.following import changed_file, drain_cycles, merge_cycles
+from tidemark.capture.following.merge_cycles import Application, MergeCycle, MergeCycles
 from tidemark.capture.merge_planning import Ingested, IngestedTable
 from tidemark.config.file_reader import load
-from tidemark.errors import SparkApplicationFailed
+from tidemark.errors import (
+    ChangesGone,
+    MalformedMessage,
+    ReplicationFailed,
+    SlotMissing,
+    SparkApplicationFailed,
+    TidemarkError,
+)
+from tidemark.findings import Report
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.lsn import Lsn
+from tidemark.observe import run_verdict
+from tidemark.run import Run
 from tidemark_airflow.assets import pipeline_alias
-from tidemark_airflow.operators.following_operators import APPLICATIONS, FollowMergeOperator
+from tidemark_airflow.operators import following_operators
+from tidemark_airflow.operators.following_operators import APPLICATIONS, FollowDrainOperator, FollowMergeOperator
+from tidemark_airflow.version_compat import AirflowFailException
 
 Cycles = Callable[[int], Iterator[MergeCycle]]
+
+
+def context_of(task: str, *, tries: int = 1, airflow: Airflow | None = None) -> Any:
+    answers = airflow or Airflow()
+    ti = SimpleNamespace(
+        dag_id="shop_capture",
+        run_id="manual__1",
+        task_id=task,
+        map_index=-1,
+        try_number=tries,
+        get_dr_count=answers.get_dr_count,
+        get_task_states=answers.get_task_states,
+    )
+    dag_run = SimpleNamespace(run_type="scheduled", start_date=datetime.now(UTC), triggering_user_name=None)
+    return {"ti": ti, "dag_run": dag_run}
+
+
+@dataclass
+class Airflow:
+    """What it says of other runs, and of the merge of this one."""
+
+    queued: int = 0
+    merge: str = "running"
+    is_away: bool = False
+
+    def get_dr_count(self, dag_id: str, states: list[str]) -> int:
+        if dag_id == "shop_backfill":
+            return 0
+        assert (dag_id, states) == ("shop_capture", ["queued"])
+        if self.is_away:
+            raise ConnectionError
+        return self.queued
+
+    def get_task_states(self, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str]]:
+        return {run_ids[0]: {task_ids[0]: self.merge}}
 
 
 class Following:
@@ -35,20 +88,24 @@ class Following:
         file.write_text(FOLLOWING)
         self.operator = FollowMergeOperator(task_id="merge", config=load(file))
         self.applications = 0
+        self.asked: Any = None  # the cycles, as the task made them
         self.cycles: Cycles = lambda _: iter(())
-        monkeypatch.setattr(merge_cycles.MergeCycles, "results", self._results)
+        monkeypatch.setattr(merge_cycles.MergeCycles, "results", lambda *asked: self._results(*asked))
         monkeypatch.setattr(FollowMergeOperator, "run_application", lambda *_: None)
         monkeypatch.setattr(table_progress, "advanced", lambda *_: [])
 
-    def _results(self, application: Application) -> Iterator[MergeCycle]:
+    def _results(self, asked: MergeCycles, application: Application) -> Iterator[MergeCycle]:
         self.applications += 1
+        self.asked = asked
         yield from self.cycles(self.applications)
 
-    def execute(self) -> dict[str, Any]:
+    def between(self) -> bool:
+        return self.asked.between()
+
+    def execute(self, tries: int = 1) -> dict[str, Any]:
         added = SimpleNamespace(add=lambda *_: None)
-        ti = SimpleNamespace(dag_id="shop_capture", run_id="manual__1", task_id="merge", map_index=-1)
-        dag_run = SimpleNamespace(run_type="scheduled", start_date=datetime.now(UTC))
-        context: Any = {"ti": ti, "dag_run": dag_run, "outlet_events": {pipeline_alias("shop"): added}}
+        context = context_of("merge", tries=tries)
+        context["outlet_events"] = {pipeline_alias("shop"): added}
         return self.operator.execute(context)
 
 
@@ -93,3 +150,177 @@ def test_an_error_of_one_table_stops_neither_the_task_nor_its_application(follow
     following.cycles = lambda _: iter([cycle("p1", "MergeFailed"), cycle("p2")])
     assert following.execute() == {"plans": 2, "advanced": 0}
     assert following.applications == 1
+
+
+def test_a_file_that_the_drain_has_not_accepted_is_not_taken_up(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted: list[str] = []
+    monkeypatch.setattr(following_operators, "_is_in_force", lambda _, config: config.digest in accepted)
+    monkeypatch.setattr(changed_file, "LOOK_S", 0.0)
+    path = Path(following.operator.config.path)
+
+    def cycles(number: int) -> Iterator[MergeCycle]:
+        if number == 1:
+            path.write_text(FOLLOWING.replace("shop.*", "shop.o*"))
+            yield cycle("p1")
+            assert not following.between()
+            accepted.append(load(path).digest)
+            assert following.between()
+            path.write_text(FOLLOWING)  # by now it says again what it said
+        else:
+            yield cycle("p2")
+
+    following.cycles = cycles
+    assert following.execute()["plans"] == 2, "a file that is changed twice ends no merge"
+    assert [rule.pattern for rule in following.operator.config.tables] == ["shop.o*"]
+
+
+def test_a_later_try_of_the_merge_tells_before_it_may_fail_again(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined: list[str] = []
+    monkeypatch.setattr(run_verdict, "examine", lambda run, **_: examined.append(run.run_id) or 1 / 0)
+    monkeypatch.setattr(backfill_requests, "requested_tables", lambda *_, **__: [])
+
+    def fails(number: int) -> Iterator[MergeCycle]:
+        raise SparkApplicationFailed(plan="p", detail="it does not start")
+        yield
+
+    following.cycles = fails
+    for tries, told in ((1, 0), (2, 1)):
+        with pytest.raises(SparkApplicationFailed):
+            following.execute(tries)
+        assert len(examined) == told
+
+
+def test_a_backfill_that_a_table_needs_is_started_in_the_middle_of_a_run(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    wanted = RequestedTable("shop.lines~2", "chunks", (), "its key changed", builds=True)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=sent.append), raising=False)
+    monkeypatch.setattr(backfill_requests, "requested_tables", lambda *_, **__: [wanted])
+    monkeypatch.setattr(following_operators, "WATCH_S", 0)
+
+    def cycles(_: int) -> Iterator[MergeCycle]:
+        yield cycle("p1")
+        following.between()
+        yield cycle("p2")
+
+    following.cycles = cycles
+    assert following.execute()["plans"] == 2
+    assert {(message.dag_id, json.dumps(message.conf)) for message in sent} == {
+        ("shop_backfill", '{"tables": ["shop.lines~2"]}')
+    }
+
+
+@dataclass
+class Followed:
+    """A drain task whose cycles are the test's: `follow` gets what the library's function gets."""
+
+    operator: FollowDrainOperator
+    preflights: list[str] = field(default_factory=list)
+    joins: bool = False
+    follow: Callable[..., None] = lambda *_: None
+
+    def execute(self, **about: Any) -> None:
+        self.operator.execute(context_of("drain", **about))
+
+
+@pytest.fixture
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
+    for name in ("SHOP_SOURCE", "TIDEMARK_LEDGER"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", postgres_connection("host=h port=1 user=u dbname=d"))
+    file = tmp_path / "shop.yaml"
+    file.write_text(FOLLOWING)
+    task = Followed(FollowDrainOperator(task_id="drain", config=load(file)))
+
+    def follow(run: Run, window: Any, *, wait_s: float, file: Any) -> DrainResult:
+        task.follow(file.taken_up(run), window, file)
+        return DrainResult([], 0, Lsn(1), reached_target=True)
+
+    def preflighted(run: Run) -> Report:
+        task.preflights.append(run.config.schedule or "")
+        return Report.of("shop", run.config.path, (), 0.0)
+
+    monkeypatch.setattr(drain_cycles, "follow", follow)
+    monkeypatch.setattr(following_operators, "preflighted", preflighted)
+    monkeypatch.setattr(following_operators, "_is_in_force", lambda *_: True)
+    monkeypatch.setattr(following_operators, "_has_joins", lambda _: task.joins)
+    monkeypatch.setattr(following_operators, "ASK_S", 0)
+    return task
+
+
+def test_a_later_try_of_the_drain_begins_with_a_preflight(followed: Followed) -> None:
+    followed.execute()
+    assert followed.preflights == []
+    followed.execute(tries=2)
+    assert len(followed.preflights) == 1
+
+
+def test_a_table_that_joined_in_the_stream_is_judged_in_the_middle_of_a_run(followed: Followed) -> None:
+    def follow(run: Run, _window: Any, file: Any) -> None:
+        assert not file.has_changed()
+        followed.joins = True
+        assert file.has_changed()
+        assert file.taken_up(run) is run
+        assert not file.has_changed(), "what cannot be judged yet is not tried again at once"
+
+    followed.follow = follow
+    followed.execute()
+    assert len(followed.preflights) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (ChangesGone(slot="s", generation=1, confirmed_lsn=Lsn(2), staged_lsn=Lsn(1)), False),
+        (SlotMissing(slot="s"), False),
+        (ReplicationFailed(detail="broken"), False),
+        (MalformedMessage(detail="broken"), True),
+    ],
+)
+def test_what_the_next_run_would_mend_a_later_try_of_the_drain_mends(
+    followed: Followed, error: TidemarkError, is_final: bool
+) -> None:
+    def follow(*_: Any) -> None:
+        raise error
+
+    followed.follow = follow
+    with pytest.raises(type(error)) as raised:
+        followed.execute()
+    assert isinstance(raised.value, AirflowFailException) is is_final
+
+
+@pytest.mark.parametrize("airflow", [Airflow(queued=1), Airflow(merge="failed")])
+def test_a_drain_ends_where_another_run_waits_or_nothing_merges_any_more(followed: Followed, airflow: Airflow) -> None:
+    left: list[float] = []
+    followed.follow = lambda _run, window, _file: left.append(window.left_s(datetime.now(UTC)))
+    followed.execute()
+    followed.execute(airflow=Airflow(merge="up_for_retry"))
+    followed.execute(airflow=Airflow(is_away=True))
+    assert min(left) > 0
+    followed.execute(airflow=airflow)
+    assert left[-1] == 0
+
+
+def test_another_pace_or_schedule_holds_in_the_middle_of_a_run(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_file, "LOOK_S", 0.0)
+    path = Path(followed.operator.config.path)
+
+    def follow(run: Run, window: Any, file: Any) -> None:
+        now = datetime.now(UTC)
+        path.write_text(FOLLOWING.replace("every: 2s", "every: 5s").replace("*/15 * * * *", "0 0 1 1 *"))
+        assert file.has_changed()
+        run = file.taken_up(run)
+        assert (window.every_s, window.left_s(now) > 3600) == (5, True)
+        path.write_text(FOLLOWING.replace("follow: {every: 2s}", ""))
+        file.taken_up(run)
+        assert window.left_s(now) == 0
+
+    followed.follow = follow
+    followed.execute()
+    assert followed.preflights == ["0 0 1 1 *", "*/15 * * * *"]

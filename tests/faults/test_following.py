@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from sandbox.services.postgres import wait_for
@@ -21,7 +22,9 @@ from tidemark.capture.following.merge_cycles import MergeCycles
 from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
 from tidemark.config import TableRule
 from tidemark.errors import LeaseLost, PlanMissing, SparkApplicationFailed
+from tidemark.formats.merge_result import TableResult
 from tidemark.ledger import leases
+from tidemark.target.merge import TableMerge
 from tidemark.target.ordered_plans import ordered_plans
 
 _numbers = itertools.count(1)
@@ -139,6 +142,42 @@ def test_who_waits_for_slot_or_table_is_let_in(shop: Environment, spark: SparkSe
         wait_for("the tables equal the source", lambda: is_level(shop), 60)
 
 
+def test_a_table_whose_merge_takes_long_holds_back_no_other(
+    shop: Environment, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders are merged as slowly as the test likes. That shows in their first merge."""
+    goes_on, at_work = threading.Event(), threading.Event()
+    merge_table = TableMerge.run
+
+    def run(merge: TableMerge) -> TableResult:
+        if merge.planned.table != "public.orders":
+            return merge_table(merge)
+        at_work.set()
+        goes_on.wait(60)
+        return replace(merge_table(merge), seconds=3600.0)
+
+    monkeypatch.setattr(TableMerge, "run", run)
+    shop.sql("INSERT INTO orders VALUES (0, 'n')")
+    goes_on.set()
+    with followed(shop, spark) as (follower, merger):
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+        goes_on.clear()
+        at_work.clear()
+        shop.sql("INSERT INTO orders VALUES (1, 'n')")
+        wait_for("the slow table is merged", at_work.is_set, 60)
+        for number in range(3):
+            shop.sql(f"INSERT INTO lines VALUES ({number}, 'n')", f"INSERT INTO orders VALUES ({number + 2}, 'n')")
+            wait_for("another table goes on", lambda: judge.wrongs(shop, ["public.lines"]) == [], 20)
+        assert judge.wrongs(shop, ["public.orders"]) != []
+        goes_on.set()
+        wait_for("the tables equal the source", lambda: is_level(shop), 60)
+        # Both lanes are at work when the run ends.
+        shop.sql("INSERT INTO lines VALUES (3, 'n')", "INSERT INTO orders VALUES (5, 'n')")
+        follower.await_staged()
+    assert is_level(shop)
+    assert merger.error is None
+
+
 @pytest.mark.thorough
 def test_a_merge_whose_application_dies_fails_and_the_next_one_goes_on(shop: Environment, spark: SparkSession) -> None:
     follower = Follower(shop, "following", 0.2)
@@ -169,6 +208,23 @@ def test_an_operator_that_outlives_its_successor_orders_nothing_more(shop: Envir
             with pytest.raises(LeaseLost):
                 first.order("another plan")
             assert shop.store.list(f"{shop.config.pipeline}/following") == [second.attempt]
+
+
+def test_an_application_that_cannot_apply_a_plan_ends(shop: Environment, spark: SparkSession) -> None:
+    ended_by: list[BaseException] = []
+
+    def run(manifest: str) -> None:
+        try:
+            follow_plans.run(spark, manifest)
+        except BaseException as failed:
+            ended_by.append(failed)
+
+    with plan_orders(shop.task("merge"), shop.store) as orders:
+        orders.order("a plan that is not there")
+        application = threading.Thread(target=run, args=(orders.manifest,), daemon=True)
+        application.start()
+        application.join(60)
+        assert [type(failed) for failed in ended_by] == [PlanMissing]
 
 
 def test_an_application_whose_operator_is_silent_ends(shop: Environment, spark: SparkSession) -> None:

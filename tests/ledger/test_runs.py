@@ -93,6 +93,10 @@ def test_of_each_dag_the_newest_run_says_why_it_failed(book: Ledger, generation:
     assert [(run.dag, run.stage, run.error) for run in runs.failed(book)] == [
         ("shop_capture", "drain", "the disk is full")
     ]
+    runs.note_at_work(book, "shop_capture/1", "drain")
+    runs.note_at_work(book, "shop_capture/1", "merge")
+    assert runs.failed(book) == [], "a later try is at work"
+    runs.note_stage(book, "shop_capture/1", "drain", 1.0, failed=True, error="the disk is full")
     runs.note_stage(book, "shop_verify/1", "plan", 1.0, failed=True, error="no")
     runs.note_stage(book, "shop_verify/1", "plan", 1.0, failed=False)
     runs.note_stage(book, "shop_capture/2", "drain", 0.001, failed=False)

@@ -92,7 +92,7 @@ def changes_waiting(
             return Waiting(True, f"the drain has something to say: {wrong}")
         if confirmable > confirmed_lsn:
             return Waiting(True, f"applied up to {confirmable}, confirmed up to {confirmed_lsn}")
-        reason = _at_source(connection, config, generation, server, slot) or _with_more_columns(connection, looked_at)
+        reason = _at_source(connection, config, generation, server, slot) or with_more_columns(connection, looked_at)
     if reason is not None:
         return Waiting(True, reason)
     return Waiting(False, f"nothing above {generation.staged_lsn}{due.said}")
@@ -162,7 +162,7 @@ def _at_source(
     return None if row is None else f"{unread}, and the publication's tables changed in it"
 
 
-def _with_more_columns(connection: psycopg.Connection[Any], looked_at: Mapping[int, int]) -> str | None:
+def with_more_columns(connection: psycopg.Connection[Any], looked_at: Mapping[int, int]) -> str | None:
     """A sentence that names a table with more columns than at its last fingerprint, None if there is none."""
     rows = connection.execute(
         """

@@ -3,9 +3,9 @@
     <folder>/beat         the operator rewrites it every few seconds with new content, to show that it is alive
     <folder>/order-<n>    the URI of a plan, n = 1, 2, …; the last order is empty
 
-The application polls for the next order. It ends at the empty order, or if the beat does not change or is missing: the
-operator has then died. Its successor uses another folder and another application. R5's fences protect the tables if
-both applications merge at the same time.
+The application polls for the next order while it applies others. It ends at the empty order, or if the beat does not
+change or is missing: the operator has then died. Its successor uses another folder and another application. R5's fences
+protect the tables if both applications merge at the same time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ordered_plans(
         if order is not None:
             yield order
             number += 1
-            beat_changed_at = beat_read_at = ordered_at = clock()  # merging a plan may take longer than the timeout
+            ordered_at = clock()
             continue
         if clock() - beat_read_at >= _BEAT_S:
             beat_read_at = clock()

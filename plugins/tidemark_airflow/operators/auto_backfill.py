@@ -11,6 +11,7 @@ nothing is started, since its form without tables takes all that are wanted when
 from __future__ import annotations
 
 import json
+import logging
 from datetime import UTC, datetime
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -19,12 +20,14 @@ from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
 from tidemark.run import Run
-from tidemark_airflow.version_compat import DagRunTriggerException, accepted
+from tidemark_airflow.version_compat import DagRunTriggerException, accepted, trigger_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidemark.backfill.backfill_requests import RequestedTable
+
+log = logging.getLogger(__name__)
 
 # What `DAG.test` calls the user of its runs (airflow/sdk/definitions/dag.py); a run that it created would never start.
 DAGS_TEST_USER = "dag_test"
@@ -43,6 +46,22 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
 
     Raises DagRunTriggerException to start one: the task ends with that, successfully.
     """
+    answer = _wanted_run(run, context)
+    if isinstance(answer, DagRunTriggerException):
+        raise answer
+    return answer
+
+
+def start_in_the_middle(run: Run, *, context: Context) -> None:
+    """Start what is wanted, in the middle of a task that goes on."""
+    answer = _wanted_run(run, context)
+    if isinstance(answer, DagRunTriggerException):
+        log.info("Starting a run of %s", backfill_dag_id(run.config))
+        trigger_at_once(answer)
+
+
+def _wanted_run(run: Run, context: Context) -> DagRunTriggerException | str | None:
+    """The run to start, or what stands in the way of it; None if nothing is wanted."""
     from tidemark.backfill.backfill_requests import requested_tables
 
     takes_all = run.config.auto_backfill
@@ -56,7 +75,7 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
         return f"Run `airflow dags test {dag_id}{form}` next: {tables}"
     if context["ti"].get_dr_count(dag_id, states=UNFINISHED):
         return f"A run of {dag_id} is there already: {tables}"
-    raise DagRunTriggerException(
+    return DagRunTriggerException(
         trigger_dag_id=dag_id,
         dag_run_id=f"operator_triggered__{datetime.now(UTC).isoformat()}",
         conf=conf,

@@ -6,6 +6,9 @@
 Drain and merge work beside each other. Neither waits for the other, each may be killed, cleared or retried alone, and
 what they are to do they read from the ledger, as the tasks of every run do. There is no sensor: while nothing happens
 they wait themselves.
+
+A run ends before its time where a next run waits, or where the merge is not tried any more. Then the drain stops at its
+next heartbeat, and the merge with the drain.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong, TidemarkError, is_of_no_table
+from tidemark.errors import Move, SparkApplicationFailed, SparkApplicationTooLong, TidemarkError, is_of_no_table
 from tidemark.run import Run
 from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.wording import counted
@@ -29,6 +32,7 @@ from tidemark_airflow import metrics
 from tidemark_airflow.driver import submission
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import tell
+from tidemark_airflow.operators.auto_backfill import start_in_the_middle
 from tidemark_airflow.operators.capture_operators import (
     MERGE_SLACK_S,
     MergeOperator,
@@ -39,37 +43,49 @@ from tidemark_airflow.operators.capture_operators import (
     slot_wait_s,
 )
 from tidemark_airflow.operators.pipeline_operator import PipelineOperator
-from tidemark_airflow.operators.run_figures import timed
+from tidemark_airflow.operators.run_figures import note_at_work, timed
 
 if TYPE_CHECKING:
-    from tidemark.capture.following.changed_file import ChangedFile
+    from datetime import datetime
+
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
     from tidemark.capture.following.plan_orders import PlanOrders
     from tidemark.capture.following.window import FollowWindow
     from tidemark.capture.merge_planning import Ingested
 
 DRAIN_TASK = "drain"
+MERGE_TASK = "merge"
 ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
 # How often in a row an application may die before it has applied a plan, and how long it may take to end; the first one
 # of a machine leaves an archive of classes then.
 APPLICATIONS = 3
 ENDING_S = 120
 WATCH_S = 60
+# How often the drain asks Airflow whether the run is to end before its time, and the ledger for joins.
+ASK_S = 10
+JUDGE_AGAIN_S = 60
 
 
 def window(config: PipelineConfig, context: Context) -> FollowWindow:
-    """That of the run, by when it began: every try of its tasks has the same one."""
-    from tidemark.capture.following.window import window_of
+    """That of the run, by when it began: every try of its tasks has the same one. It is over where the file does not
+    say `follow` any more."""
+    from tidemark.capture.following.window import FollowWindow, window_of
 
-    assert config.follow is not None
     began_at = context["dag_run"].start_date
     assert began_at is not None
+    if config.follow is None:
+        return FollowWindow(began_at, 0.0)
     return window_of(config.schedule, config.follow.every_s, began_at)
 
 
 class FollowDrainOperator(PipelineOperator):
     """Reads the slot into staging, batch by batch over one connection, until the run's window is over. What a changed
-    pipeline file says is looked at as a preflight does, and taken up if that finds no error."""
+    pipeline file says is looked at as a preflight does, and taken up if that finds no error.
+
+    A later try begins with a preflight, as the next run would. It goes on behind a gap, and makes a slot that is gone.
+    """
+
+    retried_moves = (Move.BACKFILL, Move.FIX_SOURCE)
 
     @guarded
     @timed
@@ -78,8 +94,9 @@ class FollowDrainOperator(PipelineOperator):
         from tidemark.capture.following.drain_cycles import follow
 
         run = run_of(self.config, context, salted=True)
-        file = _PreflightedFile(self, context)
-        drained = follow(run, window(self.config, context), wait_s=slot_wait_s(self.config), file=file)
+        window = _DrainWindow(self.config, context)
+        file = _PreflightedFile(self, context, window, run)
+        drained = follow(run, window, wait_s=slot_wait_s(self.config), file=file)
         self.log.info(
             "Staged %s in %s, up to %s",
             counted(drained.rows, "change"),
@@ -101,16 +118,16 @@ class FollowMergeOperator(MergeOperator):
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
-        from tidemark.capture.following.changed_file import ChangedFile
         from tidemark.capture.following.merge_cycles import MergeCycles
 
         run = run_of(self.config, context)
-        file = ChangedFile(self.config)
+        file = _FileInForce(self.config)
         watch = _FollowingHealth(self, context)
+        watch.look(run)
 
         def between() -> bool:
             watch.look(cycles.run)
-            return file.newer() is not None
+            return file.has_changed(cycles.run)
 
         cycles = MergeCycles(
             run,
@@ -126,7 +143,7 @@ class FollowMergeOperator(MergeOperator):
         return {"plans": plans, "advanced": len(events)}
 
     def _until_over(
-        self, cycles: MergeCycles, file: ChangedFile, watch: _FollowingHealth, context: Context
+        self, cycles: MergeCycles, file: _FileInForce, watch: _FollowingHealth, context: Context
     ) -> tuple[list[Ingested], int]:
         """What all plans of the run did, summed up, and how many they were. One application after the other does them:
         another one where the one before died, or the file says something else."""
@@ -138,6 +155,8 @@ class FollowMergeOperator(MergeOperator):
             try:
                 with closing(self._merges(cycles, context)) as merges:
                     for cycle in merges:
+                        if not plans:
+                            note_at_work(self.config, context)
                         plans += 1
                         watch.has_merged = True
                         ingested = [summed([*ingested, *cycle.ingested])]
@@ -149,10 +168,9 @@ class FollowMergeOperator(MergeOperator):
                     raise
                 self.log.warning("%s. Another application takes over.", raised)
                 continue
-            if (newer := file.newer()) is None:
+            if (newer := file.taken_up()) is None:
                 break
-            file.take_up(newer)
-            self.config, cycles.run = newer, run_of(newer, context)
+            self.config, cycles.run, cycles.window = newer, run_of(newer, context), window(newer, context)
         if failed is not None:
             raise failed  # the last plan's, of driver or lake
         return ingested, plans
@@ -181,24 +199,38 @@ class FollowMergeOperator(MergeOperator):
 
 
 class _PreflightedFile:
-    """The pipeline file of a drain that goes on for long."""
+    """The pipeline file of a drain that goes on for long. A table that joined in the stream has it taken up once more:
+    only a preflight judges a join, and the table's backfill waits for that."""
 
-    def __init__(self, operator: FollowDrainOperator, context: Context) -> None:
+    def __init__(self, operator: FollowDrainOperator, context: Context, window: _DrainWindow, run: Run) -> None:
         from tidemark.capture.following.changed_file import ChangedFile
 
         self._log = operator.log
         self._context = context
+        self._window = window
         self._file = ChangedFile(operator.config)
+        self._needs_preflight = context["ti"].try_number > 1
+        self._run = run
+        self._asks_at = float("-inf")
+        self._joins = False
 
     def has_changed(self) -> bool:
-        return self._file.newer() is not None
+        if time.monotonic() >= self._asks_at:
+            self._asks_at = time.monotonic() + ASK_S
+            self._joins = _has_joins(self._run)
+        return self._joins or self._file.newer() is not None
 
     def taken_up(self, run: Run) -> Run:
-        """A try that begins with a file that no preflight saw does what preflight does; raises what that finds."""
+        """A later try, and one that begins with a file that no preflight saw, do what preflight does; raises what that
+        finds."""
         newer = self._file.newer()
         if newer is None:
-            if not _is_in_force(run):
+            if self._needs_preflight or not _is_in_force(run, run.config):
                 preflighted(run).raise_for_errors()
+                self._needs_preflight = False
+                note_at_work(run.config, self._context)
+            elif self._joins:
+                self._judge_joins(run)
             return run
         other = run_of(newer, self._context, salted=True)
         report = preflighted(other)
@@ -208,7 +240,73 @@ class _PreflightedFile:
             return run
         self._log.info("%s", report)
         self._file.take_up(newer)
+        self._window.take_up(newer)
+        self._run = other
         return other
+
+    def _judge_joins(self, run: Run) -> None:
+        """What cannot be judged yet is tried again after a while; an error is no reason to end the run."""
+        self._joins, self._asks_at = False, time.monotonic() + JUDGE_AGAIN_S
+        report = preflighted(run)
+        if report.errors:
+            self._log.error("%s\nThe run goes on.", report)
+
+
+class _FileInForce:
+    """The pipeline file of a merge that goes on for long. What it says is taken up after the drain, whose preflight may
+    refuse it."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        from tidemark.capture.following.changed_file import ChangedFile
+
+        self._file = ChangedFile(config)
+        self._accepted: PipelineConfig | None = None
+
+    def has_changed(self, run: Run) -> bool:
+        from tidemark.capture.following.changed_file import LOOK_S
+
+        newer = self._file.newer()
+        if newer is not None and not _is_in_force(run, newer):
+            self._file.refuse(LOOK_S)
+            newer = None
+        self._accepted = newer
+        return newer is not None
+
+    def taken_up(self) -> PipelineConfig | None:
+        """What `has_changed` found, whatever the file says by now; None for nothing."""
+        accepted, self._accepted = self._accepted, None
+        if accepted is not None:
+            self._file.take_up(accepted)
+        return accepted
+
+
+class _DrainWindow:
+    """The run's window, which ends before its time where a next run waits, or nothing merges what the drain stages."""
+
+    def __init__(self, config: PipelineConfig, context: Context) -> None:
+        self._context = context
+        self._asked_at = float("-inf")
+        self._is_to_end = False
+        self.take_up(config)
+
+    def take_up(self, config: PipelineConfig) -> None:
+        self._window = window(config, self._context)
+
+    @property
+    def every_s(self) -> float:
+        return self._window.every_s
+
+    def left_s(self, now: datetime) -> float:
+        if not self._is_to_end and time.monotonic() - self._asked_at >= ASK_S:
+            self._asked_at = time.monotonic()
+            with suppress(Exception):  # a scheduler that is away is no reason to end
+                self._is_to_end = _another_run_waits(self._context) or _has_ended(MERGE_TASK, self._context)
+        return 0.0 if self._is_to_end else self._window.left_s(now)
+
+
+def _another_run_waits(context: Context) -> bool:
+    """Whether a run of this DAG is queued behind this one."""
+    return bool(context["ti"].get_dr_count(context["ti"].dag_id, states=["queued"]))
 
 
 def _has_ended(task: str, context: Context) -> bool:
@@ -218,21 +316,35 @@ def _has_ended(task: str, context: Context) -> bool:
     return states.get(task) in ENDED
 
 
-def _is_in_force(run: Run) -> bool:
+def _is_in_force(run: Run, config: PipelineConfig) -> bool:
+    """Whether what the file says of tables and columns is what preflight noted last."""
     from tidemark.ledger import pipeline_files
     from tidemark.ledger.connection import open_ledger
 
     with open_ledger(run.ledger, run.pipeline) as book:
-        return pipeline_files.is_in_force(book, run.config.digest)
+        return pipeline_files.is_in_force(book, config.digest)
+
+
+def _has_joins(run: Run) -> bool:
+    """Whether a table joined in the stream, and no preflight judged it yet."""
+    from tidemark.ledger.captured import tables
+    from tidemark.ledger.connection import open_ledger
+
+    with open_ledger(run.ledger, run.pipeline) as book:
+        return tables.any_joining(book)
 
 
 class _FollowingHealth:
-    """What `health` does at the end of a run, every minute in the middle of it: alerts, metrics, the run's figures."""
+    """What `health` and `confirm` do at the end of a run, every minute in the middle of it: alerts, metrics, the run's
+    figures, and the start of a backfill that a table needs.
+
+    A later try begins with it, since tries that fail may end before a minute is over.
+    """
 
     def __init__(self, operator: FollowMergeOperator, context: Context) -> None:
         self._operator = operator
         self._context = context
-        self._looked_at = time.monotonic()
+        self._looked_at = time.monotonic() if context["ti"].try_number == 1 else float("-inf")
         self.has_merged = False
 
     def look(self, run: Run) -> None:
@@ -240,15 +352,23 @@ class _FollowingHealth:
         if time.monotonic() - self._looked_at < WATCH_S:
             return
         self._looked_at = time.monotonic()
-        try:
-            from tidemark.observe.run_verdict import examine
+        steps = {"Alerts, metrics and figures": self._examine, "The start of a backfill": self._start_backfill}
+        for what, step in steps.items():
+            try:
+                step(run)
+            except Exception as failed:
+                said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
+                self._operator.log.warning("%s of this minute failed: %s", what, said)
 
-            examined = examine(run, tell=self._tell, of_capture=self.has_merged)
-            metrics.emit(examined)
-            self.has_merged = False
-        except Exception as failed:
-            said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
-            self._operator.log.warning("Alerts, metrics and figures of this minute failed: %s", said)
+    def _examine(self, run: Run) -> None:
+        from tidemark.observe.run_verdict import examine
+
+        examined = examine(run, tell=self._tell, of_capture=self.has_merged)
+        metrics.emit(examined)
+        self.has_merged = False
+
+    def _start_backfill(self, run: Run) -> None:
+        start_in_the_middle(run, context=self._context)
 
     def _tell(self, message: str) -> None:
         tell(self._operator.config, message, self._context)

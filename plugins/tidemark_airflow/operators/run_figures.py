@@ -75,6 +75,18 @@ def _words(raised: Exception) -> str:
     return shorten(str(error), ERROR_CHARACTERS, placeholder=" …") if isinstance(error, TidemarkError) else ""
 
 
+def note_at_work(config: PipelineConfig, context: Context) -> None:
+    """A later try of the task, which may last for hours, has begun to work."""
+
+    def write(book: Ledger) -> None:
+        from tidemark.ledger.observations import runs
+
+        runs.note_at_work(book, run_id(context), context["ti"].task_id)
+
+    if context["ti"].try_number > 1:
+        _write(config, write)
+
+
 def note_level(config: PipelineConfig, context: Context, at: datetime) -> None:
     """All that had committed at the source by `at` is staged."""
 

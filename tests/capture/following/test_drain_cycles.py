@@ -19,10 +19,12 @@ from tests.support.pipeline import Pipeline
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.confirm import confirm
+from tidemark.capture.following import drain_cycles
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.window import OTHERWISE_S, FollowWindow, window_of
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import LeaseLost, TidemarkError
+from tidemark.ledger import leases
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn
@@ -125,6 +127,49 @@ def test_nothing_is_written_while_nothing_happens(pipeline: Pipeline, following:
     assert len(follower.end().batches) == registered == len(pipeline.registered())
 
 
+def test_a_column_added_to_a_table_that_nobody_writes_to_is_taken_up(
+    pipeline: Pipeline, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_cycles, "UNTOLD_S", 0.1)
+    begin(pipeline)
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    follower = following()
+    follower.await_staged()
+    pipeline.execute("ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
+
+    def names() -> set[str]:
+        return {column.name for m in pipeline.manifests() for schema in m.schemas for column in schema.columns}
+
+    wait_for("the column is in a definition", lambda: "more" in names())
+    looks = itertools.count()
+    registered = len(pipeline.registered())
+    wait_for("some time passes", lambda: next(looks) > 20)
+    assert len(pipeline.registered()) <= registered + 1, "once"
+    follower.end()
+
+
+def test_two_pipelines_of_one_database_do_not_wake_each_other(
+    pipeline: Pipeline, new_pipeline: Callable[..., Pipeline], following: Callable[..., Follower]
+) -> None:
+    """Each writes a heartbeat at the end of a cycle, and the other one's slot sends that."""
+    other = new_pipeline(pipeline.source)
+    begin(pipeline, other)
+    followers = [following(of=both) for both in (pipeline, other)]
+    pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
+    for follower in followers:
+        follower.await_staged()
+    looks = itertools.count()
+    registered = [len(both.registered()) for both in (pipeline, other)]
+    wait_for("some time passes", lambda: next(looks) > 40)
+    # A cycle may have been under way; without an end to it there would be dozens.
+    assert sum(len(both.registered()) for both in (pipeline, other)) <= sum(registered) + 2
+    for both, follower in zip((pipeline, other), followers, strict=True):
+        both.execute("INSERT INTO orders VALUES (2, 1, 'n')" if both is pipeline else "DELETE FROM orders WHERE id = 1")
+        follower.await_staged()
+        follower.end()
+    assert [len(both.staged("public.orders")) for both in (pipeline, other)] == [2, 3]
+
+
 def test_whoever_waits_for_the_slot_is_let_in(pipeline: Pipeline, following: Callable[..., Follower]) -> None:
     begin(pipeline)
     follower = following()
@@ -138,6 +183,26 @@ def test_whoever_waits_for_the_slot_is_let_in(pipeline: Pipeline, following: Cal
     follower.await_staged()
     follower.end()
     assert [row["id"] for row in pipeline.staged("public.orders")] == [1, 2, 3]
+
+
+def test_whoever_waits_is_let_in_before_all_of_a_backlog_is_staged(
+    pipeline: Pipeline, following: Callable[..., Follower]
+) -> None:
+    """They wait for `run_s` at most, as if runs followed each other, and the valve is looked at as often."""
+    pipeline.with_bounds(batch_rows=10, run_s=0)
+    begin(pipeline)
+    for number in range(12):
+        pipeline.execute(f"INSERT INTO orders SELECT i, i, 'n' FROM generate_series({number}1, {number}9) i")
+    behind = pipeline.flush_lsn()
+    follower = following()
+    wait_for("the first batch is staged", lambda: pipeline.generation() and pipeline.registered())
+    with leases.hold(pipeline.ledger, pipeline.config.pipeline, leases.SLOT, "another", wait_s=30):
+        assert pipeline.staged_lsn() < behind
+    follower.await_staged()
+    follower.end()
+    assert len(pipeline.staged("public.orders")) == 12 * 9
+    batches = pipeline.registered()
+    assert [batch.end_lsn for batch in batches[:-1]] == [batch.start_lsn for batch in batches[1:]]
 
 
 class OtherFile:

@@ -50,9 +50,9 @@ class ChangedFile:
         """The run works with this now."""
         self.config, self._newer = config, None
 
-    def refuse(self) -> None:
+    def refuse(self, seconds: float = REFUSED_S) -> None:
         """The run goes on without what the file says, for a while."""
-        self._refused_until = self._clock() + REFUSED_S
+        self._refused_until = self._clock() + seconds
 
     def _look(self) -> None:
         path = Path(self.config.path)

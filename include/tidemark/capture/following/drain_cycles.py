@@ -3,7 +3,7 @@
     lease `slot`, generation, stream ──► catalogue ─► changes for `every_s` ─► heartbeat ─► register ──┐
           ▲                                  ▲                                                         │
           │                                  └── something comes: the same stream goes on ◄────────────┤
-          └── a definition changed, or somebody else waits for the slot ◄──────────────────────────────┘
+          └── a definition changed, somebody else waits for the slot, or a cycle took `run_s` ◄────────┘
 
 A cycle is a drain of its own (`capture.drain`): it looks at the catalogue, ends at a heartbeat of its own, and leaves
 in ledger and staging what a run of its own would leave. Only the connection stays. The server describes a relation once
@@ -11,9 +11,9 @@ for each connection, so the decoder is told what was described before. That hold
 showed in the cycle before; else the connection is opened anew. What the stream gave beyond a heartbeat is decoded again
 by the next cycle.
 
-While nothing happens at the source no cycle begins, and nothing is written. Meanwhile the status replies carry what
-the ledger says is confirmable: nobody else can move a slot in use. A changed pipeline file is taken up between two
-batches, while the slot is free.
+While nothing happens at the source no cycle begins, and nothing is written. Somebody else's heartbeat is nothing, too.
+Meanwhile the status replies carry what the ledger says is confirmable: nobody else can move a slot in use. A changed
+pipeline file is taken up between two batches, while the slot is free.
 """
 
 from __future__ import annotations
@@ -21,30 +21,45 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Protocol
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
-from tidemark.capture.following.window import FollowWindow
+from tidemark.capture.waiting import with_more_columns
 from tidemark.ledger import leases, migrations
+from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.staged import applied_positions, generations
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.source.wal import slot
-from tidemark.source.wal.replication import ReplicationStream
+from tidemark.source.wal.replication import XLOG_HEADER_BYTES, ReplicationStream
+from tidemark.source.wal.wal_messages import is_quiet
 from tidemark.wait_log import Wait
+from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
 
 # How often the ledger is asked for what can be confirmed, and for who waits for the slot.
 LOOK_S: Final = 2.0
-# How often it is asked for chunks whose reader died before its watermark.
-CHUNKS_S: Final = 30.0
+# How often ledger and catalogue are asked for what no message tells of.
+UNTOLD_S: Final = 30.0
 # WAL of others that the slot passes over before a heartbeat lets it go.
 PASSED_BYTES: Final = 16 * 2**20
 # How long whoever waits for the slot may take to take it.
 LET_IN_S: Final = 10.0
+
+
+class Window(Protocol):
+    """How long a run follows the source, and how often it stages (`FollowWindow`)."""
+
+    @property
+    def every_s(self) -> float:
+        """The least seconds between two batches."""
+
+    def left_s(self, now: datetime) -> float:
+        """Seconds until the run ends, 0 where it is over."""
 
 
 class RunFile(Protocol):
@@ -68,7 +83,7 @@ class UnchangingRunFile:
         return run
 
 
-def follow(run: Run, window: FollowWindow, *, wait_s: float = 0.0, file: RunFile | None = None) -> DrainResult:
+def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | None = None) -> DrainResult:
     """Stage what happens at the source until the window is over; the run's batches, those of earlier tries included.
 
     The lease `slot` is waited for up to `wait_s`, and let go for a moment whenever somebody else waits for it. A try
@@ -87,7 +102,7 @@ def follow(run: Run, window: FollowWindow, *, wait_s: float = 0.0, file: RunFile
         return of_run(book, run.run_id)
 
 
-def _is_over(run: Run, book: Ledger, window: FollowWindow) -> bool:
+def _is_over(run: Run, book: Ledger, window: Window) -> bool:
     """Whether the window is, and all up to a heartbeat of the run is staged."""
     if window.left_s(run.now()) > 0:
         return False
@@ -108,17 +123,17 @@ class _Following:
 
     run: Run
     book: Ledger
-    window: FollowWindow
+    window: Window
     taken: HeldSlot
     stream: ReplicationStream
     file: RunFile
     due_at: float = field(init=False)  # when the heartbeat of the cycle is
     looked_at: float = field(init=False)
-    chunks_at: float = field(init=False)
+    untold_at: float = field(init=False)
     told_lsn: Lsn = field(default=Lsn(0), init=False)
 
     def __post_init__(self) -> None:
-        self.due_at = self.looked_at = self.chunks_at = self.run.clock()  # whatever waits already is late
+        self.due_at = self.looked_at = self.untold_at = self.run.clock()  # whatever waits already is late
 
     def until_something_ends_it(self) -> None:
         """One cycle at least, and then another one whenever something comes."""
@@ -126,8 +141,13 @@ class _Following:
         messages: Sequence[bytes] = ()
         while True:
             looks = dict(draining.looks)
-            end = draining.until_heartbeat(self.stream, first=messages, heartbeat_is_due=self._due_s)
-            assert end is not None
+            run_s = self.run.config.bounds.run_s
+            end = draining.until_heartbeat(self.stream, run_s, first=messages, heartbeat_is_due=self._due_s)
+            if end is None:
+                log.info(
+                    "No heartbeat came in %s: the valve is looked at, and whoever waits is let in", duration(run_s)
+                )
+                return
             self.due_at = self.run.clock() + self.window.every_s
             self.stream.expect_more()
             if end.has_partitions_of_another_identity:
@@ -152,7 +172,7 @@ class _Following:
     def _wait(self, end: EndOfDrain) -> Sequence[bytes] | None:
         """The messages that the next cycle begins with, none perhaps; None where the connection is to be closed."""
         began = self.run.clock()
-        messages = end.messages
+        messages, latest = list(end.messages), end.messages
         while True:
             now = self.run.clock()
             if self.taken.lease.lost:
@@ -168,19 +188,27 @@ class _Following:
             left_s = self.window.left_s(self.run.now())
             if left_s <= 0:
                 return None
-            if messages or self._has_to_look(now - began, end.staged_lsn):
+            if self._wakes(latest) or self._has_to_look(now - began, end.staged_lsn):
                 return messages
-            messages = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
+            latest = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
+            messages += latest
+
+    def _wakes(self, payloads: Sequence[bytes]) -> bool:
+        """Whether a cycle is due for them. Two pipelines of one database would else wake each other for ever, each by
+        the heartbeat of its cycle."""
+        return not all(is_quiet(payload, XLOG_HEADER_BYTES, self.run.pipeline) for payload in payloads)
 
     def _has_to_look(self, idle_s: float, staged: Lsn) -> bool:
-        """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, or a chunk waits for
-        a watermark."""
+        """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, a chunk waits for a
+        watermark since its reader died, or a table that nobody writes to has another column."""
         if idle_s >= self.run.config.bounds.heartbeat_s or self.stream.sent_lsn >= staged + PASSED_BYTES:
             return True
-        if self.run.clock() - self.chunks_at < CHUNKS_S:
+        if self.run.clock() - self.untold_at < UNTOLD_S:
             return False
-        self.chunks_at = self.run.clock()
-        return bool(chunks.unclaimed_ids(self.book))
+        self.untold_at = self.run.clock()
+        if chunks.unclaimed_ids(self.book):
+            return True
+        return with_more_columns(self.taken.source, tables.last_columns(self.book)) is not None
 
     def _tell_what_is_confirmable(self, staged: Lsn) -> None:
         """Have the status replies carry it (R3), and note how far the slot stands once it does."""

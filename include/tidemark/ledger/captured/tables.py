@@ -461,6 +461,13 @@ def due(ledger: Ledger, unpark_retry_s: float) -> set[str]:
     return {table for (table,) in rows}
 
 
+def any_joining(ledger: Ledger) -> bool:
+    """Whether a table joined in the stream, which preflight has not judged yet."""
+    return ledger.holds(
+        "SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND capture_state = 'joining'", (ledger.pipeline,)
+    )
+
+
 def deferred(ledger: Ledger) -> set[str]:
     """The tables that may wait: deferred, and their last merge did not fail."""
     query = 'SELECT "table" FROM tidemark.tables WHERE pipeline = %s AND merge_state = %s AND failed_runs = 0'

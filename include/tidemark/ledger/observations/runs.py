@@ -79,6 +79,15 @@ def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, faile
     )
 
 
+def note_at_work(ledger: Ledger, run_id: str, stage: str) -> None:
+    """A later try of the stage is at work, perhaps for hours: the failure of an earlier one is over."""
+    ledger.execute(
+        "UPDATE tidemark.runs SET stages = jsonb_set(stages, ARRAY[%(stage)s, 'failed'], 'false') "
+        "WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s AND stages ? %(stage)s",
+        {"run_id": run_id, "stage": stage},
+    )
+
+
 def _begin(ledger: Ledger, run_id: str, seconds: float = 0.0) -> None:
     """Create the run's row, with the time at which it began. Before the pipeline has a generation there is none."""
     ledger.execute(

@@ -19,11 +19,12 @@ from typing import Any, Final
 
 import psycopg
 
+from tidemark import strict_json
 from tidemark.config import PipelineConfig
 from tidemark.formats import definition
 from tidemark.formats.watermark import LONGEST_BYTES, Watermark
 from tidemark.lsn import Lsn, WalPoint
-from tidemark.pgoutput.messages import LogicalMessage
+from tidemark.pgoutput.messages import LogicalMessage, parse_logical
 
 PREFIX: Final = "tidemark"
 # Of a message that says nothing: its commit is what counts.
@@ -69,6 +70,22 @@ def is_foreign(message: memoryview, skip: int) -> bool:
             for prefix, longest in _LONGEST.items()
         )
     )
+
+
+def is_quiet(payload: bytes, skip: int, pipeline: str) -> bool:
+    """Whether the payload changes nothing for the pipeline: a transaction's begin, end or origin, a heartbeat, or
+    another pipeline's watermark. `skip` bytes precede the message."""
+    kind = payload[skip : skip + 1]
+    if kind != b"M":
+        return kind in (b"B", b"C", b"O")
+    message = parse_logical(payload[skip:], Lsn(0), 0)
+    try:
+        content = strict_json.parse(message.content)
+    except ValueError:
+        return False
+    if message.prefix != PREFIX or not isinstance(content, dict):
+        return False
+    return content.get("kind") == "heartbeat" or content.get("pipeline") != pipeline
 
 
 def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
