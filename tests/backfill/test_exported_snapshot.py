@@ -146,7 +146,8 @@ def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to
         row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
         # Its file outlives it, as it seems to a session that has read it just before.
-        captured.execute(f"COPY (SELECT) TO PROGRAM 'cp pg_snapshots/{row[0]} pg_snapshots/0000FFFF-0000FFFF-1'")
+        copy = f"cp pg_snapshots/{row[0]} pg_snapshots/0000FFFF-0000FFFF-1"
+        captured.execute(f"COPY (SELECT) TO PROGRAM 'cat > /dev/null; {copy}'")
     ended_snapshot = ImportedSnapshot("0000FFFF-0000FFFF-1", Lsn(1))
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState), captured.connection.transaction():
         captured.execute(
