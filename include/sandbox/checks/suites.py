@@ -25,7 +25,7 @@ def lint(checkout: Checkout) -> int:
 
 
 # Two processes with a Spark of their own, and about as much to do. The tests of Airflow are a third one, which waits
-# for its clock, and all other tests a fourth one, which waits for PostgreSQL.
+# for its clock. All other tests are two, so that both cores are busy to the end.
 _MERGES_ELSEWHERE: Final = (
     "tests/target/test_any_moment.py",
     "tests/target/test_whole_chunks.py",
@@ -36,6 +36,7 @@ WITH_SPARK: Final = {
     "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation", *_MERGES_ELSEWHERE),
 }
 SCHEDULER: Final = "tests/airflow"
+CAPTURE: Final = ("tests/backfill", "tests/capture")
 # Three JVMs and an Airflow take six gigabytes, and what tests write about one.
 LEAST_FREE: Final = 4 * 2**30
 LEAST_AVAILABLE: Final = 12 * 2**30
@@ -45,7 +46,7 @@ NOT_THOROUGH: Final = ("-m", "not thorough")
 
 
 def test(checkout: Checkout) -> int:
-    """Format, lint and types, then all tests in four processes side by side; or those that TESTS names and no more."""
+    """Format, lint and types, then all tests in five processes side by side; or those that TESTS names and no more."""
     if chosen := os.environ.get("TESTS", "").split():
         return _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)})
     linted = _all(checkout, _lint(checkout))
@@ -54,8 +55,8 @@ def test(checkout: Checkout) -> int:
 
 
 def whole(checkout: Checkout) -> dict[str, list[str]]:
-    """All tests of `make test`, in four processes: title -> command."""
-    apart = {**WITH_SPARK, "tests of Airflow": (SCHEDULER,)}
+    """All tests of `make test`, in five processes: title -> command."""
+    apart = {**WITH_SPARK, "tests of Airflow": (SCHEDULER,), "tests of captures": CAPTURE}
     ignored = [f"--ignore={path}" for paths in apart.values() for path in paths if not path.startswith("-")]
     selections = {
         **{title: [*folders, *NOT_THOROUGH] for title, folders in apart.items()},
@@ -145,6 +146,7 @@ FAULTS: Final = (
     _ALTERATIONS,
     "tests/scenarios/test_another_shape.py",
     "tests/scenarios/test_on_the_oldest_server.py",
+    "tests/scenarios/test_ranges_and_deleted_rows.py",
     "tests/target",
 )
 THOROUGH: Final = tuple(
