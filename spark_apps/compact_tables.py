@@ -24,18 +24,18 @@ from tidemark.target.application import run_application
 from tidemark.target.plan_files import read_plan, write_result
 
 if TYPE_CHECKING:
-    from tidemark.formats.upkeep_plan import UpkeepResult
+    from tidemark.formats.compaction_plan import CompactionResult
 
 # What `run` imports: it comes in while the session starts.
 NEEDS: Final = "tidemark.target.table_compaction"
 
 
-def run(spark: SparkSession, uri: str) -> UpkeepResult:
+def run(spark: SparkSession, uri: str) -> CompactionResult:
     """Follow the plan at `uri` and leave the result beside it."""
-    from tidemark.formats.upkeep_plan import UpkeepPlan
+    from tidemark.formats.compaction_plan import CompactionPlan
     from tidemark.target.table_compaction import maintain_tables
 
-    result = maintain_tables(spark, UpkeepPlan.from_json(read_plan(spark, uri), uri))
+    result = maintain_tables(spark, CompactionPlan.from_json(read_plan(spark, uri), uri))
     failpoints.reach("maintain.before_result")
     write_result(spark, uri, result.to_json())
     return result

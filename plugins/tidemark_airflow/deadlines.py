@@ -60,7 +60,7 @@ def _tell(run: Any, context: Any) -> list[str]:
     told: list[str] = []
 
     def tell(message: str) -> None:
-        notifiers.tell(run.config, message, context)
+        notifiers.notify(run.config, message, context)
         told.append(message)
 
     examine(run, tell=tell, of_capture=False)

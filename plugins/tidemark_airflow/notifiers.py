@@ -17,13 +17,13 @@ from tidemark.config import PipelineConfig
 log = logging.getLogger(__name__)
 
 
-def tell(config: PipelineConfig, message: str, context: Context) -> None:
+def notify(config: PipelineConfig, message: str, context: Context) -> None:
     """Have the pipeline's notifier say it, if it has one, and the log in any case. Raises what the notifier raises."""
     log.warning("Told: %s", message)
     if config.alerts.notifier is not None:
-        notify(config.alerts.notifier, message, context)
+        call_notifier(config.alerts.notifier, message, context)
 
 
-def notify(path: str, message: str, context: Context) -> None:
+def call_notifier(path: str, message: str, context: Context) -> None:
     """Build the notifier and call it. Raises what it raises."""
     import_string(path)(message=message)(context)

@@ -35,7 +35,7 @@ from tests.support.s3_server import SECRET, S3Server, access, let_in, put_lake
 from tests.support.thorough import thorough
 from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.formats import layout
-from tidemark.formats.upkeep_plan import TableUpkeep, UpkeepPlan
+from tidemark.formats.compaction_plan import CompactionPlan, TableCompaction
 from tidemark.maintenance import compaction_runs
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.names import TableName
@@ -553,7 +553,7 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
     assert [text for text in (*said, *events) if SECRET in text] == []
 
 
-def _keep_up(shop: Environment) -> list[TableUpkeep]:
+def _keep_up(shop: Environment) -> list[TableCompaction]:
     """Both steps of the maintenance DAG, each an application; what they say of each Delta table."""
     task = shop.task("maintenance")
     plan = compaction_runs.plan_inspection(task)
@@ -564,7 +564,7 @@ def _keep_up(shop: Environment) -> list[TableUpkeep]:
         return kept + _applied(shop, taken)
 
 
-def _applied(shop: Environment, plan: UpkeepPlan) -> list[TableUpkeep]:
+def _applied(shop: Environment, plan: CompactionPlan) -> list[TableCompaction]:
     with suppress(Py4JJavaError):  # of the result's file
         compact_tables.run(shop.spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
     result = compaction_runs.take_result(shop.config, plan)

@@ -18,7 +18,7 @@ from tests.support.backfills import backfill_of, chunk_of
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place, pipeline_config
 from tidemark.capture import merge_planning
-from tidemark.capture.continuity.recovery import look_into_staging, register_again
+from tidemark.capture.continuity.recovery import list_staging, register_again
 from tidemark.errors import ClaimRefused, LedgerBehindStaging, Move, SnapshotBeforeCleanUp
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
@@ -409,7 +409,7 @@ class World(Place):
 
     def register_again(self) -> None:
         with self.ledger_connection() as book, self.slot() as lease:
-            for manifest in register_again(book, look_into_staging(book, self.store), lease, lambda *_: False):
+            for manifest in register_again(book, list_staging(book, self.store), lease, lambda *_: False):
                 if self.left_behind is not None and manifest.attempt == self.left_behind.manifest.attempt:
                     self.batches.append(self.left_behind)
                     self.left_behind, self.watermarks = None, []

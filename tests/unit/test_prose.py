@@ -18,7 +18,7 @@ MODULES = LIBRARY_MODULES | {
 VERBS = {
     *("Adds", "Answers", "Applies", "Assigns", "Begins", "Builds", "Calls", "Captures", "Changes", "Checks"),
     *("Chooses", "Collects", "Commits", "Compacts", "Compares", "Computes", "Continues", "Converts"),
-    *("Counts", "Decides", "Decodes", "Defines", "Deletes", "Derives", "Describes", "Divides", "Ends"),
+    *("Counts", "Creates", "Decides", "Decodes", "Defines", "Deletes", "Derives", "Describes", "Divides", "Ends"),
     *("Fetches", "Finds", "Folds", "Follows", "Formats", "Gathers", "Gives", "Grants", "Holds", "Implements"),
     *(
         "Joins",

@@ -168,11 +168,11 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
 def may_be_planned(ledger: Ledger, run: Run, scope: PlanScope) -> list[str]:
     """The tables for which something waits and that nothing but a lease may keep from being merged now."""
     are_chosen = scope.tables is not None
-    due = deferral.look(ledger, run.config, run.now(), all_of_them=scope.all_of_them or are_chosen)
+    due = deferral.due_tables(ledger, run.config, run.now(), all_of_them=scope.all_of_them or are_chosen)
     names = due.tables if scope.tables is None else due.tables & scope.tables
     waiting = batches.unapplied_counts(ledger, names - replays.waiting(ledger) - scope.without)
     if due.deferred:
-        log.info("%s due%s", counted(len(waiting), "table"), due.said)
+        log.info("%s due%s", counted(len(waiting), "table"), due.clause)
     return sorted(waiting)
 
 

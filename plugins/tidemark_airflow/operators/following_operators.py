@@ -28,7 +28,7 @@ from tidemark.wording import counted
 from tidemark_airflow import metrics
 from tidemark_airflow.driver import submission
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.notifiers import tell
+from tidemark_airflow.notifiers import notify
 from tidemark_airflow.operators.capture_operators import (
     MERGE_SLACK_S,
     MergeOperator,
@@ -109,7 +109,7 @@ class FollowMergeOperator(MergeOperator):
         watch = _FollowingHealth(self, context)
 
         def between() -> bool:
-            watch.look(cycles.run)
+            watch.examine_if_due(cycles.run)
             return file.newer() is not None
 
         cycles = MergeCycles(
@@ -235,7 +235,7 @@ class _FollowingHealth:
         self._looked_at = time.monotonic()
         self.has_merged = False
 
-    def look(self, run: Run) -> None:
+    def examine_if_due(self, run: Run) -> None:
         """An error here is logged, and is no failure of the merge."""
         if time.monotonic() - self._looked_at < WATCH_S:
             return
@@ -243,15 +243,15 @@ class _FollowingHealth:
         try:
             from tidemark.observe.run_verdict import examine
 
-            examined = examine(run, tell=self._tell, of_capture=self.has_merged)
+            examined = examine(run, tell=self._notify, of_capture=self.has_merged)
             metrics.emit(examined)
             self.has_merged = False
         except Exception as failed:
             said = failed if isinstance(failed, TidemarkError) else type(failed).__name__
             self._operator.log.warning("Alerts, metrics and figures of this minute failed: %s", said)
 
-    def _tell(self, message: str) -> None:
-        tell(self._operator.config, message, self._context)
+    def _notify(self, message: str) -> None:
+        notify(self._operator.config, message, self._context)
 
 
 class _Application:

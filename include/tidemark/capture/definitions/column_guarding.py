@@ -139,7 +139,7 @@ def guard_findings(
     return followed, findings
 
 
-def look_first(book: LedgerGuards, source: psycopg.Connection[Any], matched: Matching) -> None:
+def record_first_columns(book: LedgerGuards, source: psycopg.Connection[Any], matched: Matching) -> None:
     """Record the columns of tables with masks before their changes can be in the stream. Later renames are then
     detected."""
     stored = book.stored()
@@ -200,11 +200,11 @@ class ColumnGuards:
             )
             if first is None and oid not in self._stored:
                 # A name of the file that came with the table since: there is nothing to compare with.
-                return None, self._look_after(oid, xid).tables.get(oid)
+                return None, self._columns_after(oid, xid).tables.get(oid)
             return (stored.rows if stored is not None and is_before else None), first
-        return (None if first is None else first[1]), self._look_after(oid, xid).tables.get(oid)
+        return (None if first is None else first[1]), self._columns_after(oid, xid).tables.get(oid)
 
-    def _look_after(self, oid: int, xid: int) -> ColumnNames:
+    def _columns_after(self, oid: int, xid: int) -> ColumnNames:
         """A reading of the columns that contains the transaction. The transaction is in the stream, so it is committed.
         It becomes visible once no synchronous standby delays it."""
         ends_at = time.monotonic() + VISIBLE_WITHIN_S

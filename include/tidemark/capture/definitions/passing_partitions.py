@@ -76,14 +76,14 @@ class PassingPartitions:
         """Note that a change of the root belongs to this partition. Returns whether the partition identifies old rows
         by other columns than the root."""
         root = self._captured(root_oid)
-        self._look_for(partition, root, root_oid)
+        self._check(partition, root, root_oid)
         names_others = root is not None and not _names_rows_of(self._streamed(str(root)), partition)
         if root is not None and names_others:
             reason = "a partition had another replica identity: which rows some changes were made to is not certain"
             self._not_named += marks_of(root, [Difference(Verdict.NEEDS_BACKFILL, reason)])
         return names_others
 
-    def _look_for(self, partition: RelationMessage, root: TableName | None, root_oid: int) -> None:
+    def _check(self, partition: RelationMessage, root: TableName | None, root_oid: int) -> None:
         oid = partition.relation_oid
         if (oid, root_oid) in self._seen:
             return

@@ -202,7 +202,7 @@ class TriggerDefinitions:
             return None
         return self._table(relation.table, told, rule, tuple(c.name for c in relation.columns), known, latest)
 
-    def unseen(self, known: CapturedTable, latest: TableSchema | None) -> CapturedTable | None:
+    def captured_without_message(self, known: CapturedTable, latest: TableSchema | None) -> CapturedTable | None:
         """As `captured`, without a message; `known` is the table in the catalogue."""
         told = self.definition(known.relation_oid)
         if told is None:

@@ -43,7 +43,7 @@ class ChangedFile:
         now = self._clock()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            self._look()
+            self._read()
         return None if now < self._refused_until else self._newer
 
     def take_up(self, config: PipelineConfig) -> None:
@@ -54,7 +54,7 @@ class ChangedFile:
         """The run goes on without what the file says, for a while."""
         self._refused_until = self._clock() + REFUSED_S
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         path = Path(self.config.path)
         try:
             stat = path.stat()

@@ -159,7 +159,7 @@ class _Following:
                 self.taken.lease.check(self.book, leases.SLOT)
             if now - self.looked_at >= LOOK_S:
                 self.looked_at = now
-                self._tell_what_is_confirmable(end.staged_lsn)
+                self._confirm_in_stream(end.staged_lsn)
                 if (waiting := leases.awaited(self.book, self.run.holder).get(leases.SLOT)) is not None:
                     log.info("The slot is let go for %s", waiting)
                     return None
@@ -168,11 +168,11 @@ class _Following:
             left_s = self.window.left_s(self.run.now())
             if left_s <= 0:
                 return None
-            if messages or self._has_to_look(now - began, end.staged_lsn):
+            if messages or self._cycle_is_due(now - began, end.staged_lsn):
                 return messages
             messages = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
 
-    def _has_to_look(self, idle_s: float, staged: Lsn) -> bool:
+    def _cycle_is_due(self, idle_s: float, staged: Lsn) -> bool:
         """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, or a chunk waits for
         a watermark."""
         if idle_s >= self.run.config.bounds.heartbeat_s or self.stream.sent_lsn >= staged + PASSED_BYTES:
@@ -182,7 +182,7 @@ class _Following:
         self.chunks_at = self.run.clock()
         return bool(chunks.unclaimed_ids(self.book))
 
-    def _tell_what_is_confirmable(self, staged: Lsn) -> None:
+    def _confirm_in_stream(self, staged: Lsn) -> None:
         """Have the status replies carry it (R3), and note how far the slot stands once it does."""
         if self.told_lsn >= staged:
             return

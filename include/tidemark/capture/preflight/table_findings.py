@@ -96,10 +96,10 @@ def keep(survey: PreflightContext, captured: frozenset[TableName]) -> None:
     errors: dict[str, list[TableError]] = {}
     for finding in survey.findings:
         for table in finding.tables:
-            errors.setdefault(str(survey.places.called(table)), []).append(
+            errors.setdefault(str(survey.table_ids.id_of_name(table)), []).append(
                 TableError(finding.check, finding.message, finding.remedy, finding.bars)
             )
-    barred = {str(survey.places.called(table)) for table in barred_by(survey.findings, captured)}
+    barred = {str(survey.table_ids.id_of_name(table)) for table in barred_by(survey.findings, captured)}
     table_errors.keep(survey.ledger, errors, barred)
 
 

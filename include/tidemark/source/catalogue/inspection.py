@@ -20,7 +20,7 @@ from tidemark.config import PipelineConfig, split_pattern
 from tidemark.config.schedule import longest_gap_s
 from tidemark.errors import Move
 from tidemark.findings import Bars, Finding, listed
-from tidemark.names import TableName, alike, is_taken
+from tidemark.names import TableName, alike, is_reserved
 from tidemark.source.catalogue import providers
 from tidemark.source.catalogue.identifiers import qualified, quoted
 from tidemark.source.catalogue.providers import Service
@@ -399,7 +399,7 @@ def _column_findings(table: SourceTable, config: PipelineConfig, followed: Colle
             move=Move.FIX_SOURCE,
         )
     for column in captured:
-        if is_taken(column):
+        if is_reserved(column):
             yield wrong(
                 "columns",
                 f"{column!r} of {name} is a name that Tidemark or Spark needs for itself",

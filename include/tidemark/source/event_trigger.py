@@ -394,7 +394,7 @@ class InstalledTrigger:
     keys: Keys | None = None
 
 
-def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrigger | None:
+def installed_trigger(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrigger | None:
     """Read the trigger that is installed for the pipeline; None if there is none."""
     schema = schema_of(config)
     names = [_trigger_name(config, event) for event in _EVENTS]
@@ -451,12 +451,12 @@ def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrig
     return InstalledTrigger(None, max(next_xid - (next_xid - xmin) % 2**32 for xmin in written), Keys(inner, outer))
 
 
-def findings(
+def trigger_findings(
     conn: psycopg.Connection[Any], config: PipelineConfig, created_by: str = "a superuser"
 ) -> Iterator[Finding]:
     """A finding if the trigger is missing or not trusted. `created_by` is who may create event triggers on this
     server."""
-    installed = look(conn, config)
+    installed = installed_trigger(conn, config)
     if installed is None:
         yield Finding.note(
             "trigger",
