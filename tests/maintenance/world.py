@@ -17,6 +17,7 @@ from psycopg import sql
 from tests.support.backfills import backfill_of, chunk_of
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place, pipeline_config
+from tests.support.runs import make_plan
 from tidemark.capture import merge_planning
 from tidemark.capture.continuity.recovery import list_staging, register_again
 from tidemark.errors import ClaimRefused, LedgerBehindStaging, Move, SnapshotBeforeCleanUp
@@ -258,7 +259,7 @@ class World(Place):
             marked = {
                 row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
             }
-        plan = merge_planning.make_plan(self.task(f"merge/{self.runs}"))
+        plan = make_plan(self.task(f"merge/{self.runs}"))
         if plan is None:
             return
         results = []
@@ -333,11 +334,11 @@ class World(Place):
     # --- maintenance ------------------------------------------------------------------------------------------------
 
     def clean(self, cutoff: datetime | None = None) -> None:
-        def look(_: Generation) -> staging_cleanup.SourceHorizon:
+        def read_horizon(_: Generation) -> staging_cleanup.SourceHorizon:
             return staging_cleanup.SourceHorizon(Lsn(self.confirmed), self.snapshot().xmin)
 
         in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
-        staging_cleanup.clean(self.task("clean/1"), cutoff=cutoff or in_future, look=look)
+        staging_cleanup.clean(self.task("clean/1"), cutoff=cutoff or in_future, read_horizon=read_horizon)
 
     def a_day_passes(self) -> None:
         """What is there becomes a day older."""

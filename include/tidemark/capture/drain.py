@@ -345,9 +345,9 @@ class Draining:
         self._batch = self._new_batch(open_generation.staged_lsn)
 
     @property
-    def looks(self) -> Mapping[str, Fingerprint]:
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
         """The fingerprints of the tables that were read at the beginning."""
-        return self._comparison.looks
+        return self._comparison.fingerprints
 
     def write_heartbeat(self) -> None:
         """Write the heartbeat at which the drain ends, after another watermark for each unclaimed chunk."""

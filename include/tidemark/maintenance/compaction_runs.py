@@ -36,7 +36,7 @@ from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
-# Every so many days VACUUM looks for files that no version of a table ever named: those of drivers that died.
+# Every so many days VACUUM removes files too that no version of a table ever contained: those of drivers that died.
 THOROUGH_DAYS: Final = 7
 # How long maintenance waits for the tables of a group; a plan of a merge that follows takes seconds.
 WAIT_S: Final = 60.0

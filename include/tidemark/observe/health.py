@@ -175,7 +175,7 @@ class Health:
 
 
 def judge_by_ledger(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
-    """The judgement from the ledger alone, without the slot."""
+    """The pipeline's health from the ledger alone, without the slot."""
     return judge(config, overview.read(ledger), now=now())
 
 
@@ -304,8 +304,8 @@ def _of_table(
             yield Concern("parked", "note", row.error.message, exact, row.error.kind, row.error.kind, ways=ways)
         return
     if not row.life.can_be_read and not row.life.needs_backfill:
-        why = "whether it had rows before its first change was staged, nobody has looked yet"
-        way = f"The next run of {config.pipeline}_capture looks"
+        why = "it is not checked yet whether it had rows before its first change was staged"
+        way = f"The next run of {config.pipeline}_capture checks it"
         yield Concern("joining", "warning", f"It joined, and {why}.", name, brief=why, ways=(way,))
     if row.life.is_parked and row.error is not None:
         ways = tuple(ending_commands(config, row.table, row.error))

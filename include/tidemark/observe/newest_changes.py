@@ -27,7 +27,7 @@ from tidemark.schema.table import TableSchema
 from tidemark.storage.store import Store
 
 CHANGES: Final = 10
-# Beyond these a person looks at `history` itself.
+# At most so many changes are shown; `history` has all of them.
 BATCHES: Final = 10
 CHARACTERS: Final = 200
 

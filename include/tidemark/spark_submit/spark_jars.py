@@ -2,7 +2,7 @@
 
 The jars are those of a variable, else those that `tidemark jars` fetched for this Python environment and its Spark.
 
-Airflow's tasks hand them to spark-submit; preflight, from a task or a command line, looks whether they are there.
+Airflow's tasks hand them to spark-submit; preflight, from a task or a command line, checks that they exist.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from msgspec import structs
 from tests.conftest import on_s3
 from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
+from tests.support.runs import make_plan
 from tests.support.s3_server import S3Server, access, running
 from tidemark.capture.continuity.ledger_rebuild import rebuild
-from tidemark.capture.merge_planning import ingest, make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.errors import ChangesGone, LakeTaken, Move, SlotUnknown, StagingMissing
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import CompactionResult, TableCompaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.support.pipeline import Pipeline
-from tidemark.capture.merge_planning import make_plan
+from tests.support.runs import make_plan
 from tidemark.errors import StagedFileGone
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables

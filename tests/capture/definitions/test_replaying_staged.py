@@ -8,9 +8,9 @@ import pytest
 
 from tests.capture.definitions.reshaped_items import TYPE, Items
 from tests.support.pipeline import Pipeline
+from tests.support.runs import make_plan
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.capture import drain as drain_module
-from tidemark.capture.merge_planning import make_plan
 from tidemark.errors import ReplayRefused
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import HistoryBase, MergePlan, PlannedTable

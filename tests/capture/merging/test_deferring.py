@@ -11,9 +11,9 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
-from tests.support.runs import a_run
+from tests.support.runs import a_run, make_plan
 from tidemark.capture import deferral
-from tidemark.capture.merge_planning import PlanScope, make_plan
+from tidemark.capture.merge_planning import PlanScope
 from tidemark.config import Merge, PipelineConfig
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables

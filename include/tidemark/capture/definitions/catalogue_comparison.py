@@ -93,8 +93,8 @@ class CatalogueComparison:
         self._table_ids = TableIds(config, ledger, open_generation.system_identifier)
         self._table_ids.record_names(source)
         rows = {row.table: row for row in tables.all_of(ledger)}
-        # The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
-        # from before all that is not.
+        # The fingerprints with which the last run began. If all changes up to its heartbeat are staged, they are older
+        # than every other change.
         before = {
             table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
         }
@@ -107,7 +107,7 @@ class CatalogueComparison:
         self._guarding = ColumnGuards(LedgerGuards(config, ledger, server), source, named)
         installed = event_trigger.installed_trigger(source, config) or InstalledTrigger(None)
         self.by_trigger = TriggerDefinitions(installed.keys, installed.since_xid, config.publication)
-        # What the catalogue shows of tables whose definitions the trigger told, for the case that it missed something.
+        # By table whose definitions the trigger wrote: the marks by the catalogue, which count if it missed a change.
         self._if_missed: dict[str, tuple[TableMark, ...]] = {}
         self._before = before
         self.schemas = RelationVersions(
@@ -141,9 +141,9 @@ class CatalogueComparison:
         self._held = self._truncated | self._reshaping.held | self._grown | self._if_missed.keys()
         self._changed -= self._grown | self._if_missed.keys()
         self.next_xid = _next_xid(source)
-        staged_look = {t: look for t, look in before.items() if self._before_is_staged and t not in young}
-        looks = EarlierFingerprints(staged_look, self._fingerprints, self.next_xid)
-        self.schemas.use_earlier_readings(looks, self._lost_numbers(), before)
+        staged = {t: fingerprint for t, fingerprint in before.items() if self._before_is_staged and t not in young}
+        earlier = EarlierFingerprints(staged, self._fingerprints, self.next_xid)
+        self.schemas.use_earlier_readings(earlier, self._lost_numbers(), before)
         self.partitions = PassingPartitions(
             self._fingerprints,
             before,
@@ -209,23 +209,23 @@ class CatalogueComparison:
         """Where the catalogue shows more than the trigger wrote, the trigger missed a change: the catalogue's
         differences count."""
         for table, marks in self._if_missed.items():
-            look = self._fingerprints[table]
-            if self.by_trigger.agrees(self._before[table], look, self._streamed_before.get(table)):
-                storage = self.by_trigger.with_storage(look, self._first.seen_below)
-                self._fingerprints[table] = structs.replace(look, relfilenode=storage)
+            fingerprint = self._fingerprints[table]
+            if self.by_trigger.agrees(self._before[table], fingerprint, self._streamed_before.get(table)):
+                storage = self.by_trigger.with_storage(fingerprint, self._first.seen_below)
+                self._fingerprints[table] = structs.replace(fingerprint, relfilenode=storage)
             else:
                 self._marks += marks
-                self.by_trigger.doubt(look.relation_oid)
+                self.by_trigger.doubt(fingerprint.relation_oid)
 
     def _with_more_columns(self, before: Mapping[str, Fingerprint]) -> frozenset[str]:
         """The tables that have more columns than in the previous reading. Their fingerprints wait for the heartbeat, so
         that after an early end the next run still detects that no change has the columns."""
         return frozenset(
             table
-            for table, look in self._fingerprints.items()
+            for table, fingerprint in self._fingerprints.items()
             if table in before
-            and before[table].relation_oid == look.relation_oid
-            and before[table].last_attnum < look.last_attnum
+            and before[table].relation_oid == fingerprint.relation_oid
+            and before[table].last_attnum < fingerprint.last_attnum
         )
 
     def manifest_notes(self, staged: WrittenBatch, *, at_heartbeat: bool) -> ManifestNotes:
@@ -234,7 +234,7 @@ class CatalogueComparison:
         marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions, *self._truncates.take_refilled()]
         changed = self._changed | (with_partition - self._held)
         if not at_heartbeat:
-            # Whether this run gets to staging their looks is not known, and the next one may find the partition gone.
+            # This run may end before it stages their fingerprints, and the partition may be gone in the next run.
             unsure = Difference(Verdict.NEEDS_BACKFILL, "a partition came while another was truncated")
             for table in sorted(with_partition & self._truncated):
                 marks += marks_of(TableName.parse(table), [unsure])
@@ -246,10 +246,10 @@ class CatalogueComparison:
         for schema in staged.schemas:
             marks += self.schemas.take_marks(schema)
         marks += [park(table, self._key_error(table, columns)) for table, columns in staged.key_unfit.items()]
-        looks = {table: look for table, look in self._fingerprints.items() if table in changed}
-        looks |= self._doubted(looks)
+        fingerprints = {table: fingerprint for table, fingerprint in self._fingerprints.items() if table in changed}
+        fingerprints |= self._doubted(fingerprints)
         self._marked |= {mark.table for mark in marks}
-        return ManifestNotes(tuple(shapes), looks, tuple(marks))
+        return ManifestNotes(tuple(shapes), fingerprints, tuple(marks))
 
     def _key_error(self, table: TableName, unfit: Collection[str]) -> TidemarkError:
         """The error of a table whose rows have NULL in its key. Under FULL identity the stream uses a new key for rows
@@ -258,13 +258,15 @@ class CatalogueComparison:
             return SchemaNotFollowed(table=table, difference=KEY_CAME_LATER)
         return key_error(table, unfit, sorted(self._key_null.get(table, ())))
 
-    def _doubted(self, looks: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
+    def _doubted(self, fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
         """Fingerprints, without the trigger's transaction, of tables for which the trigger missed a change."""
-        known = {**self._before, **looks}
+        known = {**self._before, **fingerprints}
         relations_in_doubt = {
-            t: look for t, look in known.items() if look.told and self.by_trigger.is_doubted(look.relation_oid)
+            t: fingerprint
+            for t, fingerprint in known.items()
+            if fingerprint.told and self.by_trigger.is_doubted(fingerprint.relation_oid)
         }
-        return {table: structs.replace(look, told=0) for table, look in relations_in_doubt.items()}
+        return {table: structs.replace(fingerprint, told=0) for table, fingerprint in relations_in_doubt.items()}
 
     def registered(self) -> None:
         """Called when the manifest is registered: later manifests do not repeat its marks and fingerprints."""
@@ -281,20 +283,20 @@ class CatalogueComparison:
         from its creation on, and an earlier fingerprint proves that the publication has published the table since.
         Tables that this drain marked are left out."""
         since = self.by_trigger.since if self._before_is_staged else 0
-        earlier = [look for look in self._before.values() if since and look.told == since]
+        earlier = [fingerprint for fingerprint in self._before.values() if since and fingerprint.told == since]
         left = self._reshaping.left | self._marked
         found = {
-            look.relation_oid: table
-            for table, look in self._fingerprints.items()
+            fingerprint.relation_oid: table
+            for table, fingerprint in self._fingerprints.items()
             if table in self._with_existing_rows - left
-            and look.is_as_created
-            and any(look.is_published_since(one) for one in earlier)
+            and fingerprint.is_as_created
+            and any(fingerprint.is_published_since(one) for one in earlier)
         }
         made = catalog.made_by(self._source, found) if found else {}
         return [found[oid] for oid, made_by in made.items() if self.by_trigger.has_all_of(oid, made_by, self._config)]
 
     @property
-    def looks(self) -> Mapping[str, Fingerprint]:
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
         """The fingerprint of each table."""
         return self._fingerprints
 
@@ -302,7 +304,7 @@ class CatalogueComparison:
         """The fingerprints that the next comparison may use. Left out are tables that are kept as another one by now,
         and tables that had no shape yet: the stream may have given them an older one since."""
         left = self._reshaping.left | set(filter(self.schemas.has_message, self._bare))
-        return {table: look for table, look in self._fingerprints.items() if table not in left}
+        return {table: fingerprint for table, fingerprint in self._fingerprints.items() if table not in left}
 
     def read_fingerprint(self, table: str) -> Fingerprint | None:
         """The current fingerprint of one table; None if it is not captured any more."""
@@ -312,10 +314,10 @@ class CatalogueComparison:
         catalogue = self._read_catalogue(relation.oid)
         here = [t for t in catalogue.tables.values() if str(t.table) == table and t.published]
         if here and self._reshaping.changed_shape(here[0], catalogue.types) is not None:
-            return None  # as which it is not kept any more, once this look is staged
+            return None  # the relation gets another id once this reading is staged
         return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 
-    # --- as which table a relation is kept ----------------------------------------------------------------------------
+    # --- the id of a relation ----------------------------------------------------------------------------------------
 
     def _kept_as(self, oid: int, called: TableName) -> TableName | None:
         """The captured table of a relation; None if its errors keep it out of the capture. Also None for a partition
@@ -366,37 +368,46 @@ class CatalogueComparison:
     ) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
         """This run's fingerprints, the tables for which they differ from the ledger's, the marks that follow (R11), and
         the truncates to prove."""
-        looked_at = [
+        to_read = [
             t
             for t in self.schemas.catalog.tables.values()
             if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
         ]
-        prints = catalog.fingerprint(self._source, self._config.publication, looked_at)
-        looks = catalog.with_comments(self._source, prints)
+        prints = catalog.fingerprint(self._source, self._config.publication, to_read)
+        with_comments = catalog.with_comments(self._source, prints)
         below = self.schemas.catalog.seen_below
         fingerprints = {
-            table: look.carried(before.get(table)).missing(before.get(table), below, staged=self._before_is_staged)
-            for table, look in looks.items()
+            table: fingerprint.carried(before.get(table)).missing(
+                before.get(table), below, staged=self._before_is_staged
+            )
+            for table, fingerprint in with_comments.items()
         }
         fingerprints = {
-            table: structs.replace(look, told=self.by_trigger.since) for table, look in fingerprints.items()
+            table: structs.replace(fingerprint, told=self.by_trigger.since)
+            for table, fingerprint in fingerprints.items()
         }
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
         gone = self._gone(rows, {table for table in before if table not in fingerprints})
         # Where no row is in Delta yet, none is older than what the catalogue shows: each chunk is compared with it.
-        with_rows = {table: look for table, look in fingerprints.items() if not self.schemas.has_no_shape(table)}
-        trusted = {t: look for t, look in with_rows.items() if t in before and 0 != before[t].told == look.told}
+        with_rows = {
+            table: fingerprint for table, fingerprint in fingerprints.items() if not self.schemas.has_no_shape(table)
+        }
+        trusted = {
+            t: fingerprint
+            for t, fingerprint in with_rows.items()
+            if t in before and 0 != before[t].told == fingerprint.told
+        }
         marks = catalogue_marks(with_rows, before, gone, self.schemas.streamed, trusted)
-        for table, look in trusted.items():
-            if before[table] != look:
-                self._if_missed[table] = tuple(catalogue_marks({table: look}, before, (), self.schemas.streamed))
+        for table, fingerprint in trusted.items():
+            if before[table] != fingerprint:
+                self._if_missed[table] = tuple(catalogue_marks({table: fingerprint}, before, (), self.schemas.streamed))
         self._streamed_before = {table: self.schemas.streamed(table) for table in self._if_missed}
-        # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
+        # In a manifest too, so that a ledger that is rebuilt from manifests has the gap.
         marks += passed_over_marks(
             row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
         )
-        marks += [key_not_valid(table.table) for table in looked_at if self._has_key_too_early(table)]
-        marks += [leaves_without_wal_mark(t.table, t.leaves_without_wal) for t in looked_at if t.leaves_without_wal]
+        marks += [key_not_valid(table.table) for table in to_read if self._has_key_too_early(table)]
+        marks += [leaves_without_wal_mark(t.table, t.leaves_without_wal) for t in to_read if t.leaves_without_wal]
         truncates = Truncates(
             fingerprints,
             before,
@@ -405,7 +416,7 @@ class CatalogueComparison:
         )
         may_be_others = [
             table
-            for table in looked_at
+            for table in to_read
             if (str(table.table) in changed and str(table.table) not in self._if_missed)
             or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
         ]

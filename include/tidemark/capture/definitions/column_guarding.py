@@ -65,9 +65,9 @@ class LedgerGuards:
     def add(self, oid: int, table: TableName, guards_added: dict[int, Guard]) -> dict[int, Guard]:
         return self._change(oid, table, lambda now: {**guards_added, **now})
 
-    def keep_columns(self, oid: int, table: TableName, look: ColumnNames, bound: Guards) -> None:
-        _, rows = look.tables[oid]
-        guarded = GuardedColumns(str(table), self.server.timeline, look.snapshot, rows, dict(bound))
+    def keep_columns(self, oid: int, table: TableName, reading: ColumnNames, bound: Guards) -> None:
+        _, rows = reading.tables[oid]
+        guarded = GuardedColumns(str(table), self.server.timeline, reading.snapshot, rows, dict(bound))
         self._change(oid, table, dict)
         ledger_guards.keep_columns(self.ledger, self.server.system_identifier, oid, guarded)
 
@@ -156,7 +156,7 @@ class ColumnGuards:
     def __init__(self, book: LedgerGuards, source: psycopg.Connection[Any], captured: dict[int, TableName]) -> None:
         self._book = book
         self._source = source
-        # The guards first: whoever made them had looked before this look.
+        # The guards are read first: a guard was made from a reading of the columns, which is then older than this one.
         self._stored = book.stored()
         named = {oid for oid, table in captured.items() if (r := book.config.rule(table)) and guards.guards(r)}
         self._first = column_names.read(source, named | set(self._stored))

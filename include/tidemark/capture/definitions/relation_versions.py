@@ -123,7 +123,7 @@ class RelationVersions:
         """
         self._kept = kept
         self._by_trigger = kept.by_trigger or TriggerDefinitions()
-        self._looks = EarlierFingerprints({}, {}, 0)
+        self._earlier = EarlierFingerprints({}, {}, 0)
         self._before: Mapping[str, Fingerprint] = {}
         self._older: dict[TableName, list[TableSchema]] = {}
         self._rule_for = rule_for
@@ -142,14 +142,14 @@ class RelationVersions:
 
     def use_earlier_readings(
         self,
-        looks: EarlierFingerprints,
+        earlier: EarlierFingerprints,
         lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset(),
         before: Mapping[str, Fingerprint] | None = None,
     ) -> None:
         """Set the earlier readings of the catalogue, which show the names of columns that were dropped since.
         `lost_numbers` returns the column numbers of a table that only occurred in WAL that the source lost. `before`
         has the fingerprints in the ledger."""
-        self._looks = looks
+        self._earlier = earlier
         self._before = before or {}
         self._lost_numbers = lost_numbers
 
@@ -251,11 +251,11 @@ class RelationVersions:
     def _is_followed(self, table: TableName) -> bool:
         """Whether the table's last version is the trigger's last definition: the trigger has written nothing since, in
         any drain."""
-        look = self._before.get(str(table))
+        fingerprint = self._before.get(str(table))
         return (
-            look is not None
-            and 0 != look.told == self._by_trigger.since
-            and not self._by_trigger.is_doubted(look.relation_oid)
+            fingerprint is not None
+            and 0 != fingerprint.told == self._by_trigger.since
+            and not self._by_trigger.is_doubted(fingerprint.relation_oid)
         )
 
     def _as_defined_by_trigger(
@@ -409,11 +409,11 @@ class RelationVersions:
 
     def _take_over_readings(self, table: TableName, before: TableName) -> None:
         """Use the earlier fingerprints and the catalogue's table of `before` for the table that replaces it."""
-        staged, first = dict(self._looks.staged), dict(self._looks.first)
-        for looks in (staged, first):
-            if str(before) in looks:
-                looks[str(table)] = looks[str(before)]
-        self._looks = EarlierFingerprints(staged, first, self._looks.first_below)
+        staged, first = dict(self._earlier.staged), dict(self._earlier.first)
+        for reading in (staged, first):
+            if str(before) in reading:
+                reading[str(table)] = reading[str(before)]
+        self._earlier = EarlierFingerprints(staged, first, self._earlier.first_below)
         kept = {oid: one.kept_as(table) if one.table == before else one for oid, one in self._catalog.tables.items()}
         self._catalog = replace(self._catalog, tables=kept)
 
@@ -441,17 +441,20 @@ class RelationVersions:
     def _published(self, captured: CapturedTable, relation: RelationMessage) -> PublishedNumbers:
         """The columns that the stream sends of the table, by the catalogue. `settled` are columns that were dropped
         before the message's transaction wrote anything."""
-        looks = [self._looks.staged]
-        if relation.xid is not None and relation.xid >= self._looks.first_below:
-            looks.append(self._looks.first)
-        seen = [look[str(captured.table)] for look in looks if str(captured.table) in look]
+        readings = [self._earlier.staged]
+        if relation.xid is not None and relation.xid >= self._earlier.first_below:
+            readings.append(self._earlier.first)
+        seen = [reading[str(captured.table)] for reading in readings if str(captured.table) in reading]
         names = set(captured.published_columns)
         return PublishedNumbers(
             tuple((c.attnum, c.name) for c in captured.columns if c.name in names),
             frozenset(c.attnum for c in captured.columns),
             frozenset(captured.dropped),
             frozenset(
-                attnum for look in seen if look.relation_oid == captured.relation_oid for attnum, _ in look.dropped
+                attnum
+                for fingerprint in seen
+                if fingerprint.relation_oid == captured.relation_oid
+                for attnum, _ in fingerprint.dropped
             ),
         )
 
@@ -480,16 +483,16 @@ class RelationVersions:
         versions = [v for v in self._older.get(relation.table, ()) if v.relation_oid == relation.relation_oid]
         if versions:
             return [version.published for version in versions] if versions[-1].published else []
-        look = self._looks.staged.get(str(captured.table))
-        if look is None or look.relation_oid != captured.relation_oid:
+        fingerprint = self._earlier.staged.get(str(captured.table))
+        if fingerprint is None or fingerprint.relation_oid != captured.relation_oid:
             return []
-        numbers = tuple(column.attnum for column in look.columns)
-        return [numbers] if len(numbers) == len(look.published_columns) else []
+        numbers = tuple(column.attnum for column in fingerprint.columns)
+        return [numbers] if len(numbers) == len(fingerprint.published_columns) else []
 
     def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:
         """The catalogue's columns by number. A rewrite of the table removes a default from the catalogue; the run's
         first reading still has it."""
-        seen = self._looks.first.get(str(captured.table))
+        seen = self._earlier.first.get(str(captured.table))
         before = {c.attnum: c for c in seen.columns} if seen and seen.relation_oid == captured.relation_oid else {}
         return {c.attnum: before[c.attnum] if c.missing is None and c.attnum in before else c for c in captured.columns}
 

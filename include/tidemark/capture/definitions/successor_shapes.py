@@ -128,8 +128,8 @@ class SuccessorShapes:
         live = {column.attnum for column in captured.columns}
         before = latest or ahead[0]
         if captured.kind == "p" and captured.identity == "default" and before.key and not captured.key:
-            # From PostgreSQL 18 on the stream takes a root's primary key for the key before it is valid, with which the
-            # catalogue would disagree at each look. That it was dropped, a message says too.
+            # From PostgreSQL 18 on the stream uses a root's primary key before it is valid, so each reading of the
+            # catalogue would differ. A dropped key is in a message too.
             return None
         dropped = {c.name for c in before.columns if c.attnum and c.attnum not in live}
         reason = "" if unfit else reshaped(shape_differences(latest, ahead, shape, dropped))
@@ -161,8 +161,8 @@ class SuccessorShapes:
         return frozenset(self._pending.keys() | self._left)
 
     def begin(self, oid: int, called: TableName, reason: str, pending: ChangedShape | None = None) -> TableName | None:
-        """Keep the relation as another table from here on. None if its table has to be parked instead. A replayed table
-        keeps its version."""
+        """Give the relation another id from here on, and return it. None if its table has to be parked instead. A
+        replayed table keeps its version."""
         before = self._table_ids.recorded_id(oid)
         kind = ANOTHER_SHAPE if pending is None else pending.kind
         if before is None or (kind == ANOTHER_SHAPE and self._config.evolves(called) != "follow"):

@@ -48,11 +48,13 @@ class Truncates:
         earlier: Callable[[str], Iterable[StagedFile]],
         read: Callable[[StagedFile], pa.Table],
     ) -> None:
-        looks = {table: emptied_by(before[table], look) for table, look in now.items() if table in before}
-        self._unproven = {table: xid for table, xid in looks.items() if xid is not None}
+        emptied = {
+            table: emptied_by(before[table], fingerprint) for table, fingerprint in now.items() if table in before
+        }
+        self._unproven = {table: xid for table, xid in emptied.items() if xid is not None}
         self._earlier = earlier
         self._read = read
-        self._partitioned = {table for table, look in now.items() if look.partitions}
+        self._partitioned = {table for table, fingerprint in now.items() if fingerprint.partitions}
         self._last: dict[str, int] = {}  # by table: of a TRUNCATE that is its newest change, the transaction
         self._refilled: dict[str, TableMark] = {}
 

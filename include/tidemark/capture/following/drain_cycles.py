@@ -5,7 +5,7 @@
           │                                  └── something comes: the same stream goes on ◄────────────┤
           └── a definition changed, or somebody else waits for the slot ◄──────────────────────────────┘
 
-A cycle is a drain of its own (`capture.drain`): it looks at the catalogue, ends at a heartbeat of its own, and leaves
+A cycle is a drain of its own (`capture.drain`): it reads the catalogue, ends at a heartbeat of its own, and leaves
 in ledger and staging what a run of its own would leave. Only the connection stays. The server describes a relation once
 for each connection, so the decoder is told what was described before. That holds as long as the catalogue shows what it
 showed in the cycle before; else the connection is opened anew. What the stream gave beyond a heartbeat is decoded again
@@ -125,7 +125,7 @@ class _Following:
         draining = self._draining()
         messages: Sequence[bytes] = ()
         while True:
-            looks = dict(draining.looks)
+            fingerprints = dict(draining.fingerprints)
             end = draining.until_heartbeat(self.stream, first=messages, heartbeat_is_due=self._due_s)
             assert end is not None
             self.due_at = self.run.clock() + self.window.every_s
@@ -138,7 +138,7 @@ class _Following:
                 return
             messages = reason
             draining = self._draining(end)
-            if draining.looks != looks:
+            if draining.fingerprints != fingerprints:
                 log.info("The catalogue shows other definitions than before: the stream is opened anew")
                 draining.abandon()
                 return
@@ -150,7 +150,7 @@ class _Following:
         return min(self.due_at - self.run.clock(), self.window.left_s(self.run.now()))
 
     def _wait(self, end: EndOfDrain) -> Sequence[bytes] | None:
-        """The messages that the next cycle begins with, none perhaps; None where the connection is to be closed."""
+        """The messages with which the next cycle begins, possibly none; None if the connection is to be closed."""
         began = self.run.clock()
         messages = end.messages
         while True:
@@ -173,8 +173,8 @@ class _Following:
             messages = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
 
     def _cycle_is_due(self, idle_s: float, staged: Lsn) -> bool:
-        """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, or a chunk waits for
-        a watermark."""
+        """Whether a cycle is due although no message came: a heartbeat is due, other WAL has passed, or a chunk waits
+        for a watermark."""
         if idle_s >= self.run.config.bounds.heartbeat_s or self.stream.sent_lsn >= staged + PASSED_BYTES:
             return True
         if self.run.clock() - self.chunks_at < CHUNKS_S:
@@ -183,7 +183,7 @@ class _Following:
         return bool(chunks.unclaimed_ids(self.book))
 
     def _confirm_in_stream(self, staged: Lsn) -> None:
-        """Have the status replies carry it (R3), and note how far the slot stands once it does."""
+        """Have the status replies carry the confirmable LSN (R3), and record the slot's position once it is there."""
         if self.told_lsn >= staged:
             return
         state, confirmed = slot.usable(self.taken.source, self.run.config.slot)
