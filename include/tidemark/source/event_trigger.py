@@ -1,8 +1,8 @@
 """Renders the SQL of the event trigger that writes definitions into the stream, and compares the installed one with it.
 
     CREATE, ALTER  ──ddl_command_end──►  tell(relations)  ──►  one logical message per relation, in the transaction
-    DROP           ──sql_drop────────►                         that changes it and so in the order of the WAL
-    ALTER, rows    ──table_rewrite───►  on_rewrite        ──►  one that says so, before the relation's own
+    DROP           ──sql_drop────────►                         that changes it, so in the order of the WAL
+    ALTER, rows    ──table_rewrite───►  on_rewrite        ──►  a message that the rows are rewritten, before that one
 
 The trigger is optional. A DBA creates it: PostgreSQL requires a superuser, or the role that a provider has for that. It
 fails no statement of a user: after an error in it, it writes a message that makes the definitions unknown from there

@@ -141,7 +141,7 @@ def test_a_person_may_say_that_it_is_the_folder_all_the_same(shop: Pipeline) -> 
 def test_who_says_so_of_a_folder_that_lacks_nothing_is_told(shop: Pipeline) -> None:
     path = layout.generation_file(shop.config.pipeline, 1)
     before = shop.store.read(path)
-    assert "generation.json is there: nothing was written again" in str(shop.sound(says=["staging_is_lost"]))
+    assert "generation.json exists: nothing was written again" in str(shop.sound(says=["staging_is_lost"]))
     assert shop.store.read(path) == before
 
 

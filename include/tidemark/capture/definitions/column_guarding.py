@@ -128,10 +128,10 @@ def guard_findings(
                 Finding.of_tables(
                     "columns",
                     [table],
-                    f"Masked or left-out columns of {table} are called otherwise now; what was masked is staged as "
-                    f"NULL, what was left out stays out: {renamed}",
-                    "Name them in the file as they are called now, under mask or leave_out; `clear` as a mask captures "
-                    "a column as it is",
+                    f"Masked or left-out columns of {table} were renamed; masked ones are staged as NULL, and the "
+                    f"others stay left out: {renamed}",
+                    "Write their new names into the file, under mask or leave_out; the mask `clear` captures a column "
+                    "as it is",
                     bars="nothing",
                     move=Move.FIX_CONFIG,
                 )

@@ -49,7 +49,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
     if has_other_distribution:
         yield Finding.error(
             "installation",
-            "the distribution tidemark, another project's, is installed beside tidemark-cdc: both own the folder "
+            "The distribution tidemark, of another project, is installed beside tidemark-cdc: both own the folder "
             "tidemark of site-packages, so one has overwritten files of the other",
             "Run `pip uninstall tidemark tidemark-cdc`, then `pip install tidemark-cdc`",
             Move.FIX_CONFIG,
@@ -60,7 +60,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
         oldest = ".".join(map(str, OLDEST))
         yield Finding.error(
             "airflow",
-            f"this is Airflow {airflow}; Tidemark runs on {oldest} and later",
+            f"This is Airflow {airflow}; Tidemark runs on {oldest} and later",
             f"Upgrade Airflow to {oldest} or later",
             Move.FIX_CONFIG,
         )

@@ -140,7 +140,7 @@ class _PreflightRun:
                 Finding.error(
                     "rights",
                     f"The {check} refused: {message}",
-                    "Grant it: docs/operations.md, Least privilege",
+                    "Grant the missing right: docs/operations.md, Least privilege, lists them",
                 )
             )
         except psycopg.OperationalError as lost:
@@ -299,8 +299,8 @@ class _PreflightRun:
             self.findings.append(
                 Finding.warning(
                     "tls",
-                    f"The {database} at {session.info.host} is reached with sslmode={sslmode}: whoever stands in "
-                    "between can read along, or answer in its place",
+                    f"The {database} at {session.info.host} is reached with sslmode={sslmode}: somebody on the network "
+                    "can read the connection, or pose as the server",
                     f"Set sslmode to verify-full, and sslrootcert, in connection {connection_id}",
                     Move.FIX_CONFIG,
                 )
@@ -370,9 +370,12 @@ class _PreflightRun:
         store = Store(self.config.lake, self.config.lake_access)
         path = layout.generation_file(self.config.pipeline, opened.number)
         if lake_folder.restore(self.config, survey.ledger, store, lease, opened):
-            survey.note("lake", f"Wrote {self.config.lake}/{path} again: what else staging lacks is said of each table")
+            survey.note(
+                "lake",
+                f"Wrote {self.config.lake}/{path} again. Each table whose staged files are missing will be parked",
+            )
         else:
-            survey.note("lake", f"{self.config.lake}/{path} is there: nothing was written again")
+            survey.note("lake", f"{self.config.lake}/{path} exists: nothing was written again")
 
 
 def _pending(survey: PreflightContext, selected: Matching, published: Publication | None) -> bool:

@@ -72,8 +72,8 @@ def select(
             findings.append(
                 Finding.warning(
                     NO_TABLE_YET,
-                    "The database has no table yet, so there is nothing to capture, and no slot is made",
-                    "Create the tables that the file names: the first run that finds one begins",
+                    "The database has no table yet, so there is nothing to capture, and no slot is created",
+                    "Create the tables that the file names. The next run then creates the slot",
                     Move.FIX_SOURCE,
                 )
             )
@@ -84,7 +84,7 @@ def select(
                 "error" if slot is None else "warning",
                 "tables",
                 "None of the tables that the file names can be captured",
-                "Put right what is said of the tables, or correct `tables`",
+                "Follow the remedy of each table's finding, or correct `tables` in the pipeline file",
                 Move.FIX_CONFIG,
             )
         )
