@@ -1,8 +1,8 @@
-"""Keep Delta tables small: `compact_tables.py --manifest URI-of-plan.json` -> fewer files, and result.json beside
+"""Compacts Delta tables: `compact_tables.py --manifest URI-of-plan.json` -> fewer files, and result.json beside
 the plan.
 
-Like the application that merges it knows neither Airflow nor ledger nor source (R10), and it ends with 0 even where
-something was left undone for a table: that is in the result.
+Like the application that merges, it uses neither Airflow nor ledger nor source (R10). Its exit code is 0 even if
+something was left undone for a table: the result says so.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from tidemark.formats.compaction_plan import CompactionPlan, TableCompaction
 from tidemark.maintenance import compaction_runs
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.names import TableName
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 from tidemark.target import merge
 from tidemark.target import table_compaction as upkeep_of_tables
 from tidemark.target.delta import delta_tables
@@ -538,12 +538,12 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
         said.append(driver.stdout + driver.stderr)
 
     proxy.forget()
-    settings[commit_safety.OF_S3] = "io.delta.storage.S3SingleDriverLogStore"
+    settings[log_store_settings.OF_S3] = "io.delta.storage.S3SingleDriverLogStore"
     stages.merge(shop.stage_input(), submit)
-    told.read("LogStoreUnfenced", said[0], f"{commit_safety.OF_S3} is io.delta.storage.S3SingleDriverLogStore")
+    told.read("LogStoreUnfenced", said[0], f"{log_store_settings.OF_S3} is io.delta.storage.S3SingleDriverLogStore")
     assert [r.target for r in proxy.requests if r.method == "PUT" and "/plans/" not in r.target] == []
 
-    del settings[commit_safety.OF_S3]
+    del settings[log_store_settings.OF_S3]
     stages.merge(shop.stage_input(), submit)
     shop.confirm()
     assert shop.confirmed_lsn() == shop.staged_lsn(), said[1][-3000:]

@@ -1,4 +1,4 @@
-"""Computes what a plan writes to `_positions`: the tables with nothing left to merge. Ends the swap of new tables.
+"""Computes the tables that a plan completes, for `_positions`, and completes the swaps of their ids.
 
 The staged position is read first, and the waiting tables afterwards. A batch that is registered in between makes its
 tables wait, so no table is recorded as complete while it lacks a change.

@@ -1,4 +1,4 @@
-"""Defines the last task of a capture: red, or skipped, while the pipeline is not exact, whatever became of its run.
+"""Defines the last task of a capture, `health`: it fails, or is skipped, while the pipeline is not exact.
 
 It runs when all others have ended (all_done), so it judges a run whose drain failed as well, and then is red: as the
 last task alone it decides what the run is. Nothing waits for it, confirm least of all: the next run comes as ever.

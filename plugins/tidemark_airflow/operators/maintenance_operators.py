@@ -1,4 +1,4 @@
-"""Defines the tasks of `<pipeline>_maintenance`, which keep a pipeline small.
+"""Defines the tasks of `<pipeline>_maintenance`, which remove old staging and compact Delta tables.
 
     retire ─► compact
 

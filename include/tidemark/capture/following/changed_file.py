@@ -1,4 +1,4 @@
-"""Compares the pipeline file with what a run works with, in the middle of the run: `ChangedFile`.
+"""Checks during a run whether its pipeline file has changed: `ChangedFile`.
 
 What tells where a pipeline's data is (names, connections, slot, lake) is left to the next run, and so is a file that is
 broken or not there.

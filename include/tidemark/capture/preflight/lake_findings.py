@@ -13,7 +13,7 @@ from uuid import uuid4
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeUnusable, Move, TidemarkError
 from tidemark.findings import Finding
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 from tidemark.storage.store import Store
 
 
@@ -115,22 +115,22 @@ _OF_ANOTHER_CLOUD: Final = {
     ),
 }
 _BESIDES_ON_S3: Final = (
-    f"Tidemark's own log store is then used. {commit_safety.DYNAMODB} is possible too, by {commit_safety.OF_S3}, with "
-    "its jar and a DynamoDB table"
+    f"Tidemark's own log store is then used. {log_store_settings.DYNAMODB} is possible too, by "
+    f"{log_store_settings.OF_S3}, with its jar and a DynamoDB table"
 )
 
 
 def _remedy(scheme: str) -> str:
-    if scheme in commit_safety.FILES:
+    if scheme in log_store_settings.FILES:
         return "Tidemark's own log store is then used"
-    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta then uses {commit_safety.log_store({}, scheme)}"
+    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta then uses {log_store_settings.log_store({}, scheme)}"
 
 
 def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
     """Findings on Delta's log store for the lake's scheme. A log store that cannot put only if absent would let two
     drivers overwrite each other's commits (R5). `of_this_machine` are the settings of spark-defaults.conf."""
     scheme = urlsplit(config.lake).scheme
-    unfenced = commit_safety.unfenced_setting({**of_this_machine, **config.spark_conf}, scheme)
+    unfenced = log_store_settings.unfenced_setting({**of_this_machine, **config.spark_conf}, scheme)
     if unfenced is not None:
         where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
         removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"
