@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.unit.test_architecture import LIBRARY, LIBRARY_MODULES, REPOSITORY
+from tests.unit.test_architecture import LIBRARY_MODULES, REPOSITORY
 
 # By what they are called in a message -> the file. Of plugins/, too.
 MODULES = LIBRARY_MODULES | {
