@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, Taken, main
 from benchmarks.source_tables import PIPELINE, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
-from tidemark.formats.upkeep_plan import UpkeepPlan
+from tidemark.formats.compaction_plan import CompactionPlan
 from tidemark.target.table_compaction import maintain_tables
 
 THERE = 20_000
@@ -51,7 +51,7 @@ def merges(spark: SparkSession, lake: Path, number: int, count: int) -> Iterator
 def maintained(spark: SparkSession, lake: Path, table: str, name: str) -> None:
     """As the DAG has it: all tables are looked at, then `current` of those that are due."""
     for step in ("look", "current"):
-        plan = UpkeepPlan(
+        plan = CompactionPlan(
             plan=f"{step}{name}",
             pipeline=PIPELINE,
             lake=str(lake),

@@ -29,7 +29,7 @@ from benchmarks.pipeline import DELTA, QUIET, SERVER, Pipeline, Refused, jars, p
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.backfill_report import report
 from tidemark.backfill.planning import BackfillRequest, plan
-from tidemark.backfill.ranges import read_chunks
+from tidemark.backfill.range_reading import read_chunks
 from tidemark.errors import RetryError
 
 TABLE = "public.measurements"

@@ -74,7 +74,7 @@ def stages_of_an_idle_run(pipeline: Pipeline) -> dict[str, Callable[[], object]]
 
     def judge() -> None:
         with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
-            health.look(book, pipeline.config)
+            health.judge_by_ledger(book, pipeline.config)
 
     return {
         "preflight": look,

@@ -26,8 +26,8 @@ from benchmarks.pairs import Benchmark, Meter, Pair, Pairs, Setting, Taken, in_t
 from benchmarks.pipeline import Pipeline, Refused, new_database, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
-from tidemark.backfill.ranges import read_chunks
-from tidemark.capture.continuity.recovery import look_into_staging, register_again
+from tidemark.backfill.range_reading import read_chunks
+from tidemark.capture.continuity.recovery import list_staging, register_again
 from tidemark.capture.drain import drain
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import TableRule
@@ -175,7 +175,7 @@ def registered_again(lake: Path, ledger: str) -> tuple[int, Taken, int]:
 
     def again() -> None:
         with leases.hold(ledger, PIPELINE, SLOT, "drain") as lease, open_ledger(ledger, PIPELINE) as book:
-            found.extend(register_again(book, look_into_staging(book, Store(str(lake))), lease, lambda *_: False))
+            found.extend(register_again(book, list_staging(book, Store(str(lake))), lease, lambda *_: False))
 
     taken = Meter().of(again)
     return len(found), taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

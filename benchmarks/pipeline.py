@@ -21,7 +21,7 @@ import psycopg
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture.confirm import ConfirmResult, confirm
 from tidemark.capture.drain import DrainResult, drain
-from tidemark.capture.merge_planning import ingest, leased_plan, make_plan
+from tidemark.capture.merge_planning import ingest, leased_plan
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats import layout
@@ -80,10 +80,10 @@ class Pipeline:
 
     def plan(self) -> MergePlan:
         """A plan of all that is staged, with its file."""
-        plan = make_plan(self.task("merge"))
-        if plan is None:
-            raise Refused("nothing was staged")
-        return plan
+        with leased_plan(self.task("merge")) as plan:
+            if plan is None:
+                raise Refused("nothing was staged")
+            return plan
 
     def merge(self) -> None:
         """As the task does it: the results that are there, a plan, its application, its result."""

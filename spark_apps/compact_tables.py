@@ -1,8 +1,8 @@
-"""Keep Delta tables small: `compact_tables.py --manifest URI-of-plan.json` -> fewer files, and result.json beside
+"""Compacts Delta tables: `compact_tables.py --manifest URI-of-plan.json` -> fewer files, and result.json beside
 the plan.
 
-Like the application that merges it knows neither Airflow nor ledger nor source (R10), and it ends with 0 even where
-something was left undone for a table: that is in the result.
+Like the application that merges, it uses neither Airflow nor ledger nor source (R10). Its exit code is 0 even if
+something was left undone for a table: the result says so.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tidemark.target.application import run_application
 from tidemark.target.plan_files import read_plan, write_result
 
 if TYPE_CHECKING:
-    from tidemark.formats.upkeep_plan import UpkeepResult
+    from tidemark.formats.compaction_plan import CompactionResult
 
 # What `run` imports: it comes in while the session starts.
 NEEDS: Final = "tidemark.target.table_compaction"
 
 
-def run(spark: SparkSession, uri: str) -> UpkeepResult:
+def run(spark: SparkSession, uri: str) -> CompactionResult:
     """Follow the plan at `uri` and leave the result beside it."""
-    from tidemark.formats.upkeep_plan import UpkeepPlan
+    from tidemark.formats.compaction_plan import CompactionPlan
     from tidemark.target.table_compaction import maintain_tables
 
-    result = maintain_tables(spark, UpkeepPlan.from_json(read_plan(spark, uri), uri))
+    result = maintain_tables(spark, CompactionPlan.from_json(read_plan(spark, uri), uri))
     failpoints.reach("maintain.before_result")
     write_result(spark, uri, result.to_json())
     return result

@@ -1,12 +1,11 @@
-"""Apply merge plans as they come: `follow_plans.py --manifest URI-of-the-beat` -> of each what merge_batch.py makes of
-one plan, by one session that stays warm.
+"""Applies merge plans as they are ordered, in one warm session: `follow_plans.py --manifest URI-of-the-beat`.
 
-It says of a plan how many tables it brought how far, and of a table only what is wrong with it: the lines of every
-table and plan would be a gigabyte a day in the task's log. Plans are applied beside each other: the operator orders one
-while a slow table keeps another one busy.
+It does for each plan what merge_batch.py does for one. It logs one line per plan, and of a table only errors: a line
+per table and plan would be a gigabyte a day in the task's log. Plans are applied beside each other: the operator orders
+one while a slow table keeps another one busy.
 
-It ends with 0 at the last order. If the operator is gone, or the driver itself cannot work, it ends with 1, and nothing
-is said of the plan that it was at.
+The exit code is 0 after the last order. It is 1 if the operator is gone, or if the driver itself failed; then the plan
+that it was applying has no result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Apply one merge plan: `merge_batch.py --manifest URI-of-plan.json` -> history and current moved on, result.json
-beside the plan.
+"""Applies one merge plan: `merge_batch.py --manifest URI-of-plan.json` -> history, current, and result.json beside it.
 
-The application knows neither Airflow nor ledger nor source (R10): the plan says what to apply, the positions in Delta
-say what is applied already, and the result says what was reached. It ends with 0 even if a table failed: that is
-in the result. Any other end means that the driver itself could not work, and then nothing is said of any table.
+The application uses neither Airflow nor ledger nor source (R10). The plan has the batches to apply, the positions in
+Delta show those that are applied already, and the result has the positions that were reached. The exit code is 0 even
+if a table failed: the result has its error. Another exit code means that the driver itself failed, without a result.
 """
 
 from __future__ import annotations

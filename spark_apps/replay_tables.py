@@ -1,8 +1,8 @@
-"""Make Delta tables anew from `history`: `replay_tables.py --manifest URI-of-plan.json` -> current rebuilt, or tables
+"""Rebuilds Delta tables from `history`: `replay_tables.py --manifest URI-of-plan.json` -> current, or tables
 as of a moment, and result.json beside the plan.
 
-Like the application that merges it knows neither Airflow nor ledger nor source (R10), and it ends with 0 even where a
-table failed: that is in the result.
+Like the application that merges, it uses neither Airflow nor ledger nor source (R10). Its exit code is 0 even if a
+table failed: the result has its error.
 """
 
 from __future__ import annotations

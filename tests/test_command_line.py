@@ -62,7 +62,7 @@ def test_preflight_sees_which_jars_spark_would_be_given(
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.delenv("TIDEMARK_SPARK_JARS", raising=False)
     assert main(["preflight", str(file), "--look"], look_up=connections) == 0
-    assert "where Spark has its jars for Delta Lake from" in capsys.readouterr().out
+    assert "Spark may lack the jars for Delta Lake" in capsys.readouterr().out
 
     (tmp_path / "delta-spark_1.jar").touch()
     monkeypatch.setenv("TIDEMARK_SPARK_JARS", str(tmp_path))
@@ -91,7 +91,7 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert main(["preflight", str(file)], look_up=connections) == 0
     assert 'Created slot "tidemark_line"' in capsys.readouterr().out
     assert main(["preflight", str(file), "--staging-is-lost"], look_up=connections) == 0
-    assert "generation.json is there: nothing was written again" in capsys.readouterr().out
+    assert "generation.json exists: nothing was written again" in capsys.readouterr().out
 
     assert main(["status", str(file)], look_up=connections) == 3
     assert "[ ] capture: line_capture has not run yet" in capsys.readouterr().out

@@ -273,7 +273,7 @@ def test_doctor_of_a_machine_needs_no_pipeline(
     ("installed", "expected"),
     [
         ("3.2.2", "Airflow  ok       Airflow 3.2.2 lacks what a later version has: a run that another DAG triggers"),
-        ("3.0.6", "Airflow  WRONG    this is Airflow 3.0.6; Tidemark runs on 3.1 and later"),
+        ("3.0.6", "Airflow  WRONG    This is Airflow 3.0.6; Tidemark runs on 3.1 and later"),
     ],
 )
 def test_doctor_names_what_an_older_airflow_lacks(

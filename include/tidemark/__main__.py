@@ -1,4 +1,4 @@
-"""Runs `tidemark COMMAND PIPELINE …`, the command line: what the DAGs do, and what the page in Airflow shows.
+"""Runs the command line, `tidemark COMMAND PIPELINE …`: it parses the arguments and calls the command's function.
 
     status     where the pipeline stands, and what needs somebody; --all: each table
     tables     every table, or those of a pattern, or all that is known of one
@@ -8,10 +8,10 @@
     init       write the files of a new pipeline, and the SQL for the source's administrator
     doctor     check everything around a pipeline, or without one this machine: ok, or what to do; --report: everything
                that a bug report needs, and no secret
-    preflight  look at everything and bring about what the first run needs; --look changes nothing, but an empty ledger
+    preflight  check everything and create what the first run needs; --look changes nothing, but an empty ledger
                database gets its schema; --adopt-slot takes an existing slot and publication for this pipeline's own,
                once; --staging-is-lost goes on, once, in a lake that lost its staging; --sql prints the grants for the
-               source's administrator, and looks at nothing
+               source's administrator, and checks nothing
     migrate    bring the ledger's schema up to date, as preflight does where its role may; --look only says from which
                version to which, --connection names one whose role owns the schema
     ledger     `ledger rebuild PIPELINE` brings a ledger that was lost back from the lake, as the next run would

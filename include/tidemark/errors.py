@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from tidemark.formats.error_record import ErrorFacts, ErrorRecord
 
-# What helps when a table's Delta tables cannot be continued.
+# Parts of remedies for a table whose Delta tables cannot be continued. `observe.park_endings` makes commands of them.
 REBUILD = (
     "If current's are gone and history is whole, trigger the replay DAG with `rebuild` for it and unpark the table: "
     "nothing is read from the source."
@@ -30,7 +30,7 @@ BEGIN_ANEW = (
     "capture run is through."
 )
 
-# What goes on with a table that could not be read.
+# The end of the remedy for a table that could not be read.
 NAME_IT = "Then start a backfill that names the table: none starts by itself until the table is marked anew."
 
 
@@ -51,7 +51,7 @@ class TidemarkError(Exception):
     move: ClassVar[Move]
     happened: ClassVar[str]
     remedy: ClassVar[str]
-    # Whether, raised while a table was merged, it says nothing of the table: no table's counter moves for it (R6).
+    # Whether an error during a table's merge is not the table's own. Then it does not count towards `park_after` (R6).
     is_of_no_table: ClassVar[bool] = False
 
     def __init__(self, **facts: Any) -> None:
@@ -60,14 +60,14 @@ class TidemarkError(Exception):
             raise TypeError(f"{type(self).__name__} takes the facts {sorted(expected)}, got {sorted(facts)}")
         self.facts = facts
         happened = self.happened.format(**facts)
-        # What ends with lines of its own has its full stops.
+        # A text that ends with a newline ends with whole sentences.
         super().__init__(f"{happened}{'' if happened.endswith(chr(10)) else '. '}{self.remedy.format(**facts)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.facts))
 
     def as_facts(self) -> ErrorFacts:
-        """For `from_facts`, which gives an error of the same message."""
+        """The record from which `from_facts` makes an error with the same message."""
         return ErrorFacts(type(self).__name__, {name: str(fact) for name, fact in self.facts.items()})
 
     @staticmethod
@@ -79,7 +79,7 @@ class TidemarkError(Exception):
         return leaf(**error.facts)
 
     def record(self) -> ErrorRecord:
-        """What results and ledger keep of it."""
+        """The record of the error in results and ledger."""
         return ErrorRecord(type(self).__name__, self.move.value, str(self))
 
     @classmethod
@@ -180,7 +180,7 @@ class BackfillFormInvalid(ConfigError):
 
 
 class ConnectionMissing(ConfigError):
-    happened = 'The connection "{connection}" is known neither to the environment nor to Airflow'
+    happened = 'The connection "{connection}" exists neither in the environment nor in Airflow'
     remedy = "Add it in Airflow (Admin, Connections), or set {variable} to its JSON or URI."
 
 
@@ -203,7 +203,7 @@ class TokenNotIssued(RetryError):
 
 
 class SshTunnelFailed(RetryError):
-    happened = "There is no way through the SSH host {host}: {detail}"
+    happened = "No connection could be opened through the SSH host {host}: {detail}"
     remedy = (
         "As Airflow's user on a worker, `ssh -W SERVER:PORT HOST` must answer without a question; correct the SSH "
         "connection or the SSH host. The retry connects again."
@@ -217,12 +217,12 @@ class MaskWithoutSalt(ConfigError):
 
 class PreflightFailed(ConfigError):
     happened = "Preflight of pipeline {pipeline} found errors that must be corrected first ({count}):\n{findings}\n"
-    remedy = "Each line says what to do; then run the DAG again, or `tidemark preflight {path}` to look again."
+    remedy = "Each line says what to do; then run the DAG again, or `tidemark preflight {path}` to check again."
 
 
 class PreflightWaits(RetryError):
     happened = "Preflight of pipeline {pipeline} could not be finished now ({count}):\n{findings}\n"
-    remedy = "The retry runs preflight again; what this one changed already, it finds done."
+    remedy = "The retry runs preflight again. Each line says what it waits for; what this one changed stays."
 
 
 class LakeUnusable(TargetError):
@@ -240,7 +240,7 @@ class LakeRefused(TargetError):
     happened = "The object store of {lake} refused {path}: {detail}"
     remedy = (
         "Give the lake's connection, or the machine's own identity if the file names none, the rights that "
-        "docs/errors.md lists, or new credentials if they have expired; what else a store may say is there too. "
+        "docs/errors.md lists, or new credentials if they have expired; that page lists a store's other answers too. "
         "Then run the DAG again."
     )
 
@@ -257,16 +257,18 @@ class LakeUnfit(TargetError):
 
 class LakeUnreachable(RetryError):
     is_of_no_table = True
-    happened = "The object store of {lake} did not take {path}: {detail}"
-    remedy = "The retry asks again. If it persists, look at the store, the network, and the endpoint and region."
+    happened = "The request for {path} to the object store of {lake} failed: {detail}"
+    remedy = (
+        "The retry asks again. If it persists, check the store, the network, and the connection's endpoint and region."
+    )
 
 
 class DiskFull(TargetError):
     is_of_no_table = True
     happened = "There is no space left on the disk of {place}"
     remedy = (
-        "Free some, or make it larger, then run the DAG again: what is staged or merged already counts, and nothing is "
-        "lost. What waits at the source makes its slot keep WAL until then."
+        "Free some space, or enlarge the disk, then run the DAG again. Staged and merged changes count, and nothing is "
+        "lost. Until then the source's slot retains WAL."
     )
 
     @classmethod
@@ -278,16 +280,16 @@ class DiskFull(TargetError):
 class LedgerFull(ConfigError):
     happened = "The ledger's server has no space left on a disk: {detail}"
     remedy = (
-        "Free some on the ledger's server, or make its disk larger, then run the DAG again: nothing was recorded in "
-        "part. What waits at the source makes its slot keep WAL until then."
+        "Free some space on the ledger's server, or enlarge its disk, then run the DAG again. Nothing was recorded in "
+        "part. Until then the source's slot retains WAL."
     )
 
 
 class SourceFull(SourceError):
     happened = "The source's server has no space left on a disk: {detail}"
     remedy = (
-        "Free some on the source's server, or make its disk larger. `tidemark status` says how much WAL the slot "
-        "keeps; it keeps less once a run ends well. Then run the DAG again."
+        "Free some space on the source's server, or enlarge its disk, then run the DAG again. `tidemark status` shows "
+        "how much WAL the slot retains; a successful run releases it."
     )
 
 
@@ -299,11 +301,11 @@ class SourceLocked(RetryError):
 class ShapeUnsettled(RetryError):
     happened = (
         "A transaction that changed a table with masked or left-out columns is in the stream, but after {seconds} s "
-        "still not visible at the source, so the names of its columns cannot be told"
+        "still not visible at the source, so the names of its columns are not certain"
     )
     remedy = (
-        "A synchronous standby is away and keeps its commit waiting: look at synchronous_standby_names. The retry "
-        "looks again."
+        "Its commit waits for a synchronous standby that is away: bring that back, or take it out of "
+        "synchronous_standby_names. The retry reads the names again."
     )
 
 
@@ -343,9 +345,9 @@ class SchemaDisagrees(BugError):
 class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
-        "Its changes stay in staging and the other tables go on. If names of columns are alike, or the target's, "
-        f"rename them at the source; if the key is left out, capture it. {FOLLOW} To go on without what is staged, "
-        + BEGIN_ANEW
+        "Its changes stay in staging and the other tables go on. If names of columns differ only in case, or are names "
+        "that Tidemark uses itself, rename them at the source; if the key is left out, capture it. "
+        f"{FOLLOW} To go on without the staged changes, " + BEGIN_ANEW
     )
 
 
@@ -361,7 +363,7 @@ class DefinitionFrozen(ConfigError):
 
 class DefinitionUndecided(ConfigError):
     happened = (
-        "Table {table} changed at the source, and the pipeline file has somebody asked before that is followed "
+        "Table {table} changed at the source, and by the pipeline file a person has to accept the change first "
         "(`evolve: ask`): {difference}"
     )
     remedy = "Its changes stay in staging and the other tables go on. To follow the change, unpark the table."
@@ -376,7 +378,7 @@ class KeyValueUnfit(BackfillError):
 
 
 class KeyValueMissing(BackfillError):
-    happened = "Table {table} has rows with NULL in the columns that tell its rows apart: {columns}"
+    happened = "Table {table} has rows with NULL in the columns that identify its rows: {columns}"
     remedy = (
         "PostgreSQL allows that while the NOT NULL constraint of a column is NOT VALID. At the source, give these rows "
         "a value or delete them, and validate the constraint (`ALTER TABLE … VALIDATE CONSTRAINT …`); then "
@@ -408,7 +410,7 @@ class PoolerInBetween(ConfigError):
     )
 
 
-# --- what nobody foresaw ----------------------------------------------------------------------------------------------
+# --- unexpected errors ------------------------------------------------------------------------------------------------
 
 
 class UnexpectedError(RetryError):
@@ -489,8 +491,8 @@ class LedgerNotReady(ConfigError):
 
 class LedgerIsNewer(ConfigError):
     happened = (
-        'The ledger schema "tidemark" is at version {version}, and this version of Tidemark knows it up to {known}: a '
-        "newer Tidemark has migrated it. Nothing was read of it, and nothing written"
+        'The ledger schema "tidemark" is at version {version}, and this version of Tidemark reads it up to {known}: a '
+        "newer Tidemark has migrated it. Nothing was read from it or written to it"
     )
     remedy = (
         "Install the newer version wherever tasks of this ledger's pipelines run; an older one does not work on this "
@@ -501,7 +503,7 @@ class LedgerIsNewer(ConfigError):
 class LedgerBeforeReleases(ConfigError):
     happened = (
         'The ledger schema "tidemark" in database {database} is of a Tidemark from before 0.1.0, which no release '
-        "reads. Nothing was read of it, and nothing written"
+        "reads. Nothing was read from it or written to it"
     )
     remedy = (
         "Begin anew: DROP SCHEMA tidemark CASCADE in that database, drop the old slots at the source "
@@ -527,8 +529,8 @@ class LedgerMigrationWaits(RetryError):
         'The ledger schema "tidemark" was not brought from {before} to version {after}: {detail}. Nothing was changed'
     )
     remedy = (
-        "Another session holds what a migration has to change, a pg_dump for example, or the ledger is slow. The retry "
-        "does it once that has ended; pg_stat_activity of the ledger's database shows who."
+        "Another session, for example a pg_dump, holds a lock that the migration needs, or the ledger is slow. The "
+        "retry migrates once that has ended; pg_stat_activity of the ledger's database shows the session."
     )
 
 
@@ -603,7 +605,7 @@ class PublicationWasMissing(BackfillError):
 
 class LakeTaken(ConfigError):
     happened = (
-        "{folder} holds what another pipeline of this name staged: its generation {generation} was opened {evidence}. "
+        "{folder} has the staging of another pipeline of this name: its generation {generation} was opened {evidence}. "
         "Nothing was read or written"
     )
     remedy = (
@@ -619,14 +621,14 @@ class StagingMissing(TargetError):
     )
     remedy = (
         "Look {look}. If it was restored from a backup, bring the pipeline's folder `staging` back too. If it is the "
-        "right one and its staging is lost for good, say so once: `tidemark preflight {path} --staging-is-lost`; what "
-        "else is missing is then said of each table."
+        "right one and its staging is lost for good, say so once: `tidemark preflight {path} --staging-is-lost`. Each "
+        "table whose staged files are missing is then parked, with a remedy."
     )
 
 
 class SlotUnknown(ConfigError):
     happened = (
-        'The slot "{slot}" exists, and the ledger of pipeline {pipeline} knows nothing of it: somebody else made it '
+        'The slot "{slot}" exists, and the ledger of pipeline {pipeline} has no record of it: somebody else made it '
         "(it stands at {confirmed_lsn}; {reader})"
     )
     remedy = (
@@ -748,7 +750,8 @@ class SourceLeftBehind(ConfigError):
 class GenerationStale(RetryError):
     happened = 'The slot "{slot}" is not the one that generation {generation} was staged from: {difference}'
     remedy = (
-        "Nothing was confirmed or staged. The next drain looks at the slot first and opens a generation if it must."
+        "Nothing was confirmed or staged, and nothing is to be done: the next drain compares the slot with the ledger, "
+        "and opens a new generation if one is needed."
     )
 
 
@@ -774,8 +777,9 @@ class ParkedKeepsStaging(TargetError):
         "older than `staging_days`, more than {limit}: {tables}"
     )
     remedy = (
-        "`status` says why each is parked: remove the cause and unpark it, or let it begin anew (`unpark --anew`). "
-        "`resume` those that are paused. The next maintenance then removes what they kept."
+        "`tidemark status` says why each is parked: remove the cause and unpark it, or let it begin anew "
+        "(`tidemark unpark --anew`). `tidemark resume` those that are paused. The next maintenance then removes the "
+        "staging that they kept."
     )
 
 
@@ -785,7 +789,7 @@ class ConfirmFailed(RetryError):
         "it: {staged_lsn} is staged"
     )
     remedy = (
-        "The retry confirms again. If it persists, look at the server's log for errors of pg_replication_slot_advance."
+        "The retry confirms again. If it persists, search the server's log for errors of pg_replication_slot_advance."
     )
 
 
@@ -850,13 +854,13 @@ class BackfillIsOpen(ConfigError):
 class BackfillNotApplied(RetryError):
     happened = "Not everything of run {run_id} is applied yet: {pending}"
     remedy = (
-        "The retry looks again. The pipeline's next capture run claims and merges what was read; what is unread goes "
-        "on when the run's reading tasks are cleared, or with the next run of the backfill DAG."
+        "The retry checks again. The pipeline's next capture run claims and merges the chunks that were read. To read "
+        "the others, clear the run's reading tasks, or let the backfill DAG run again."
     )
 
 
 class DifferencesFound(BackfillError):
-    happened = "Tables of pipeline {pipeline} are not what their source is. {differences}"
+    happened = "Tables of pipeline {pipeline} differ from their source. {differences}"
     remedy = (
         "Trigger {pipeline}_verify with these tables, share 1 and `repair`, or a backfill of them; either leaves them "
         "equal. Keys of the rows: {keys}. Then find out who else writes to the lake."
@@ -864,7 +868,7 @@ class DifferencesFound(BackfillError):
 
 
 class DifferencesRepaired(TargetError):
-    happened = "Tables of pipeline {pipeline} were not what their source is, and were repaired. {differences}"
+    happened = "Tables of pipeline {pipeline} differed from their source, and were repaired. {differences}"
     remedy = "They are equal now. Find out who else writes to the lake; keys of the rows: {keys}."
 
 
@@ -919,7 +923,7 @@ class TimelineNotFollowed(RetryError):
 
 
 class ReadRefused(SourceError):
-    happened = "The source refuses to show the rows of {table}: {detail}"
+    happened = "The source does not let the pipeline's role read the rows of {table}: {detail}"
     remedy = (
         "Grant the pipeline's role SELECT on the table; if row-level security hides rows from it, ALTER ROLE … "
         "BYPASSRLS. " + NAME_IT
@@ -929,8 +933,8 @@ class ReadRefused(SourceError):
 class ReadFailed(SourceError):
     happened = "PostgreSQL cannot read the rows of {table}: {detail}"
     remedy = (
-        "Look up the SQLSTATE in PostgreSQL's documentation: it is of the table's own data, of the publication's row "
-        "filter, or of a function that they call. Put it right at the source. " + NAME_IT
+        "Look up the SQLSTATE in PostgreSQL's documentation. The cause is in the table's data, in the publication's "
+        "row filter, or in a function that one of them calls. Correct it at the source. " + NAME_IT
     )
 
 
@@ -974,11 +978,10 @@ class SnapshotExportFailed(RetryError):
 
 
 class SparkApplicationFailed(RetryError):
-    happened = "The Spark application of plan {plan} could not do its work: {detail}"
+    happened = "The Spark application of plan {plan} failed: {detail}"
     remedy = (
-        "No table was parked for it. Its own lines stand above in the task's log; what it committed before it ended "
-        "counts, and the next run applies the rest. If it persists, look at the Spark connection, the cluster and the "
-        "lake."
+        "No table was parked for it. Its own lines are above in the task's log. Commits that it made count, and the "
+        "next run applies the rest. If it persists, check the Spark connection, the cluster and the lake."
     )
 
 
@@ -1004,13 +1007,13 @@ class JarsUnresolved(RetryError):
 class JarsDiffer(ConfigError):
     happened = "These jars are not the ones that were published (SHA-256 differs): {jars}"
     remedy = (
-        "Nothing was written. Look at the repository that spark.jars.ivySettings or DEFAULT_ARTIFACT_REPOSITORY names: "
-        "what it answers with is something else; then run `tidemark jars` again."
+        "Nothing was written. Correct the repository that spark.jars.ivySettings or DEFAULT_ARTIFACT_REPOSITORY names: "
+        "it sends other files under these names. Then run `tidemark jars` again."
     )
 
 
 class DeltaMissing(ConfigError):
-    happened = "Spark {version} does not have Delta Lake: it knows no class io.delta.tables.DeltaTable"
+    happened = "Spark {version} does not have Delta Lake: the class io.delta.tables.DeltaTable does not exist in it"
     remedy = (
         "Give it Delta's jars: `tidemark jars` fetches them, or a folder of them in TIDEMARK_SPARK_JARS, or a cluster "
         "that has them. Nothing was written."
@@ -1027,7 +1030,8 @@ class SparkUnsupported(ConfigError):
 
 class NeedsDeltaInternals(ConfigError):
     happened = (
-        "{path} cannot be changed so by this Spark's Delta, which is another one than Tidemark is made for: {lacks}"
+        "{path} needs a change that Tidemark can make only with the Delta that it is built for, and this Spark has "
+        "another one: {lacks}"
     )
     remedy = (
         "Run it once by a Spark with the Delta that `tidemark jars` fetches; for a table that is parked, backfill it "
@@ -1036,11 +1040,11 @@ class NeedsDeltaInternals(ConfigError):
 
 
 class LogStoreMissing(ConfigError):
-    happened = "Spark does not have Tidemark's log store for the lake: it knows no class {name}"
+    happened = "Spark does not have Tidemark's log store for the lake: the class {name} does not exist in it"
     remedy = (
-        "Give it spark_apps/log_store/tidemark-log-store.jar of the release that the driver's library is of, by "
-        "--jars. Airflow's tasks name it by themselves, beside the applications: where TIDEMARK_SPARK_APPS names "
-        "another folder, bring that to the same release. Nothing was written."
+        "Give Spark spark_apps/log_store/tidemark-log-store.jar by --jars, from the same release as the driver's "
+        "library. Airflow's tasks do so by themselves, with the jar in the folder of the Spark applications. If "
+        "TIDEMARK_SPARK_APPS names another folder, install the same release there. Nothing was written."
     )
 
 
@@ -1106,7 +1110,7 @@ class TargetAhead(RetryError):
 
 
 class LocationTaken(TargetError):
-    happened = "{path} holds no Delta table but somebody else's files ({file}). No row was written"
+    happened = "{path} has files of somebody else, and no Delta table ({file}). No row was written"
     remedy = "Find out whose they are and have them moved away; then unpark the table."
 
 
@@ -1156,13 +1160,13 @@ class MergeFailed(RetryError):
 
 class PlanMissing(RetryError):
     happened = (
-        "{plan} is not there, or not any more: somebody removed it, or the lake that this driver reaches is not the "
-        "one it was written to. No result was left, and nothing is said of any table"
+        "{plan} does not exist: somebody removed it, or this driver reaches another lake than the one to which it was "
+        "written. There is no result for any table"
     )
     remedy = (
-        "Look whether the lake's volume is mounted where the driver runs, and whether its endpoint leads there to the "
-        "same store; then run the DAG again: the next driver finds in the tables what was done. What was written below "
-        "a mount point meanwhile is of no use to anybody, and may be removed."
+        "Check that the lake's volume is mounted where the driver runs, or that its endpoint leads to the same store "
+        "there. Then run the DAG again: the next driver goes on from the tables' positions. Files that were written "
+        "below an unmounted mount point can be removed."
     )
 
 
@@ -1203,7 +1207,7 @@ class MovesNotResolved(BugError):
 class TableNotInLake(ConfigError):
     happened = "There is no Delta table of {table} at {path}"
     remedy = (
-        "Look whether the folder given is that of the pipeline, `<lake root>/<pipeline>`, and the name is the table's "
+        "Check that the folder given is that of the pipeline, `<lake root>/<pipeline>`, and the name is the table's "
         "id, as `tidemark status` writes it; a table gets its Delta tables with its first change or backfill."
     )
 
@@ -1214,16 +1218,16 @@ class MomentInvalid(ConfigError):
 
 
 class MomentNotApplied(RetryError):
-    happened = "Of {table} the lake does not know {moment} yet: it is applied up to {applied}"
+    happened = "The lake does not have {table} as of {moment} yet: the table is applied up to {applied}"
     remedy = (
-        "A run of the capture DAG that merges the table brings it further, and the same question is answered then; if "
-        "the table is parked or paused, `tidemark status` says why. To go on now, ask for a moment at or before that."
+        "Ask again after a run of the capture DAG has merged the table; if the table is parked or paused, "
+        "`tidemark status` says why. To go on now, ask for a moment at or before that LSN."
     )
 
 
 class MomentBeforeHistory(ConfigError):
-    happened = "Of {table} nothing is known as of {moment}: its history begins at {first}"
-    remedy = "Ask for a later moment; what the table was before it was captured is in no file of the lake."
+    happened = "The lake does not have {table} as of {moment}: its history begins at {first}"
+    remedy = "Ask for a later moment. No file of the lake has the table as it was before it was captured."
 
 
 class ReplayRefused(ConfigError):
@@ -1234,8 +1238,8 @@ class ReplayRefused(ConfigError):
 class ReplayFailed(TargetError):
     happened = "Not all tables of the replay of pipeline {pipeline} were made:\n{tables}"
     remedy = (
-        "The others were. Each line says what to do about its table; then trigger the DAG again, for these tables or "
-        "for all of them: what was made is made again, the same."
+        "The others were. Each line says what to do about its table. Then trigger the DAG again, for these tables or "
+        "for all of them: a second replay gives the same tables."
     )
 
 

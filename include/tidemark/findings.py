@@ -5,8 +5,8 @@ Severities, most severe first:
     error     nothing can be captured safely while it holds: the run ends
     table     an error of the tables that it names alone (R6): they are not captured, or stay as they are; the rest
               goes on
-    warning   should be put right; nothing stops
-    note      what was done, or what should be known
+    warning   to be corrected; nothing stops
+    note      a change that preflight made, or a fact to know
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from tidemark.wording import counted, duration
 
 Severity = Literal["error", "table", "warning", "note"]
 
-# What an error of a table keeps it from. "capture": it is not captured while that holds, and one that was captured
-# leaves, since its stream cannot be relied on. "joining": a table that is captured already stays, what is staged of it
-# is exact. "nothing": somebody is needed all the same.
+# The consequence of an error of a table. "capture": it is not captured while the error lasts; a captured table leaves,
+# because its stream cannot be relied on. "joining": it does not join; a captured table stays, because its staged
+# changes are exact. "nothing": no consequence, but a person has to act.
 Bars = Literal["capture", "joining", "nothing"]
 _SEVERITIES: tuple[Severity, ...] = ("error", "table", "warning", "note")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` names what was looked at; `move` says whose move an error is; `cause` is the error of the library that it
-    came from, if any. `tables` are those that a finding of severity "table" is about, `bars` what it keeps them from.
+    """One result of a check, with its remedy.
+
+    - `check` names the check, `move` who must act.
+    - `cause` is the error of the library from which the finding was made, None without one.
+    - `tables` are the tables of a finding of severity "table", `bars` is its consequence for them.
     """
 
     severity: Severity
@@ -71,7 +74,7 @@ class Finding:
 
     @classmethod
     def of(cls, check: str, cause: TidemarkError, severity: Severity = "error") -> Finding:
-        """The finding that an error of the library is."""
+        """The finding for an error of the library."""
         happened, remedy = cause.happened.format(**cause.facts), cause.remedy.format(**cause.facts)
         return cls(severity, check, happened, remedy, cause.move, cause)
 
@@ -102,8 +105,8 @@ class Report:
         return tuple(f for f in self.findings if f.severity == "table")
 
     def raise_for_errors(self) -> None:
-        """Raise what the errors come to: the one error of the library itself where it is the only one, PreflightWaits
-        where a retry may succeed, else PreflightFailed."""
+        """Raise the error itself if there is only one and it came from the library. Otherwise raise PreflightWaits if a
+        retry may succeed, else PreflightFailed."""
         errors = self.errors
         if not errors:
             return
@@ -133,7 +136,7 @@ def _sentence(text: str) -> str:
 
 
 def listed(names: Iterable[object], limit: int = 10) -> str:
-    """Names for a message: all of a few, else the first ones and how many more there are."""
+    """Names for a message: up to `limit` of them, and the number of the others."""
     texts = [str(name) for name in names]
     rest = len(texts) - limit
     return ", ".join(texts if rest <= 0 else [*texts[:limit], f"and {rest} more"])

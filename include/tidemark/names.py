@@ -1,9 +1,9 @@
-"""Converts names of PostgreSQL tables to ids in SQL's spelling, to folder names, and to quoted Spark identifiers.
+"""Converts names of PostgreSQL tables to ids, folder names and Spark identifiers, and defines Tidemark's column names.
 
-A table's id is its name in SQL's spelling, quoted where that needs it: `shop.orders`, `"Legacy CRM"."Order.Items"`. It
-is what ledger, manifests, messages and people use. PostgreSQL allows every character but NUL in a name. Object stores,
-URIs, Hive and shells give many of them a meaning, and some file systems ignore case, so folders have a spelling of
-their own (`folder`).
+A table's id is its name in SQL's spelling, quoted where SQL requires it: `shop.orders`, `"Legacy CRM"."Order.Items"`.
+Ledger, manifests, messages and people use it. PostgreSQL allows every character but NUL in a name. Object stores, URIs,
+Hive and shells give many of them a meaning, and some file systems ignore case, so folders have a spelling of their own
+(`folder`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _ID = re.compile(rf"{_PART}\.{_PART}(?:~([1-9][0-9]*))?")
 _ESCAPE = re.compile(r"\\(?:(\\)|\+([0-9A-F]{6})|([0-9A-F]{4}))")
 _KEPT = re.compile(r"[A-Za-z0-9_]")
 
-# File systems and HDFS take 255 bytes as one name. What follows a folder's name, as a place, needs some of them.
+# File systems and HDFS allow 255 bytes per name. The suffix of a folder's name, such as its place, needs some of them.
 LONGEST_FOLDER: Final = 200
 
-# What a staged change and a row of `history` have before the source's columns, with the Delta types, and behind them.
+# The columns of a staged change and of a row of `history` before the source's columns, with their Delta types.
+# MARK_COLUMNS are those after the source's columns.
 CHANGE_COLUMNS = {
     "_generation": "int",
     "_commit_lsn": "bigint",
@@ -34,34 +35,35 @@ CHANGE_COLUMNS = {
     "_committed_at": "timestamp",
     "_op": "string",
 }
-# Its place among the changes of a generation (R1).
+# The order of the changes of a generation (R1).
 ORDER_COLUMNS = ("_commit_lsn", "_ordinal")
 MARK_COLUMNS = {"_unchanged": "array<string>", "_text": "map<string,string>"}
 
-# What a row of `current` has behind them: of the change that touched it last, and of a table with a key its columns
-# whose value is known nowhere.
+# The columns of a row of `current` after the source's columns: two of the row's last change, and in a table with a key
+# the names of the columns whose value is known nowhere (holes).
 ROW_COLUMNS = {name: CHANGE_COLUMNS[name] for name in ("_commit_lsn", "_committed_at")}
 ROW_HOLES = "_holes"
 
 # Columns that Tidemark adds to `history`, `current` or staging; preflight refuses a source column of the same name.
 METADATA_COLUMNS = (*CHANGE_COLUMNS, *MARK_COLUMNS, "_old_key", "_old", ROW_HOLES)
 
-# A key of `_text` is a column's name; that of a value from `_old_key`, or from an update's `_old`, has this before it.
+# A key of `_text` is a column's name. For a value from `_old_key`, or from an update's `_old`, it has this prefix.
 OLD_KEY_PREFIX = "_old_key."
 OLD_PREFIX = "_old."
 
 
-# What Delta's MERGE takes for the facts of a file, and what a merge calls its own columns while it works.
+# Delta's MERGE adds a column of the first name. A merge's own temporary columns have the second as prefix.
 FILE_METADATA = "_metadata"
 WORKING_PREFIX = "__tidemark_"
 
-# In what Spark hands to Hadoop, a file's schema among it, Hadoop puts the value of such a property in its place, if its
-# process has one: of a staged column "${user.name}" Spark would find nothing, and read NULL.
+# Hadoop replaces such a text by the value of the Java property, also in a file's schema, which Spark passes to it. So
+# Spark would not find a staged column "${user.name}", and would read NULL.
 _PROPERTY = re.compile(r"\$\{[^}$ ]+\}")
 
 
-def is_taken(column: str) -> bool:
-    """Whether Tidemark needs this name for itself, in whatever case, or Hadoop reads another one in its place."""
+def is_reserved(column: str) -> bool:
+    """Whether a source column cannot have this name: Tidemark or Delta uses it, in any case, or Hadoop would replace
+    it."""
     return _PROPERTY.search(column) is not None or any(
         folded in (*METADATA_COLUMNS, FILE_METADATA) or folded.startswith((OLD_KEY_PREFIX, OLD_PREFIX, WORKING_PREFIX))
         for folded in folded_names(column)
@@ -76,17 +78,17 @@ def folded_names(name: str) -> tuple[str, str]:
 
 
 def _folded(letter: str) -> str:
-    """Java's Character.toLowerCase(Character.toUpperCase(c)); a letter whose other case is several letters has none."""
+    """Java's Character.toLowerCase(Character.toUpperCase(c)). A letter that becomes several letters stays as it is."""
     upper = letter.upper()
     if len(upper) != 1:
         upper = letter
-    # Of all letters, the lower case of this one alone is two in Python and one in Java.
+    # The only letter whose lower case is two characters in Python and one in Java.
     lower = "i" if upper == "\u0130" else upper.lower()
     return lower if len(lower) == 1 else upper
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:
-    """The groups of names that Spark does not tell apart."""
+    """The groups of names that Spark takes for one name, because it ignores case."""
     group_of: dict[str, list[str]] = {}
     for name in names:
         group = [name]
@@ -100,9 +102,11 @@ def alike(names: Iterable[str]) -> list[list[str]]:
 
 
 def folder(name: str) -> str:
-    """The folder of a name: letters, digits and "_" stay, every other byte becomes "-" and two hexadecimal digits. Of a
-    name with capitals "." and a number follow, whose bits tell which characters they are: no two folders differ in
-    case alone, and none has a character that a URI, Hive or a shell gives a meaning to."""
+    """The folder of a name. Letters, digits and "_" stay; every other byte becomes "-" and two hexadecimal digits.
+
+    If the name has capitals, "." and a number follow. The number's bits are the positions of the capitals, so no two
+    folders differ in case alone. No folder has a character that has a meaning in a URI, in Hive or in a shell.
+    """
     kept = "".join(c if _KEPT.fullmatch(c) else "".join(f"-{byte:02x}" for byte in c.encode()) for c in name)
     if kept == "_delta_log":  # would make the folder around it a Delta table
         kept = "-5fdelta_log"
@@ -111,15 +115,15 @@ def folder(name: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """A folder's name that is too long for a file system: its beginning, "-h" and a digest of the whole. No byte is
-    encoded as "-h…", so no other name has this folder."""
+    """The name of a folder, shortened if it is too long for a file system: to its beginning, "-h" and a digest of the
+    whole. No byte is encoded as "-h…", so no other name has this folder."""
     if len(name) <= LONGEST_FOLDER:
         return name
     return f"{name[: LONGEST_FOLDER - 34]}-h{sha256(name.encode()).hexdigest()[:32]}"
 
 
 def spelled(name: str) -> str:
-    """One name as SQL spells it, quoted where that needs it. Characters that no terminal should get are escaped."""
+    """One name in SQL's spelling, quoted where SQL requires it. Characters that are not printable are escaped."""
     if _BARE.fullmatch(name):
         return name
     quoted = name.replace('"', '""')
@@ -149,9 +153,11 @@ def _named(escapes: str | None, quoted: str | None, bare: str | None) -> str:
 
 
 class TableName(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A table of the source, or one of the places that its name has in the lake. `str()` gives its id, the name in
-    SQL's spelling: the key in ledger, manifest and plan, and what people see and type. The first table of a name has
-    the place 1, which is not written; another one of that name is "schema.table~2"."""
+    """A table's name at the source, and its place: the number of the table among those that had this name.
+
+    `str()` is the table's id: the key in ledger, manifest and plan, and the text that people read and type. The first
+    table of a name has the place 1, which is not written. The second table of that name is "schema.table~2".
+    """
 
     schema: str
     name: str
@@ -159,8 +165,8 @@ class TableName(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=T
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """The reverse of `str()`. What is not quoted is taken letter by letter, as in the pipeline file. Raises
-        ValueError if the text is no name of a table."""
+        """The reverse of `str()`. A part without quotes is read letter by letter, as in the pipeline file. Raises
+        ValueError if the text is not the name of a table."""
         found = _ID.fullmatch(text)
         if found is None:
             raise ValueError(f"not the name of a table: {text!r} (expected schema.table)")
@@ -171,7 +177,7 @@ class TableName(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=T
 
     @property
     def path(self) -> str:
-        """Where the table lies below `current/` and `history/` of the lake: "<schema>/<table>"."""
+        """The table's path below `current/` and `history/` of the lake: "<schema>/<table>"."""
         return f"{folder(self.schema)}/{self.folder}"
 
     @property
@@ -180,12 +186,12 @@ class TableName(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=T
 
     @property
     def at_source(self) -> TableName:
-        """The name alone, as the source has it."""
+        """The name without the place, as the source has it."""
         return TableName(self.schema, self.name)
 
     @property
     def exact(self) -> str:
-        """The id with its place, also the first: no name of another table."""
+        """The id with its place, even if that is 1: it cannot be mistaken for another table's name."""
         return f"{self.at_source}~{self.place}"
 
     @property

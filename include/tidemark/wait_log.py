@@ -1,7 +1,7 @@
 """Logs what a task waits for, who holds it and until when: at once, then every half minute.
 
     wait = Wait(limit_s=600)
-    while (holder := look()) is not None:
+    while (holder := holder_of_the_lease()) is not None:
         if not wait.pause(lambda: f"the lease …, held by {holder}"):
             raise ...
     wait.log_end()

@@ -1,4 +1,4 @@
-"""Resolves Airflow connections to what the library takes: a libpq connection string, a salt, a spark-submit call.
+"""Resolves Airflow connections to the library's arguments: libpq connection strings, a salt, a Spark connection.
 
 Airflow finds the connection (environment, secrets backend or its database), `tidemark.config.airflow_connections` reads
 it, so that tasks and command line understand one connection in one way. Spark's alone is asked of SparkSubmitHook: the

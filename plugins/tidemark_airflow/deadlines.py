@@ -1,11 +1,11 @@
 """Sends the alert of `health` also when a run of the capture never reaches its end (Airflow's deadline alerts).
 
-`health` is the last task of a run: of one that hangs in a queue, of a DAG that was paused in its middle, or beside a
-scheduler or a triggerer that stands still, it says nothing. So every run has a deadline. Airflow takes it away when the
-run succeeds in time; else it calls `look` in the triggerer, as soon as a scheduler and a triggerer are there (again).
-That judges what ledger and slot say as `health` does, and tells what nobody was told yet; a run that is merely long is
-no reason to tell anything. What has no run has no deadline: of a DAG that was paused between two runs tells `watch` of
-the maintenance. Source: Airflow 3.3 documentation, "Deadline Alerts"; airflow/models/deadline.py.
+`health` is the last task of a run. It does not run if the run hangs in a queue, if its DAG is paused meanwhile, or if
+the scheduler or the triggerer stands still. So every run has a deadline. Airflow removes it when the run succeeds in
+time. Otherwise it calls `look` in the triggerer, once a scheduler and a triggerer run again. `look` judges ledger and
+slot as `health` does, and sends the alerts that were not sent yet; a long run alone is no alert. Without a run there is
+no deadline: for a DAG that was paused between two runs, `watch` of the maintenance sends the alert.
+Source: Airflow 3.3 documentation, "Deadline Alerts"; airflow/models/deadline.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark_airflow.connections import conninfo_in_triggerer
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.version_compat import deadline_alert
 
-# What ledger and slot are judged by is over by then.
+# The time limits by which ledger and slot are judged have passed by then.
 SLACK_S: Final = 60
 
 
@@ -43,7 +43,10 @@ def after(config: PipelineConfig, seconds: float) -> Any:
 
 
 async def look(path: str, context: Any = None) -> list[str]:
-    """Tell of the pipeline what is red and was not told; the messages. Raises what the notifier raises."""
+    """Send an alert for each red finding that has none yet, and return the messages. Raises what the notifier raises.
+
+    Queued deadlines have this function's path, so its name stays.
+    """
     from tidemark.config.file_reader import load
     from tidemark.run import Run
 
@@ -60,7 +63,7 @@ def _tell(run: Any, context: Any) -> list[str]:
     told: list[str] = []
 
     def tell(message: str) -> None:
-        notifiers.tell(run.config, message, context)
+        notifiers.notify(run.config, message, context)
         told.append(message)
 
     examine(run, tell=tell, of_capture=False)

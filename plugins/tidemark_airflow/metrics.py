@@ -1,9 +1,8 @@
-"""Sends a pipeline's figures as gauges of Airflow's own Stats, so that whatever gets its metrics has them (StatsD,
-OpenTelemetry, Datadog): nothing is configured here.
+"""Sends a pipeline's figures as gauges through Airflow's own metrics (StatsD, OpenTelemetry, Datadog).
 
-Each gauge goes out twice, as Airflow's own do: `tidemark.<gauge>` with the tag `pipeline`, and, for a StatsD without
-tags, `tidemark.<pipeline>.<gauge>`. There is none per table: their number is the same however many tables there are.
-docs/operations.md and docs/grafana.json name them; a test holds them together.
+Airflow's configuration decides where they go. Each gauge is sent twice, as Airflow's own are: `tidemark.<gauge>` with
+the tag `pipeline`, and `tidemark.<pipeline>.<gauge>` for a StatsD without tags. No gauge is per table, so their number
+does not grow with the tables. docs/operations.md and docs/grafana.json list the gauges; a test compares them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _HEALTH: Final = {"ok": 0, "warning": 1, "red": 2}
 
 
 def emit(examined: ExaminedRun) -> None:
-    """Send what is known; what is not is left out, and keeps its last value where that is kept."""
+    """Send the gauges whose values are known. The others are not sent, so a metrics store keeps their last values."""
     pipeline = examined.health.pipeline
     for gauge, value in values(examined).items():
         if value is not None:
@@ -28,7 +27,7 @@ def emit(examined: ExaminedRun) -> None:
 
 
 def values(examined: ExaminedRun) -> dict[str, float | None]:
-    """Each gauge; what they mean stands in docs/operations.md, Metrics."""
+    """Each gauge's value, None if it is not known. docs/operations.md, Metrics, describes them."""
     figures, states = examined.figures, list(examined.health.states.values())
     seen = figures.tables is not None
 

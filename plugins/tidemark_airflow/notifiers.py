@@ -1,8 +1,8 @@
 """Calls the pipeline's notifier once when a table is parked (R6).
 
-`alerts.notifier` of the pipeline file is the dotted path of something that takes `message=` and returns an Airflow
-notifier: a class, or a function of three lines where the notifier calls its text otherwise
-(`SlackNotifier(text=message)`). Without one the message stands in the log and the run that announces it ends red, once.
+`alerts.notifier` of the pipeline file is the dotted path of a class or function that takes `message=` and returns an
+Airflow notifier. A notifier whose parameter has another name, as `SlackNotifier(text=message)`, needs such a function.
+Without `alerts.notifier` the message is only logged, and the run that announces it fails, once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidemark.config import PipelineConfig
 log = logging.getLogger(__name__)
 
 
-def tell(config: PipelineConfig, message: str, context: Context) -> None:
-    """Have the pipeline's notifier say it, if it has one, and the log in any case. Raises what the notifier raises."""
-    log.warning("Told: %s", message)
+def notify(config: PipelineConfig, message: str, context: Context) -> None:
+    """Log the message, and pass it to the pipeline's notifier if it has one. Raises what the notifier raises."""
+    log.warning("Alert: %s", message)
     if config.alerts.notifier is not None:
-        notify(config.alerts.notifier, message, context)
+        call_notifier(config.alerts.notifier, message, context)
 
 
-def notify(path: str, message: str, context: Context) -> None:
+def call_notifier(path: str, message: str, context: Context) -> None:
     """Build the notifier and call it. Raises what it raises."""
     import_string(path)(message=message)(context)

@@ -1,4 +1,4 @@
-"""Defines the plugin that Airflow loads: in a checkout by `plugins/tidemark_plugin.py`, else by an entry point."""
+"""Defines the plugin that Airflow loads, in a checkout by `plugins/tidemark_plugin.py`, otherwise by an entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds all that differs between the versions of Airflow and of its Spark provider: 3.1, 3.2, 3.3 and later.
+"""Holds all code that differs between the versions of Airflow and its Spark provider: 3.1, 3.2, 3.3 and later.
 
 | | 3.1 | 3.2 | 3.3 |
 |---|---|---|---|
@@ -77,7 +77,7 @@ def allowing(*run_types: str) -> dict[str, Any]:
 
 
 def deadline_alert(seconds: float, call: Callable[..., Any], arguments: dict[str, Any], name: str) -> Any:
-    """Calls `call` in the triggerer unless the run has succeeded so long after it was queued."""
+    """A deadline that has the triggerer call `call` if the run has not succeeded `seconds` after it was queued."""
     try:
         from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]
     except ImportError:
@@ -92,7 +92,7 @@ def deadline_alert(seconds: float, call: Callable[..., Any], arguments: dict[str
 
 
 def gauge(name: str, value: float, tags: dict[str, str] | None = None) -> None:
-    """Sends one gauge to whatever Airflow sends its metrics to."""
+    """Send one gauge through Airflow's metrics."""
     send: Any
     try:
         from airflow.sdk.observability.stats import gauge as send

@@ -26,7 +26,7 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.observations import runs
-from tidemark.observe.health import look
+from tidemark.observe.health import judge_by_ledger
 from tidemark_airflow import offered_tables
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.operators.health_operator import HealthOperator
@@ -113,12 +113,12 @@ def test_a_stage_that_failed_says_why_where_the_page_looks(config: PipelineConfi
     with pytest.raises(DiskFull):
         task.execute(context)
     with open_ledger(empty_ledger_database, "shop") as book:
-        health = look(book, config)
+        health = judge_by_ledger(book, config)
     (concern,) = health.of("warning")
     assert concern.message.startswith(
         "The last run of shop_capture failed in drain. There is no space left on the disk"
     )
-    assert "make it larger" in concern.message
+    assert "enlarge the disk" in concern.message
 
 
 def test_a_parked_table_is_red_for_as_long_as_it_is_parked(

@@ -14,8 +14,8 @@ import pytest
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
-from tidemark.backfill import backfill_report, exported_snapshot, ranges
-from tidemark.backfill.ranges import ReadResult
+from tidemark.backfill import backfill_report, exported_snapshot, range_reading
+from tidemark.backfill.range_reading import ReadResult
 from tidemark.config.file_reader import load
 from tidemark.errors import DatabaseUnreachable
 from tidemark.run import Run
@@ -42,7 +42,7 @@ def test_a_reader_names_its_run_and_itself(reader: ReadChunksOperator, monkeypat
         assert (run.run_id, run.holder) == ("shop_backfill/manual__1", "shop_backfill/manual__1/read_chunks/1")
         return ReadResult(2, 30, 1)
 
-    monkeypatch.setattr(ranges, "read_chunks", read)
+    monkeypatch.setattr(range_reading, "read_chunks", read)
     monkeypatch.setattr(exported_snapshot, "read_exported", None)
     assert reader.execute(CONTEXT) == {"chunks": 2, "rows": 30}
 
@@ -50,7 +50,7 @@ def test_a_reader_names_its_run_and_itself(reader: ReadChunksOperator, monkeypat
 def test_beside_an_exported_snapshot_chunks_are_read_too(
     reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges, "read_chunks", lambda *_, **__: ReadResult(1, 5, 1))
+    monkeypatch.setattr(range_reading, "read_chunks", lambda *_, **__: ReadResult(1, 5, 1))
     monkeypatch.setattr(exported_snapshot, "read_exported", lambda _: ReadResult(3, 100, 1))
     context = {**CONTEXT, "params": {"mode": "exported_snapshot", "readers": 3}}
     assert reader.execute(context) == {"chunks": 4, "rows": 105}
@@ -68,7 +68,7 @@ def told_to_end(monkeypatch: pytest.MonkeyPatch, reader: ReadChunksOperator) -> 
             cleaned.append("lease")
         return ReadResult(1, 1, 1)
 
-    monkeypatch.setattr(ranges, "read_chunks", read)
+    monkeypatch.setattr(range_reading, "read_chunks", read)
     monkeypatch.setattr(backfill_report, "progress_lines", lambda *_, **__: [])
     # What Airflow's task runner does before it calls execute.
     before = signal.signal(signal.SIGTERM, lambda *_: reader.on_kill())

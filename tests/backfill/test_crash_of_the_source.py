@@ -19,7 +19,7 @@ import pytest
 from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.conftest import create_database
 from tests.support.pipeline import Pipeline
-from tidemark.backfill import ranges
+from tidemark.backfill import range_reading
 from tidemark.lsn import Lsn
 from tidemark.source.wal.wal_messages import make_durable
 
@@ -71,7 +71,7 @@ def test_a_commit_that_a_chunk_saw_outlives_a_crash(
 ) -> None:
     """The reader dies just after it recorded the chunk, so that nothing of its own makes the WAL durable."""
     (backfill,) = captured.plan(tables=["public.t"])
-    real = ranges._RangeReader._record
+    real = range_reading._RangeReader._record
 
     def record_and_die(*arguments: object, **options: object) -> bool:
         assert real(*arguments, **options)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_a_commit_that_a_chunk_saw_outlives_a_crash(
         with pytest.raises(KeyboardInterrupt):
             captured.read()
 
-    monkeypatch.setattr(ranges._RangeReader, "_record", record_and_die)
+    monkeypatch.setattr(range_reading._RangeReader, "_record", record_and_die)
     with psycopg.connect(captured.source) as writer:
         writer.execute("LOCK TABLE t")  # the reader waits for it, behind its low watermark
         reading = threading.Thread(target=read_and_die)

@@ -13,7 +13,7 @@ from tests.support.pipeline import Pipeline
 from tests.support.roles import login
 from tidemark.backfill import exported_snapshot as exported
 from tidemark.backfill.exported_snapshot import exported_snapshot
-from tidemark.backfill.ranges import ReadResult
+from tidemark.backfill.range_reading import ReadResult
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.errors import SnapshotExportBlocked
 from tidemark.ledger import leases
@@ -75,7 +75,7 @@ def test_the_try_after_a_killed_one_reads_the_rest(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr("tidemark.backfill.ranges.reach", dies)
+        dying.setattr("tidemark.backfill.range_reading.reach", dies)
         with pytest.raises(KeyboardInterrupt):
             captured.read_exported()
     captured.read_exported()
@@ -118,7 +118,7 @@ def test_the_death_of_the_session_costs_no_chunk(
                     "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE temporary"
                 )
 
-        monkeypatch.setattr("tidemark.backfill.ranges.reach", reach)
+        monkeypatch.setattr("tidemark.backfill.range_reading.reach", reach)
         with caplog.at_level(logging.WARNING):
             captured.read(imported=imported)
     assert "the session that exported the snapshot has ended" in caplog.text

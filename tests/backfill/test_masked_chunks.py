@@ -44,7 +44,7 @@ def before_the_second_chunk(monkeypatch: pytest.MonkeyPatch, action: Callable[[]
         if name == "read.after_low" and chunks == 2:
             action()
 
-    monkeypatch.setattr("tidemark.backfill.ranges.reach", reach)
+    monkeypatch.setattr("tidemark.backfill.range_reading.reach", reach)
 
 
 def test_renamed_before_it_is_read(people: Pipeline) -> None:

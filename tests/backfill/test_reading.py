@@ -13,7 +13,7 @@ from sandbox.services.postgres import running, wait_for
 from tests.support.pipeline import Pipeline
 from tests.support.roles import login
 from tests.support.standby import standby_of
-from tidemark.backfill.ranges import ReadResult
+from tidemark.backfill.range_reading import ReadResult
 from tidemark.config import TableRule
 from tidemark.errors import JoinHorizonAhead, ReadRefused, SourceInRecovery, SourceLocked
 from tidemark.formats.snapshot import Snapshot
@@ -130,7 +130,7 @@ def test_a_backfill_that_was_closed_is_not_read_on(captured: Pipeline, monkeypat
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
     monkeypatch.setattr(
-        "tidemark.backfill.ranges.reach",
+        "tidemark.backfill.range_reading.reach",
         lambda name: (
             name == "read.before_chunk"
             and captured.ledger_query("UPDATE tidemark.backfills SET state = 'closed', state_reason = 'x' RETURNING 1")
@@ -152,7 +152,7 @@ def test_rows_that_change_under_the_reader_are_those_of_each_chunks_snapshot(
             captured.execute("UPDATE t SET v = v || '+'", "DELETE FROM t WHERE n = 15", "INSERT INTO t VALUES (0, 'x')")
             monkeypatch.undo()
 
-    monkeypatch.setattr("tidemark.backfill.ranges.reach", reach)
+    monkeypatch.setattr("tidemark.backfill.range_reading.reach", reach)
     captured.read()
     assert [row["v"][-1] == "+" for row in captured.rows(backfill)] == [False] * 10 + [True] * 19
 
@@ -332,7 +332,7 @@ def test_a_lost_connection_is_a_retry(captured: Pipeline, monkeypatch: pytest.Mo
     (backfill,) = captured.plan(tables=["public.t"])
     name = captured.config.application_name
     monkeypatch.setattr(
-        "tidemark.backfill.ranges.reach",
+        "tidemark.backfill.range_reading.reach",
         lambda _: captured.execute(
             f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = '{name}'"
         ),
@@ -407,7 +407,7 @@ def read_one_chunk(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tidemark.backfill.ranges.reach", reach)
+        patched.setattr("tidemark.backfill.range_reading.reach", reach)
         with pytest.raises(KeyboardInterrupt):
             captured.read()
 

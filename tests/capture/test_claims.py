@@ -14,7 +14,7 @@ from tests.support.manifests import plan_of
 from tests.support.pipeline import Pipeline
 from tidemark.capture import drain as drain_module
 from tidemark.capture.continuity.generation import settle
-from tidemark.capture.continuity.recovery import look_into_staging
+from tidemark.capture.continuity.recovery import list_staging
 from tidemark.capture.waiting import changes_waiting
 from tidemark.errors import ClaimRefused, SchemaVersionTaken
 from tidemark.formats import layout
@@ -531,7 +531,7 @@ def settled(pipeline: Pipeline) -> None:
         postgres_session.connect(pipeline.source, application_name="later") as source,
         open_ledger(pipeline.ledger, pipeline.config.pipeline) as book,
     ):
-        settle(pipeline.config, source, book, look_into_staging(book, pipeline.store), lease)
+        settle(pipeline.config, source, book, list_staging(book, pipeline.store), lease)
 
 
 def test_claims_of_a_manifest_that_was_not_registered_are_registered_with_it(

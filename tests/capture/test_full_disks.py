@@ -39,7 +39,7 @@ def test_a_full_lake_stages_nothing_and_loses_nothing(pipeline: Pipeline, disk: 
     pipeline.execute(ORDERS)
     pipeline.begin()
     pipeline.execute(f"{MANY} generate_series(1, 20000) i")
-    with told(DiskFull, f"no space left on the disk of the lake {disk.folder}", "make it larger"):
+    with told(DiskFull, f"no space left on the disk of the lake {disk.folder}", "enlarge the disk"):
         pipeline.drain()
     assert pipeline.registered() == []
     disk.resize("64m")
@@ -92,7 +92,7 @@ def test_a_full_ledger_registers_nothing_and_is_told_from_the_source(pipeline: P
             connection.execute(f"CREATE TABLESPACE {name} LOCATION '{disk.folder}'".encode())
             connection.execute(f"ALTER TABLE tidemark.batches SET TABLESPACE {name}".encode())
             disk.fill()
-            with told(LedgerFull, "could not extend file", "make its disk larger"):
+            with told(LedgerFull, "could not extend file", "enlarge its disk"):
                 drain_for_long()
             missing = pipeline.one("SELECT count(*) FROM orders") - staged(pipeline)
             assert missing == 1
@@ -128,7 +128,7 @@ def test_a_full_source_is_the_sources_error(pipeline: Pipeline, tmp_path: Path, 
         shutil.copytree(kept, aside, dirs_exist_ok=True)
         for place in (aside, *aside.iterdir()):
             shutil.chown(place, uid, gid)
-        with told(SourceFull, "No space left on device", "make its disk larger"):
+        with told(SourceFull, "No space left on device", "enlarge its disk"):
             pipeline.drain()
         assert pipeline.registered() == []
     finally:

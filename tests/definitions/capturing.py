@@ -11,7 +11,7 @@ from tests.support.pipeline import Pipeline
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.ledger.captured import successors
 from tidemark.ledger.captured.tables import TableRow
-from tidemark.source import definition_trigger
+from tidemark.source import event_trigger
 
 MOST_BACKFILLS = 3
 NEVER = ("parked", "differs", "failed", "not captured")
@@ -65,7 +65,7 @@ class Capture:
         pipeline.sound()
         if has_trigger:
             role = pipeline.one("SELECT current_user")
-            pipeline.execute(definition_trigger.create_sql(pipeline.config, role))
+            pipeline.execute(event_trigger.create_sql(pipeline.config, role))
 
     def run(self) -> dict[str, str]:
         """One run of the capture; by table, the errors of preflight and merge, and why a pattern leaves it out."""

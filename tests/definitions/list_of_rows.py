@@ -26,7 +26,8 @@ from pyspark.sql.types import StructField, StructType
 
 from tests.simulation.chunk_model import HOLE, Change, Chunk, Swept, fold, fold_copies, lacking
 from tests.support.pipeline import Pipeline
-from tidemark.capture.merge_planning import ingest, make_plan
+from tests.support.runs import make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.errors import TargetAhead, TargetDiffers, TidemarkError
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable

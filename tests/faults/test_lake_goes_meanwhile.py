@@ -168,7 +168,7 @@ def test_no_table_is_parked_for_a_lake_that_went_between_plan_and_driver(
     shop.drain()
     with monkeypatch.context() as patched:
         MOMENTS[moment](shop, lake, patched)
-        with told(PlanMissing, "the next driver finds in the tables what was done"):
+        with told(PlanMissing, "the next driver goes on from the tables' positions"):
             shop.merge()
     position, confirmed = shop.staged_lsn(), shop.confirmed_lsn()
     for stage in ("merge", "drain"):

@@ -35,11 +35,11 @@ from tests.support.s3_server import SECRET, S3Server, access, let_in, put_lake
 from tests.support.thorough import thorough
 from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.formats import layout
-from tidemark.formats.upkeep_plan import TableUpkeep, UpkeepPlan
+from tidemark.formats.compaction_plan import CompactionPlan, TableCompaction
 from tidemark.maintenance import compaction_runs
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.names import TableName
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 from tidemark.target import merge
 from tidemark.target import table_compaction as upkeep_of_tables
 from tidemark.target.delta import delta_tables
@@ -538,12 +538,12 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
         said.append(driver.stdout + driver.stderr)
 
     proxy.forget()
-    settings[commit_safety.OF_S3] = "io.delta.storage.S3SingleDriverLogStore"
+    settings[log_store_settings.OF_S3] = "io.delta.storage.S3SingleDriverLogStore"
     stages.merge(shop.stage_input(), submit)
-    told.read("LogStoreUnfenced", said[0], f"{commit_safety.OF_S3} is io.delta.storage.S3SingleDriverLogStore")
+    told.read("LogStoreUnfenced", said[0], f"{log_store_settings.OF_S3} is io.delta.storage.S3SingleDriverLogStore")
     assert [r.target for r in proxy.requests if r.method == "PUT" and "/plans/" not in r.target] == []
 
-    del settings[commit_safety.OF_S3]
+    del settings[log_store_settings.OF_S3]
     stages.merge(shop.stage_input(), submit)
     shop.confirm()
     assert shop.confirmed_lsn() == shop.staged_lsn(), said[1][-3000:]
@@ -553,7 +553,7 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
     assert [text for text in (*said, *events) if SECRET in text] == []
 
 
-def _keep_up(shop: Environment) -> list[TableUpkeep]:
+def _keep_up(shop: Environment) -> list[TableCompaction]:
     """Both steps of the maintenance DAG, each an application; what they say of each Delta table."""
     task = shop.task("maintenance")
     plan = compaction_runs.plan_inspection(task)
@@ -564,7 +564,7 @@ def _keep_up(shop: Environment) -> list[TableUpkeep]:
         return kept + _applied(shop, taken)
 
 
-def _applied(shop: Environment, plan: UpkeepPlan) -> list[TableUpkeep]:
+def _applied(shop: Environment, plan: CompactionPlan) -> list[TableCompaction]:
     with suppress(Py4JJavaError):  # of the result's file
         compact_tables.run(shop.spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
     result = compaction_runs.take_result(shop.config, plan)

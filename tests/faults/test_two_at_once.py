@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import Environment, go_on
+from tests.support.runs import make_plan
 from tests.support.thorough import thorough
-from tidemark.capture.merge_planning import ingest, make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan

@@ -100,7 +100,7 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(empty_ledger_database: str)
     newest = migrate(empty_ledger_database).after
     with connect(empty_ledger_database) as book:
         book.execute("INSERT INTO tidemark.migrations (number) VALUES (999)")
-        said = f"at version 999, and this version of Tidemark knows it up to {newest}: a newer"
+        said = f"at version 999, and this version of Tidemark reads it up to {newest}: a newer"
         with pytest.raises(LedgerIsNewer, match=said):
             require(book)
         with pytest.raises(LedgerIsNewer, match=said):

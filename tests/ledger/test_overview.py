@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
+from tidemark.formats.compaction_plan import TableCompaction
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest
 from tidemark.formats.merge_result import DeltaSize, TableResult
-from tidemark.formats.upkeep_plan import TableUpkeep
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
@@ -105,7 +105,7 @@ def test_sizes_are_known_from_the_first_merge_on(book: Book, generation: Generat
     assert [rows for *_, rows, _ in kept()] == [6, 12]
     table_sizes.keep_merged(book, [merged(5)], first=[])
     assert [rows for *_, rows, _ in kept()] == [5, 5]
-    table_sizes.keep(book, [TableUpkeep("s.a", "current", 2, 1, bytes=700, rows=4)])
+    table_sizes.keep(book, [TableCompaction("s.a", "current", 2, 1, bytes=700, rows=4)])
     assert kept() == [("current", 1, 700, 4, False), ("history", 3, 900, 5, True)]
     assert table_sizes.keep_merged(book, [TableResult("s.a", Lsn(200), Lsn(200))], first=[]) is None
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tidemark.formats.upkeep_plan import TableUpkeep
+from tidemark.formats.compaction_plan import TableCompaction
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import run_rates, runs, table_sizes
 from tidemark.ledger.observations.runs import Figures
@@ -52,9 +52,9 @@ def test_the_present_rate_is_that_of_the_last_hours_runs(book: Ledger, generatio
 def test_the_size_of_a_delta_table_is_that_of_the_last_maintenance_that_saw_it(
     book: Ledger, generation: Generation
 ) -> None:
-    seen = TableUpkeep("s.a", "current", 9, 3, bytes=500, rows=70)
-    table_sizes.keep(book, [seen, TableUpkeep("s.a", "history", 2, 2, bytes=900, rows=80)])
-    table_sizes.keep(book, [TableUpkeep("s.a", "current", 3, 4, bytes=600)])
+    seen = TableCompaction("s.a", "current", 9, 3, bytes=500, rows=70)
+    table_sizes.keep(book, [seen, TableCompaction("s.a", "history", 2, 2, bytes=900, rows=80)])
+    table_sizes.keep(book, [TableCompaction("s.a", "current", 3, 4, bytes=600)])
     current, history = table_sizes.all_of(book)["s.a"]
     assert (current.kind, current.files, current.bytes, current.rows) == ("current", 4, 600, 70)
     assert (history.kind, history.files, history.bytes, history.rows) == ("history", 2, 900, 80)

@@ -11,7 +11,7 @@ from tests.ledger.conftest import START, open_at
 from tests.support.backfills import HALVES, open_backfill
 from tests.support.hand_merged import HandMerged
 from tests.support.pipeline import pipeline_config
-from tidemark.backfill.verify_report import outcome_of, report
+from tidemark.backfill.verify_report import read_report, report
 from tidemark.errors import BackfillNotApplied, DifferencesFound, DifferencesRepaired, NothingProven
 from tidemark.formats.manifest import KeyPart, Purpose, Sweep
 from tidemark.formats.merge_result import ChunkResult, Holes
@@ -174,7 +174,7 @@ def of_a_filter(world: HandMerged, verify: str, purpose: Purpose, **counts: Any)
 def test_a_filter_proves_no_part_and_reports_what_it_found(world: HandMerged) -> None:
     of_a_filter(world, "v1", "verify")
     assert proven(world) == [False, False]
-    (table,) = outcome_of(world.task(run_id="v1")).tables
+    (table,) = read_report(world.task(run_id="v1")).tables
     assert "the rows of the filter equal to the source" in str(table)
 
 

@@ -17,8 +17,8 @@ from tidemark.capture.confirm import confirm
 from tidemark.config import Maintenance
 from tidemark.errors import LedgerBehindStaging, Move, ParkedKeepsStaging
 from tidemark.formats import layout
+from tidemark.formats.compaction_plan import CompactionResult, Kind, TableCompaction
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.upkeep_plan import Kind, TableUpkeep, UpkeepResult
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.reading import chunks
@@ -102,8 +102,8 @@ def test_an_idle_table_whose_current_is_gone_is_parked_and_a_busy_one_is_the_mer
 
     def noted(*kinds: Kind) -> str | None:
         """After a look that found these of both tables; why `a` is parked."""
-        seen = [TableUpkeep(table, kind, 1, 1, bytes=9) for table in (A, B) for kind in kinds]
-        note(run, [A, B], [UpkeepResult("p", tuple(seen))])
+        seen = [TableCompaction(table, kind, 1, 1, bytes=9) for table in (A, B) for kind in kinds]
+        note(run, [A, B], [CompactionResult("p", tuple(seen))])
         with open_ledger(shop.ledger, shop.config.pipeline) as book:
             row, other = tables.one(book, A), tables.one(book, B)
         assert row is not None

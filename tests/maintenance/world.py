@@ -17,8 +17,9 @@ from psycopg import sql
 from tests.support.backfills import backfill_of, chunk_of
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place, pipeline_config
+from tests.support.runs import make_plan
 from tidemark.capture import merge_planning
-from tidemark.capture.continuity.recovery import look_into_staging, register_again
+from tidemark.capture.continuity.recovery import list_staging, register_again
 from tidemark.errors import ClaimRefused, LedgerBehindStaging, Move, SnapshotBeforeCleanUp
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
@@ -258,7 +259,7 @@ class World(Place):
             marked = {
                 row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
             }
-        plan = merge_planning.make_plan(self.task(f"merge/{self.runs}"))
+        plan = make_plan(self.task(f"merge/{self.runs}"))
         if plan is None:
             return
         results = []
@@ -333,11 +334,11 @@ class World(Place):
     # --- maintenance ------------------------------------------------------------------------------------------------
 
     def clean(self, cutoff: datetime | None = None) -> None:
-        def look(_: Generation) -> staging_cleanup.SourceHorizon:
+        def read_horizon(_: Generation) -> staging_cleanup.SourceHorizon:
             return staging_cleanup.SourceHorizon(Lsn(self.confirmed), self.snapshot().xmin)
 
         in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
-        staging_cleanup.clean(self.task("clean/1"), cutoff=cutoff or in_future, look=look)
+        staging_cleanup.clean(self.task("clean/1"), cutoff=cutoff or in_future, read_horizon=read_horizon)
 
     def a_day_passes(self) -> None:
         """What is there becomes a day older."""
@@ -409,7 +410,7 @@ class World(Place):
 
     def register_again(self) -> None:
         with self.ledger_connection() as book, self.slot() as lease:
-            for manifest in register_again(book, look_into_staging(book, self.store), lease, lambda *_: False):
+            for manifest in register_again(book, list_staging(book, self.store), lease, lambda *_: False):
                 if self.left_behind is not None and manifest.attempt == self.left_behind.manifest.attempt:
                     self.batches.append(self.left_behind)
                     self.left_behind, self.watermarks = None, []

@@ -12,9 +12,10 @@ from typing import Final
 import pytest
 
 from tests.support.pipeline import Pipeline
+from tests.support.runs import make_plan
 from tests.support.s3_proxy import Proxy
 from tests.support.s3_server import access
-from tidemark.capture.merge_planning import ingest, make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.capture.waiting import changes_waiting
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan

@@ -28,7 +28,7 @@ from tests.support.capture import Environment
 from tests.support.hung_commit import HungCommit
 from tidemark import failpoints
 from tidemark.backfill.backfill_requests import requested_tables
-from tidemark.backfill.ranges import read_chunks
+from tidemark.backfill.range_reading import read_chunks
 from tidemark.config import Merge
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, LeaseTaken, RetryError
 from tidemark.ledger.leases import hold, of_table

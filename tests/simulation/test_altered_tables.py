@@ -26,7 +26,8 @@ from tests.simulation.altering import HEAP, ITEM, Altered
 from tests.simulation.workload import TABLES, Workload, create_tables
 from tests.support import judge
 from tests.support.pipeline import Pipeline
-from tidemark.capture.merge_planning import ingest, make_plan
+from tests.support.runs import make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.errors import TidemarkError
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan, PlannedTable

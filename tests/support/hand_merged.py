@@ -8,8 +8,9 @@ from typing import Any
 from tests.support.backfills import chunk_of, claim_of, record
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import Place
+from tests.support.runs import make_plan
 from tidemark.backfill.backfill_requests import RequestedTable, requested_tables
-from tidemark.capture.merge_planning import Ingested, ingest, make_plan
+from tidemark.capture.merge_planning import Ingested, ingest
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_plan import MergePlan, PlannedTable

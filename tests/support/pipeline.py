@@ -22,10 +22,10 @@ from sandbox.services.postgres import wait_for
 from tests.support import own_slot
 from tidemark.backfill.exported_snapshot import read_exported
 from tidemark.backfill.planning import BackfillRequest, plan
-from tidemark.backfill.ranges import ReadResult, read_chunks
+from tidemark.backfill.range_reading import ReadResult, read_chunks
 from tidemark.capture.confirm import ConfirmResult, confirm
 from tidemark.capture.continuity.generation import settle
-from tidemark.capture.continuity.recovery import look_into_staging
+from tidemark.capture.continuity.recovery import list_staging
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import Bounds, PipelineConfig, TableRule
@@ -190,7 +190,7 @@ class Place:
             postgres_session.connect(self.source, application_name=self.config.application_name) as source,
             self.ledger_connection() as ledger,
         ):
-            folders = look_into_staging(ledger, self.store)
+            folders = list_staging(ledger, self.store)
             return settle(self.config, source, ledger, folders, lease, accepts=accepts)
 
     def task(self, name: str = "task", run_id: str = "run", **about: Any) -> Run:

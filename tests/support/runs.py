@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
+from tidemark.capture.merge_planning import PlanScope, leased_plan
 from tidemark.config import PipelineConfig
+from tidemark.formats.merge_plan import MergePlan
 from tidemark.run import Run
+
+EVERYTHING: Final = PlanScope()
 
 
 def a_run(
@@ -27,3 +31,9 @@ def has_run(ledger: str) -> None:
     """As if a capture had come to its end just now: the pipeline is not new any more, but for its backfills."""
     with psycopg.connect(ledger, autocommit=True) as connection:
         connection.execute("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
+
+
+def make_plan(run: Run, scope: PlanScope = EVERYTHING) -> MergePlan | None:
+    """A plan for everything staged and not applied, whose leases are given back; None if there is nothing."""
+    with leased_plan(run, scope) as plan:
+        return plan

@@ -83,7 +83,7 @@ def plan(stage_input: StageInput) -> list[Backfill]:
 def read(stage_input: StageInput) -> Any:
     """Under an exported snapshot what was planned so, then all that is left."""
     from tidemark.backfill.exported_snapshot import read_exported
-    from tidemark.backfill.ranges import read_chunks
+    from tidemark.backfill.range_reading import read_chunks
 
     reader = stage_input.run("read", salt=stage_input.salt)
     return read_exported(reader) + read_chunks(reader)
@@ -103,9 +103,9 @@ def plan_verify(stage_input: StageInput) -> list[Backfill]:
 
 
 def verified(stage_input: StageInput) -> VerifyReport:
-    from tidemark.backfill.verify_report import outcome_of
+    from tidemark.backfill.verify_report import read_report
 
-    return outcome_of(stage_input.run("report"))
+    return read_report(stage_input.run("report"))
 
 
 def drain(stage_input: StageInput) -> Any:
@@ -197,7 +197,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
     """Both tasks of the maintenance DAG, a month from now, with thresholds for tables of a few files."""
     from spark_apps import compact_tables
     from tidemark.formats import layout
-    from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult
+    from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult
     from tidemark.maintenance import compaction_runs
     from tidemark.maintenance.staging_cleanup import retire
     from tidemark.target.table_compaction import MANY_SMALL
@@ -207,7 +207,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
     def later() -> datetime:
         return datetime.now(UTC) + timedelta(days=30)
 
-    def apply(plan: UpkeepPlan) -> UpkeepResult:
+    def apply(plan: CompactionPlan) -> CompactionResult:
         compact_tables.run(spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
         result = compaction_runs.take_result(stage_input.config, plan)
         assert result is not None

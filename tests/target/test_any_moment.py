@@ -20,9 +20,9 @@ from tests.target.lake import NOON, TEXTS, Lake, StagedTable, table_schema, with
 from tests.target.model import Change, Key, Row, apply, random_changes
 from tests.unit.test_architecture import REPOSITORY
 from tidemark.errors import DeltaRsMissing, MomentBeforeHistory, MomentInvalid, MomentNotApplied, TableNotInLake
+from tidemark.formats.compaction_plan import CompactionPlan
 from tidemark.formats.merge_plan import MergePlan, PlannedTable, StagedLevel
 from tidemark.formats.merge_result import PlanResult
-from tidemark.formats.upkeep_plan import UpkeepPlan
 from tidemark.lake import Lake as Reader
 from tidemark.lake import Position
 from tidemark.lsn import Lsn
@@ -147,7 +147,7 @@ def test_a_moment_that_nobody_can_know_is_refused(lake: Lake, told: Told, monkey
     first = kept.table.batches[-1].end_lsn
     kept.stage(2)
     end = kept.table.batches[-1].end_lsn
-    with told(MomentNotApplied, f"applied up to {first}", "the same question is answered then"):
+    with told(MomentNotApplied, f"applied up to {first}", "Ask again after a run of the capture DAG"):
         reader(lake).table("shop.orders").as_of(end)
     lake.applied(kept.table.planned(1))
     table = reader(lake).table("shop.orders")
@@ -284,7 +284,7 @@ def test_maintenance_makes_few_files_of_what_merges_noted(lake: Lake) -> None:
     plan = replace(lake.plan(), level=level)
     for _ in range(9):
         positions_table.record_positions(lake.spark, plan, PlanResult("p", "shop", 1, ()))
-    maintain_positions(lake.spark, UpkeepPlan("p", "shop", lake.uri, "look", (), 1, 7, False))
+    maintain_positions(lake.spark, CompactionPlan("p", "shop", lake.uri, "look", (), 1, 7, False))
     table = delta_tables.pin(lake.spark, f"{lake.uri}/shop/_positions")
     assert (table.files, delta_tables.rows(lake.spark, table).count()) == (1, 9)
 

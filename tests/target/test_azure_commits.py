@@ -22,7 +22,7 @@ from tests.support import azure_server, certificates, local_spark, rival_driver
 from tests.support.azure_front import ACCOUNT, Fault, Request
 from tests.support.azure_server import Azure
 from tests.support.rival_driver import Commits, Driver
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 
 pytestmark = pytest.mark.thorough
 
@@ -65,7 +65,7 @@ def commits(azure: Azure, spark: SparkSession, tmp_path: Path) -> Commits:
     }
     of_tls = "javax.net.ssl.trustStore"
     properties = {of_tls: str(trusted), f"{of_tls}Password": certificates.PASSWORD}
-    return Commits(f"{lake}/t", commit_safety.DELTAS_FOR_AZURE, settings, [local_spark.azure_jars()], properties)
+    return Commits(f"{lake}/t", log_store_settings.DELTAS_FOR_AZURE, settings, [local_spark.azure_jars()], properties)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.test_rivals import KEYED, _call_once, _expected, _found, _staged
 from tests.target.test_values import delete, insert, update
-from tidemark.formats.upkeep_plan import Step, TableUpkeep, UpkeepPlan
+from tidemark.formats.compaction_plan import CompactionPlan, Step, TableCompaction
 from tidemark.target import table_compaction
 from tidemark.target.delta import data_files, delta_tables
 
@@ -29,9 +29,9 @@ def few_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_compaction, "LITTLE_BYTES", 0)
 
 
-def keep_up(lake: Lake, step: Step, *tables: StagedTable, thorough: bool = False) -> list[TableUpkeep]:
-    plan = UpkeepPlan("m1", "shop", str(lake.root), step, tuple(t.id for t in tables), 2, 7, thorough)
-    assert UpkeepPlan.from_json(plan.to_json()) == plan
+def keep_up(lake: Lake, step: Step, *tables: StagedTable, thorough: bool = False) -> list[TableCompaction]:
+    plan = CompactionPlan("m1", "shop", str(lake.root), step, tuple(t.id for t in tables), 2, 7, thorough)
+    assert CompactionPlan.from_json(plan.to_json()) == plan
     return list(table_compaction.maintain_tables(lake.spark, plan).tables)
 
 
@@ -43,7 +43,7 @@ def positions(lake: Lake, table: StagedTable) -> list[Any]:
     return reached
 
 
-def said(reports: list[TableUpkeep]) -> list[tuple[str, int, bool, bool, str]]:
+def said(reports: list[TableCompaction]) -> list[tuple[str, int, bool, bool, str]]:
     return [(one.kind, one.files_after, one.compacted, one.due, one.left) for one in reports]
 
 
@@ -95,7 +95,7 @@ def test_a_merge_that_meets_it_goes_on(failpoint: str, lake: Lake, monkeypatch: 
     table = _staged(lake.table(table_schema("t", TEXTS)), KEYED)
     for number in range(3):
         lake.applied(table.planned(number, number + 1))
-    reports: list[TableUpkeep] = []
+    reports: list[TableCompaction] = []
 
     def meanwhile() -> None:
         reports.extend([*keep_up(lake, "look", table), *keep_up(lake, "current", table)])

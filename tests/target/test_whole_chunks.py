@@ -26,9 +26,9 @@ from tests.target.source import KEYS, Source
 from tests.target.test_columns_come_and_go import numbered_schema, with_names
 from tests.target.test_values import delete, insert, move, update
 from tidemark import failpoints
+from tidemark.formats.compaction_plan import CompactionPlan, Step
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_result import TableResult
-from tidemark.formats.upkeep_plan import Step, UpkeepPlan
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.target import merge, table_compaction
@@ -586,7 +586,7 @@ def test_vacuum_spares_what_was_added_as_it_is_and_needs_no_chunk_any_more(
         os.utime(file, (file.stat().st_mtime - 30 * 86_400,) * 2)
 
     def keep_up(step: Step) -> None:
-        plan = UpkeepPlan("m1", PIPELINE, str(lake.root), step, (table.id,), 2, 7, thorough=True)
+        plan = CompactionPlan("m1", PIPELINE, str(lake.root), step, (table.id,), 2, 7, thorough=True)
         assert [one.left for one in table_compaction.maintain_tables(lake.spark, plan).tables if one.left] == []
 
     keep_up("look")

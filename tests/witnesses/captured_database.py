@@ -20,7 +20,7 @@ from tidemark.errors import TidemarkError
 from tidemark.ledger.captured import relation_ids
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.names import TableName
-from tidemark.source import definition_trigger
+from tidemark.source import event_trigger
 
 _FULL_IDENTITY: Final = """
 CREATE FUNCTION public.give_identity() RETURNS event_trigger LANGUAGE plpgsql
@@ -119,7 +119,7 @@ class CapturedDatabase:
         self.environment.create_slot()
         if has_trigger:
             role = self.environment.one("SELECT current_user")
-            self.environment.execute(definition_trigger.create_sql(self.environment.config, role))
+            self.environment.execute(event_trigger.create_sql(self.environment.config, role))
         self.run()
 
     def judge(self, file_of: Callable[[TableName], str | None]) -> Iterator[TableVerdict]:
@@ -174,7 +174,7 @@ class CapturedDatabase:
     def schemas_of_files(self) -> list[str]:
         """The schemas that the files, or a suite for its files, created. That of the event trigger is none of them."""
         listed = self.environment.query("SELECT nspname FROM pg_catalog.pg_namespace WHERE oid >= 16384")
-        return sorted({name for (name,) in listed} - {definition_trigger.schema_of(self.environment.config)})
+        return sorted({name for (name,) in listed} - {event_trigger.schema_of(self.environment.config)})
 
     def _verdicts(self, file_of: Callable[[TableName], str | None]) -> Iterator[TableVerdict]:
         """The tables that changed since the last verdict, or whose state did."""

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from tidemark.backfill import read_sessions
 from tidemark.capture.continuity import generation
-from tidemark.capture.table_identities import TableIdentities
+from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillRefused, CaptureNotBegun, GenerationStale, ReadFailed, ReadRefused, VerifyRefused
 from tidemark.findings import listed
@@ -63,9 +63,9 @@ def settled(
 
 def published(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger) -> dict[str, CapturedTable]:
     """The tables that the pipeline file and the publication capture now, by id."""
-    places = TableIdentities(config, ledger, generations.required(ledger).system_identifier)
+    table_ids = TableIds(config, ledger, generations.required(ledger).system_identifier)
     with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
-        return {str(table.table): table for table in places.kept(catalog.captured_tables(source, config))}
+        return {str(table.table): table for table in table_ids.with_ids(catalog.captured_tables(source, config))}
 
 
 def not_published(config: PipelineConfig, source: psycopg.Connection[Any]) -> set[str]:

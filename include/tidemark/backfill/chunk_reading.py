@@ -29,7 +29,7 @@ from tidemark.backfill.chunk_copy import ChunkRows
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.capture.definitions.column_guarding import ChangesWithheld, LedgerGuards
 from tidemark.capture.definitions.table_definition import catalogue_shape
-from tidemark.capture.table_identities import TableIdentities
+from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
     JoinHorizonAhead,
@@ -194,7 +194,7 @@ class ChunkReader:
         """The OID of the table's relation and its present name, read outside of the chunk's transaction."""
         if table not in self._relations:
             opened = generations.required(self._ledger)
-            kept = TableIdentities(self._config, self._ledger, opened.system_identifier).relation_of(table)
+            kept = TableIds(self._config, self._ledger, opened.system_identifier).relation_of(table)
             if kept is None:
                 raise TableUnreadable("the capture has not seen it")
             self._relations[table] = kept.oid

@@ -27,7 +27,7 @@ import psycopg
 from psycopg import pq
 
 from tidemark.backfill import read_sessions
-from tidemark.backfill.ranges import ReadResult, read_chunks
+from tidemark.backfill.range_reading import ReadResult, read_chunks
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.config import PipelineConfig
 from tidemark.errors import SnapshotExportBlocked, SnapshotExportFailed
@@ -36,7 +36,7 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.lsn import Lsn
 from tidemark.postgres.postgres_session import connect_walsender
-from tidemark.postgres.redaction import SPOKEN_BY_A_WALSENDER, from_result
+from tidemark.postgres.redaction import SAFE_FROM_A_WALSENDER, from_result
 from tidemark.run import Run
 from tidemark.source.catalogue.transaction_visibility import transactions_in_flight
 from tidemark.wait_log import logged_wait
@@ -83,7 +83,7 @@ def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedS
 
 def _why(config: PipelineConfig, source: str, result: pq.abc.PGresult) -> SnapshotExportBlocked | SnapshotExportFailed:
     """The error for a slot that could not be created."""
-    error = from_result(result, SPOKEN_BY_A_WALSENDER)
+    error = from_result(result, SAFE_FROM_A_WALSENDER)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         waited = duration(config.bounds.join_wait_s)
         return SnapshotExportBlocked(waited=waited, blockers=_open_now(config, source))

@@ -30,8 +30,8 @@ from tidemark.wording import counted
 class TableProof:
     """One table's verify.
 
-    - `parts` of `of_parts` were read; None if the rows of a filter were.
-    - `unproven` is the reason why nothing is proven, half a sentence.
+    - `parts` is the number of parts that were read, of `of_parts`. None if only the rows of a filter were read.
+    - `unproven` is the reason why nothing is proven, as a clause; None if something is.
     - `through_lsn` and `through_at` are the table's oldest proof.
     - `columns` is the number of compared columns. `not_compared` lists the source's other columns, each with the
       reason. For a hashed column, the hashes are compared.
@@ -79,16 +79,18 @@ class VerifyReport:
 
 
 def report(run: Run) -> VerifyReport:
-    """The report of the run's verifies. Raises BackfillNotApplied while one is open. Otherwise it raises
-    DifferencesFound, DifferencesRepaired, or NothingProven if a table could not be compared; none of these is
-    retried."""
-    outcome = outcome_of(run)
-    _raise_for(run.config, outcome)
-    return outcome
+    """The report of the run's verifies, if all tables are equal and proven.
+
+    Raises BackfillNotApplied while a verify is open. Raises DifferencesFound, DifferencesRepaired, or NothingProven if
+    a table could not be compared; none of these is retried.
+    """
+    verified = read_report(run)
+    _raise_for(run.config, verified)
+    return verified
 
 
-def outcome_of(run: Run) -> VerifyReport:
-    """The report of the run's verifies, with any result. Raises BackfillNotApplied while one is open."""
+def read_report(run: Run) -> VerifyReport:
+    """The report of the run's verifies, whatever they detected. Raises BackfillNotApplied while one is open."""
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         with book.transaction():
@@ -100,9 +102,9 @@ def outcome_of(run: Run) -> VerifyReport:
             return VerifyReport(run.run_id, tuple(_table(book, b) for b in ours))
 
 
-def _raise_for(config: PipelineConfig, outcome: VerifyReport) -> None:
+def _raise_for(config: PipelineConfig, verified: VerifyReport) -> None:
     """Raises the error for the report's differences, or else for tables that are not proven."""
-    differing = [t for t in outcome.tables if t.unproven is None and t.outcome.differences]
+    differing = [t for t in verified.tables if t.unproven is None and t.outcome.differences]
     if differing:
         names = "; ".join(f"{t.table}: {t.outcome}" for t in differing)
         where = layout.differences_table(config.pipeline, TableName.parse(differing[0].table))
@@ -110,7 +112,7 @@ def _raise_for(config: PipelineConfig, outcome: VerifyReport) -> None:
         if all(t.repaired for t in differing):
             raise DifferencesRepaired(**facts)
         raise DifferencesFound(**facts)
-    unproven = [t for t in outcome.tables if t.unproven is not None]
+    unproven = [t for t in verified.tables if t.unproven is not None]
     if unproven:
         reasons = "; ".join(f"{t.table} ({t.unproven})" for t in unproven)
         raise NothingProven(pipeline=config.pipeline, tables=reasons)

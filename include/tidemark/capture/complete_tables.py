@@ -1,4 +1,4 @@
-"""Computes what a plan writes to `_positions`: the tables with nothing left to merge. Ends the swap of new tables.
+"""Computes the tables that a plan completes, for `_positions`, and completes the swaps of their ids.
 
 The staged position is read first, and the waiting tables afterwards. A batch that is registered in between makes its
 tables wait, so no table is recorded as complete while it lacks a change.
@@ -68,7 +68,9 @@ def record_names(ledger: Ledger, plan: MergePlan) -> None:
     """Record the tables that get their name by the plan, among those that were built next to others."""
     level = plan.level
     if level is not None and level.generation == plan.generation:
-        successors.name(ledger, plan.plan, [table for table, called in level.names.items() if called is not None])
+        successors.record_naming(
+            ledger, plan.plan, [table for table, called in level.names.items() if called is not None]
+        )
 
 
 def place_complete_tables(ledger: Ledger, result: PlanResult) -> None:
@@ -77,7 +79,7 @@ def place_complete_tables(ledger: Ledger, result: PlanResult) -> None:
     parked for its shape fit no table, and are skipped."""
     if not result.noted:
         return
-    for table in successors.place(ledger, result.plan, [t.table for t in result.tables if t.error is not None]):
+    for table in successors.complete(ledger, result.plan, [t.table for t in result.tables if t.error is not None]):
         log.info("%s has all rows, and replaces the table that it was built beside", table)
         called = relation_ids.name_of(ledger, table)
         for shape in successors.replaced_by(ledger, table):

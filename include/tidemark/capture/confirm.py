@@ -1,7 +1,7 @@
-"""Moves the slot's confirmed position to what the ledger has as applied everywhere (R3).
+"""Moves the slot's confirmed position up to the LSN that all tables have applied, as the ledger records it (R3).
 
-The position is `applied_positions.confirmable`, computed from batches and from Delta's positions as ingested, never
-from a task's state: a task that was marked successful by hand confirms nothing. The slot is read first, because
+The position is `applied_positions.confirmable`, computed from batches and from Delta's ingested positions. A task's
+state does not count: a task that was marked successful by hand confirms nothing. The slot is read first, because
 pg_replication_slot_advance raises below the slot's position and clamps above the end of the WAL. A slot at or beyond
 the position is left alone. A connection of its own moves the slot, and its position is read back. It is an error if the
 server forgot the call, or if the slot does not move although nothing holds it. Source: PostgreSQL documentation, 9.28.6
@@ -19,7 +19,7 @@ import psycopg
 
 from tidemark import failpoints
 from tidemark.capture.continuity.generation import still_continues
-from tidemark.capture.deferral import follow_the_file
+from tidemark.capture.deferral import apply_deferral
 from tidemark.config import PipelineConfig
 from tidemark.errors import ConfirmFailed, GenerationStale
 from tidemark.ledger import leases, migrations
@@ -64,7 +64,7 @@ def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) 
         open_ledger(run.ledger, run.pipeline) as book,
     ):
         migrations.require(book.connection)
-        follow_the_file(book, run.config)
+        apply_deferral(book, run.config)
         with book.transaction():
             book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             generation = generations.required(book)
@@ -123,13 +123,13 @@ def _advance(
     check_lease: Callable[[], None],
 ) -> None:
     """Move the slot, for up to `limit_s` seconds. Raises SlotBusy if the slot stays in use."""
-    there = at_slot(connection, config.slot)
-    there.execute("SELECT set_config('statement_timeout', %s, false)", (f"{int(limit_s * 1000)}ms",))
+    session = at_slot(connection, config.slot)
+    session.execute("SELECT set_config('statement_timeout', %s, false)", (f"{int(limit_s * 1000)}ms",))
 
     def move() -> None:
         with logged_wait(limit_s, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
-            moves = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
-            there.execute(moves, (config.slot, str(position)))
+            statement = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
+            session.execute(statement, (config.slot, str(position)))
 
     take_when_free(
         connection,

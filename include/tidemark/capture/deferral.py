@@ -1,4 +1,4 @@
-"""Decides which tables a plan may hold now, and when the deferred ones are due, by `merge` of the pipeline file (R6).
+"""Decides by `merge` of the pipeline file which tables are merged now, and when each deferred table is due (R6).
 
 A table waits only by choice: the file allows it, and the table is in state `deferred`, which it enters once all its
 changes are applied. Its waiting changes count as staged (R3), so it holds nothing back: the files are durable and
@@ -32,23 +32,24 @@ from tidemark.wording import counted, moment
 
 @dataclass(frozen=True, slots=True)
 class DueTables:
-    """The tables that may be merged now, with or without waiting changes, and the deferred ones, each with its due
-    time."""
+    """`tables` may be merged now, with or without waiting changes. `deferred` maps each deferred table to the time at
+    which it is due."""
 
     tables: frozenset[str]
     deferred: Mapping[str, datetime] = field(default_factory=dict)
 
     @property
-    def said(self) -> str:
-        """A clause about the deferred tables for a message, "" for none."""
+    def clause(self) -> str:
+        """A clause about the deferred tables for the end of a message; "" if none is deferred."""
         if not self.deferred:
             return ""
         tables, first = counted(len(self.deferred), "table"), moment(min(self.deferred.values()))
         return f"; {tables} {'waits' if len(self.deferred) == 1 else 'wait'} by choice, the first until {first}"
 
 
-def look(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: bool = False) -> DueTables:
-    """The due and deferred tables. A parked table is in neither, unless its retry is due."""
+def due_tables(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: bool = False) -> DueTables:
+    """The due and the deferred tables. A parked table is in neither, unless its retry is due. With `all_of_them` no
+    table is deferred."""
     allowed = tables.due(ledger, config.bounds.unpark_retry_s)
     if all_of_them or not config.merge.defers:
         return DueTables(frozenset(allowed))
@@ -79,9 +80,9 @@ def waits_until(config: PipelineConfig, table: TableStatus, now: datetime) -> da
     return None if is_due(config.merge, backlog, now) else config.merge.due_at(backlog.since)
 
 
-def follow_the_file(ledger: Ledger, config: PipelineConfig) -> None:
-    """Begin or end the deferral of tables as the file requires. A table is deferred only while it has no waiting
-    changes, so the first merge of a new or un-parked table is never late."""
+def apply_deferral(ledger: Ledger, config: PipelineConfig) -> None:
+    """Begin or end the deferral of tables in the ledger, as the pipeline file requires. A table becomes deferred only
+    while it has no waiting changes, so the first merge of a new or un-parked table is never late."""
     if config.merge.defers:
         tables.defer(ledger)
     else:

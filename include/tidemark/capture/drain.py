@@ -28,7 +28,7 @@ import psycopg
 from tidemark.capture import confirm
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.continuity import generation
-from tidemark.capture.continuity.recovery import look_into_staging
+from tidemark.capture.continuity.recovery import list_staging
 from tidemark.capture.definitions.catalogue_comparison import CatalogueComparison
 from tidemark.capture.open_batch import HeldChanges, OpenBatch, WrittenBatch, end_of_batch
 from tidemark.config import PipelineConfig
@@ -140,7 +140,7 @@ def slot_taken(run: Run, book: Ledger, wait_s: float) -> Iterator[HeldSlot]:
         # While this drain holds the lease, no preflight can record another file.
         pipeline_files.require(book, config.digest)
         store = Store(config.lake, config.lake_access)
-        folders = look_into_staging(book, store)
+        folders = list_staging(book, store)
         open_generation = generation.settle(config, source_conn, book, folders, lease)
         yield HeldSlot(run, source_conn, book, folders, lease, open_generation)
 
@@ -345,9 +345,9 @@ class Draining:
         self._batch = self._new_batch(open_generation.staged_lsn)
 
     @property
-    def looks(self) -> Mapping[str, Fingerprint]:
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
         """The fingerprints of the tables that were read at the beginning."""
-        return self._comparison.looks
+        return self._comparison.fingerprints
 
     def write_heartbeat(self) -> None:
         """Write the heartbeat at which the drain ends, after another watermark for each unclaimed chunk."""
@@ -452,7 +452,7 @@ class Draining:
         return self._heartbeat is not None and self._heartbeat.is_in(message)
 
     def _note_message(self, message: LogicalMessage) -> None:
-        self._definition_messages += self._comparison.told.note(message)
+        self._definition_messages += self._comparison.by_trigger.note(message)
 
     def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
         """Write files, folders, manifest and the ledger's row, in this order (R3), and begin the next batch."""

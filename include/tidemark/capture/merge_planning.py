@@ -59,8 +59,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class IngestedTable:
-    """What one result said of one table, and what it changed: `before` and `after` are its
-    applied position in the ledger.
+    """One table of an ingested result. `before` and `after` are its applied positions in the ledger.
 
     `parked` is True if this result's error parked the table.
     """
@@ -104,29 +103,27 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class PlanScope:
-    """What a plan may hold. By default every table that is due; with `all_of_them` those too that wait by choice
-    (`capture.deferral`); of both `tables` alone, if somebody has chosen them already: they do not wait any more.
-    Those of `without` it never holds."""
+    """The tables that a plan may have: by default every table that is due.
+
+    - `all_of_them`: deferred tables too (`capture.deferral`).
+    - `tables`: only these, deferred or not, because somebody has chosen them already.
+    - `without`: never these.
+    """
 
     all_of_them: bool = False
     tables: frozenset[str] | None = None
     without: frozenset[str] = frozenset()
 
 
-def make_plan(run: Run, scope: PlanScope = PlanScope()) -> MergePlan | None:
-    """Write a plan for everything staged and not applied; None if there is nothing. See `leased_plan`."""
-    with leased_plan(run, scope) as plan:
-        return plan
-
-
 @contextmanager
 def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
-    """The plan, with the leases of its tables held while the block runs.
+    """Write a plan for everything that is staged, not applied and in `scope`; None if there is nothing. The leases of
+    its tables are held while the block runs.
 
-    Tables that another task holds are left to a later plan, which the log says; if that is all of them, this waits for
-    the first of them up to `wait_s`, then raises LeaseTaken. The leases save work; what keeps two drivers apart is
-    Delta's own conflict check. Parked tables are left out until their retry is due. Of several generations the oldest
-    one with anything unapplied is planned; the next plan goes on.
+    Tables that another task holds are left to a later plan and logged. If another task holds all of them, this waits up
+    to `wait_s` for the first one, then raises LeaseTaken. The leases save work; Delta's own conflict check keeps two
+    drivers apart. Parked tables are left out until their retry is due. Of several generations, the plan has the oldest
+    one with unapplied batches.
     """
     config = run.config
     with open_ledger(run.ledger, config.pipeline) as book:
@@ -141,7 +138,7 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
         hold_free(run.ledger, config.pipeline, names, run.holder, wait_s=wait_s) as lease,
         open_ledger(run.ledger, config.pipeline) as book,
     ):
-        _say_what_is_left(lease, names)
+        _log_left_tables(lease, names)
         # Read again: until the leases were ours, another task may have merged some of it, or parked it.
         leased = {names[name] for name in lease.names}
         opened = generations.required(book)
@@ -168,11 +165,11 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
 def may_be_planned(ledger: Ledger, run: Run, scope: PlanScope) -> list[str]:
     """The tables for which something waits and that nothing but a lease may keep from being merged now."""
     are_chosen = scope.tables is not None
-    due = deferral.look(ledger, run.config, run.now(), all_of_them=scope.all_of_them or are_chosen)
+    due = deferral.due_tables(ledger, run.config, run.now(), all_of_them=scope.all_of_them or are_chosen)
     names = due.tables if scope.tables is None else due.tables & scope.tables
     waiting = batches.unapplied_counts(ledger, names - replays.waiting(ledger) - scope.without)
     if due.deferred:
-        log.info("%s due%s", counted(len(waiting), "table"), due.said)
+        log.info("%s due%s", counted(len(waiting), "table"), due.clause)
     return sorted(waiting)
 
 
@@ -182,7 +179,7 @@ def awaiting_their_name(ledger: Ledger, scope: PlanScope) -> list[str]:
     return sorted(awaiting if scope.tables is None else awaiting & scope.tables)
 
 
-def _say_what_is_left(lease: Lease, tables_by_name: Mapping[str, str]) -> None:
+def _log_left_tables(lease: Lease, tables_by_name: Mapping[str, str]) -> None:
     holders: dict[str, list[str]] = {}
     for name, taken in lease.left.items():
         holders.setdefault(taken.facts["holder"], []).append(tables_by_name[name])

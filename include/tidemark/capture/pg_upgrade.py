@@ -13,10 +13,10 @@ be wrong: somebody may have advanced the old slot past a change, or created the 
    preflight made, and a server below version 17. Then nothing is changed. A table whose definition is not the one of
    the last run needs a backfill.
 2. Every proof of a table (`ledger.reading.proofs`) is withdrawn, and the caller starts a verify with repair of all
-tables.
+   tables.
 
-A death in between costs a backfill and no row: the slot is the pipeline's own from the first transaction on, so without
-the second one the next run raises SourceReplaced. docs/decisions/2026-11-24-a-person-says-that-pg-upgrade-ran.md.
+A crash between the two transactions costs a backfill and no row. After the first one the slot is the pipeline's own,
+and the next run raises SourceReplaced. docs/decisions/2026-11-24-a-person-says-that-pg-upgrade-ran.md.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from msgspec import structs
 from tidemark.capture import lake_folder
 from tidemark.capture.continuity import ownership
 from tidemark.capture.continuity.discontinuity import open_next
-from tidemark.capture.continuity.recovery import look_into_staging, unregistered_staging
+from tidemark.capture.continuity.recovery import list_staging, unregistered_staging
 from tidemark.capture.definitions.column_guarding import guarded_by
 from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S
-from tidemark.capture.table_identities import TableIdentities
+from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.findings import listed
 from tidemark.formats.generation_file import GenerationFile
@@ -95,7 +95,7 @@ def continue_upgraded(run: Run, *, who: str) -> tuple[str, bool]:
             pipeline_files.require(ledger, config.digest)
             generation = generations.required(ledger)
             store = Store(config.lake, config.lake_access)
-            folders = look_into_staging(ledger, store)
+            folders = list_staging(ledger, store)
             lake_folder.refuse_another(config, source, store, folders.numbers, generation)
             slot, confirmed_lsn = slots.usable(source, config.slot)
             ownership.refuse_other_reader(config, source, own=False)
@@ -170,30 +170,29 @@ def _refusal(cluster: _Cluster, generation: Generation) -> str | None:
 def _unchanged(cluster: _Cluster, generation: Generation, rows: list[TableRow]) -> dict[str, Fingerprint]:
     """Table id -> new fingerprint, for the tables whose definition is equal to that of the last run. `pg_upgrade`
     keeps the OIDs, by which the tables are matched."""
-    places = TableIdentities(cluster.config, cluster.ledger, generation.system_identifier, records=False)
+    table_ids = TableIds(cluster.config, cluster.ledger, generation.system_identifier, records=False)
     stored = guarded_columns.all_of(cluster.ledger, generation.system_identifier)
     bound = {oid: row.guards for oid, row in stored.items()}
     captured = [
         guarded_by(table, bound.get(table.relation_oid, {})).kept_as(kept_as)
         for table in catalog.captured_tables(cluster.source, cluster.config)
-        if table.published and (kept_as := places.known(table.relation_oid)) is not None
+        if table.published and (kept_as := table_ids.recorded_id(table.relation_oid)) is not None
     ]
-    looks = catalog.with_comments(
-        cluster.source, catalog.fingerprint(cluster.source, cluster.config.publication, captured)
-    )
+    prints = catalog.fingerprint(cluster.source, cluster.config.publication, captured)
+    fingerprints = catalog.with_comments(cluster.source, prints)
     unchanged = {}
     for row in rows:
-        look = looks.get(row.table)
-        if look is None or row.fingerprint is None:
+        fingerprint = fingerprints.get(row.table)
+        if fingerprint is None or row.fingerprint is None:
             continue
         before = Fingerprint.from_json(row.fingerprint)
-        now = look.carried(before)
+        now = fingerprint.carried(before)
         if _restored(before) == _restored(now):
             unchanged[row.table] = now
     return unchanged
 
 
-def _restored(look: Fingerprint) -> Fingerprint:
+def _restored(fingerprint: Fingerprint) -> Fingerprint:
     """The parts of a fingerprint that `pg_upgrade` keeps. It changes the ids of the transactions that wrote the
     catalogue, and the OIDs of keys and memberships, whose rows `upgrade_traces.is_as_restored` checks. A partition
     is restored by ATTACH. Partitions that are gone have nothing more to send."""
@@ -208,14 +207,16 @@ def _restored(look: Fingerprint) -> Fingerprint:
                 if name != SPELLED_SINCE and not name.endswith(WRITTEN_BY)
             },
         )
-        for column in look.columns
+        for column in fingerprint.columns
     )
-    partitions = tuple(structs.replace(partition, born_empty=False, links="", xmin=0) for partition in look.partitions)
+    partitions = tuple(
+        structs.replace(partition, born_empty=False, links="", xmin=0) for partition in fingerprint.partitions
+    )
     return structs.replace(
-        look,
+        fingerprint,
         columns=columns,
         partitions=partitions,
-        membership=("",) * len(look.membership),
+        membership=("",) * len(fingerprint.membership),
         publication_xmin=0,
         gone=(),
         comment="",

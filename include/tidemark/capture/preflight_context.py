@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark.capture.table_identities import TableIdentities
+from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.findings import Finding
 from tidemark.ledger.connection import Ledger
@@ -23,8 +23,8 @@ class PreflightContext:
     """The sessions and facts of one preflight.
 
     A finding is added as soon as it is made, so an error later on does not lose it. `adopt_slot` is true if a person
-    confirmed that slot and publication of the file are this pipeline's. `places` maps a relation to the table that it
-    is kept as.
+    confirmed that slot and publication of the file are this pipeline's. `table_ids` maps a relation to the id of its
+    table.
     """
 
     config: PipelineConfig
@@ -33,7 +33,7 @@ class PreflightContext:
     facts: ServerFacts
     adopt_slot: bool
     findings: list[Finding]
-    places: TableIdentities
+    table_ids: TableIds
 
     def note(self, check: str, message: str) -> None:
         self.findings.append(Finding.note(check, message))

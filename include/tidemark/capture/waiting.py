@@ -71,7 +71,7 @@ def changes_waiting(
         generation = generations.current(book)
         if generation is None:
             return Waiting(True, "no generation is open yet")
-        due = deferral.look(book, config, now(), all_of_them=all_of_them)
+        due = deferral.due_tables(book, config, now(), all_of_them=all_of_them)
         reason = _in_ledger(book, config, generation, due, now())
         confirmable = applied_positions.confirmable(book)
         looked_at = tables.last_columns(book)
@@ -95,7 +95,7 @@ def changes_waiting(
         reason = _at_source(connection, config, generation, server, slot) or with_more_columns(connection, looked_at)
     if reason is not None:
         return Waiting(True, reason)
-    return Waiting(False, f"nothing above {generation.staged_lsn}{due.said}")
+    return Waiting(False, f"nothing above {generation.staged_lsn}{due.clause}")
 
 
 def _in_ledger(

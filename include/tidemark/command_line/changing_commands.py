@@ -119,13 +119,13 @@ def upgraded(called: Invocation) -> int:
 
 def trigger(called: Invocation) -> int:
     """Print the script that creates or removes the event trigger, for an administrator of the source."""
-    from tidemark.source import definition_trigger
+    from tidemark.source import event_trigger
 
     if called.options.remove:
-        print(definition_trigger.drop_sql(called.config), end="")
+        print(event_trigger.drop_sql(called.config), end="")
     else:
         role = conninfo_to_dict(called.source).get("user") or getpass.getuser()
-        print(definition_trigger.create_sql(called.config, str(role)), end="")
+        print(event_trigger.create_sql(called.config, str(role)), end="")
     return 0
 
 
@@ -188,7 +188,7 @@ def _named(called: Invocation) -> list[str]:
     """The tables of the command line in the ledger's spelling. Raises an error that suggests a name for an unknown
     table."""
     with called.open_ledger() as book:
-        return [table_commands.named(book, called.config, table).table for table in called.options.tables]
+        return [table_commands.row_of(book, called.config, table).table for table in called.options.tables]
 
 
 def _trigger_verify(called: Invocation, names: Sequence[str], *, share: str, repair: bool) -> int:

@@ -29,7 +29,7 @@ from tidemark.spark_submit import jar_versions, spark_jars
 from tidemark.spark_submit.delta_version import delta_version, minor, refusal
 from tidemark.spark_submit.spark_connection import PROGRAMS, SparkConnection
 from tidemark.spark_submit.spark_defaults import spark_defaults, spark_version
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 
 _OLDEST_JAVA: Final = 17
 _CHECKS: Final = {"source": "source", "ledger": "ledger", "lake": "lake", "slot": "slot", "spark": "Spark"}
@@ -198,7 +198,7 @@ def _preflight(called: Invocation) -> Iterator[Finding]:
         yield Finding.of("lake", wrong)
         return
     jars = None  # of Delta's a line was said
-    if urlsplit(run.config.lake).scheme not in commit_safety.FILES:
+    if urlsplit(run.config.lake).scheme not in log_store_settings.FILES:
         jars = spark_jars.jars(run.config.lake, os.environ, run.config.spark_conf) or ""
     report = preflight(run, spark=spark, jars=jars, act=False, says=["ledger_stays"])
     wrong_checks = set()

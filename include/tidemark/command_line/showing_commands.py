@@ -83,7 +83,7 @@ def tables(called: Invocation) -> int:
     pattern = options.pattern
     if pattern and not any(_fits(row, pattern) for row in shown["tables"]):
         with called.open_ledger() as book:
-            pattern = table_commands.named(book, called.config, pattern).table
+            pattern = table_commands.row_of(book, called.config, pattern).table
     rows = [row for row in shown["tables"] if _fits(row, pattern) and options.state in (None, row["state"])]
     if options.json:
         screen.dump(rows)

@@ -1,4 +1,4 @@
-"""Reads the messages in which the source's event trigger writes definitions (`source.definition_trigger`).
+"""Reads the messages in which the source's event trigger writes definitions (`source.event_trigger`).
 
     content = code (64 hex digits) + {"publication": …, "definition": {"kind": …, …}}
     kind    = "relation" | "rewritten" | "dropped" | "unknown"
@@ -20,7 +20,7 @@ from msgspec import Struct
 from tidemark import strict_json
 
 PREFIX: Final = "tidemark_definition"
-# More than the longest of ours (`definition_trigger.MOST_BYTES`).
+# More than the longest of ours (`event_trigger.MOST_BYTES`).
 LONGEST_BYTES: Final = 1_000_000
 
 _CODE_DIGITS: Final = 64

@@ -2,7 +2,7 @@
 
 A manifest is the only contract between drain and merge, and it is self-sufficient: range, files with sizes and
 checksums, the table definitions the files follow, and enough about the source to rebuild the ledger. Once registered it
-never changes. Pure: reading and writing the JSON is `storage.store`'s business.
+never changes. `storage.store` reads and writes the file.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ class StagedFile(JsonRecord, frozen=True):
 class Claim(JsonRecord, frozen=True):
     """A chunk whose high watermark lies in the batch, with everything that the merge needs of it (R7).
 
-    `snapshot` is the chunk's `pg_current_snapshot()` as text; where `consistent_point` is set, the chunk was read under
-    an exported snapshot, and what committed below that LSN is what it saw. `watermark_lsn` and `watermark_at` are the
-    commit of the high watermark: the order key of the chunk's rows. What committed below `low_lsn` was in the WAL
-    before the read began; it serves the audit alone. `files` hold the rows (`formats.columns.chunk_schema`).
-    `columns` are the numbers of the columns that were read besides the key, None where all were. `converted` is as of
-    `TableChanges`.
+    - `snapshot` is the chunk's `pg_current_snapshot()` as text.
+    - `consistent_point` is set if the chunk was read under an exported snapshot. The chunk then contains exactly the
+      transactions that committed below this LSN.
+    - `watermark_lsn` and `watermark_at` are the commit of the high watermark: the order key of the chunk's rows.
+    - `low_lsn` is the LSN of the low watermark. Transactions that committed below it were in the WAL before the read
+      began. Only audits use it.
+    - `files` hold the rows (`formats.columns.chunk_schema`).
+    - `columns` are the numbers of the columns that were read besides the key, None if all were read.
+    - `converted` is as in `TableChanges`.
     """
 
     backfill: str
@@ -61,7 +64,7 @@ class Claim(JsonRecord, frozen=True):
 
     @property
     def key_range(self) -> str:
-        """The range of the backfill that the chunk is of: one walk along it, by one attempt, reads no key twice."""
+        """The range of the backfill to which the chunk belongs. One attempt reads no key of a range twice."""
         return self.chunk.rpartition("-")[0]
 
 
@@ -73,12 +76,13 @@ class KeyPart(JsonRecord, frozen=True):
 
 
 class Sweep(JsonRecord, frozen=True):
-    """The batch claims the last chunk of a backfill of the whole table: rows that it read nowhere are removed.
+    """The removal of target rows that a backfill did not read. The batch that claims its last chunk has it.
 
-    `snapshot` was recorded before the backfill's first chunk. `chunks` is their number: if one were missing, the rows
-    that it read would be removed. `parts` are the parts of the table that it read, if not the whole; the order of their
-    keys is that of the stored ones. `keys` are the keys that it searched, in PostgreSQL's texts and the key's order, if
-    it read only these: those that it did not find are removed.
+    - `snapshot` was recorded before the backfill's first chunk.
+    - `chunks` is the number of its chunks. If one were missing, the rows that it read would be removed.
+    - `parts` are the parts of the table that it read, None for the whole table. Keys are ordered as in the target.
+    - `keys` are the keys that it searched, if it read only these, in PostgreSQL's texts and the key's order. Those that
+      do not exist at the source are removed.
     """
 
     backfill: str
@@ -92,11 +96,14 @@ class Sweep(JsonRecord, frozen=True):
 class TableChanges(JsonRecord, frozen=True):
     """One table's part of a batch.
 
-    `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at
-    least one unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted`
-    maps a column to the number of values its target type could not hold (R8). `max_xid` is the highest transaction id
-    of the changes, None if there are none: a snapshot whose xmin is above it has seen them all. Their transactions
-    committed from `first_committed_at` to `last_committed_at`. A batch may touch a table by `claims` alone.
+    - `counts` maps an operation (insert, update, delete, truncate) to the number of its changes.
+    - `unchanged` counts changes with at least one unchanged TOAST column, `moved` changes of the key. The merge chooses
+      its way by both.
+    - `converted` maps a column to the number of values that its target type could not hold (R8).
+    - `max_xid` is the highest transaction id of the changes, None if there are none. A snapshot with a higher xmin
+      contains all of them.
+    - `first_committed_at` and `last_committed_at` are the first and the last commit time of their transactions.
+    - `claims`: a batch may contain chunks of a table and no changes.
     """
 
     table: str
@@ -117,12 +124,13 @@ class TableChanges(JsonRecord, frozen=True):
 
 
 class TableMark(JsonRecord, frozen=True):
-    """What the drain found out about a table, and the ledger keeps (R6, R11): it rides on the manifest
-    so that registering the batch, or registering it again after the ledger was restored, marks the
-    table in the same transaction.
+    """A new state of a table that the drain decided (R6, R11). Registering the batch marks the table in the ledger, in
+    the same transaction. A batch that is registered again, after the ledger was restored, marks it again.
 
-    `state` "parked" suspends the merge with an error of the given kind and move; "needs_backfill" only marks the table.
-    `message` holds no row's value. `columns` are the numbers of those that alone want a backfill, empty where all do.
+    - `state` "parked" suspends the merge, with an error of this `kind` and `move`. "needs_backfill" only marks the
+      table.
+    - `message` contains no row's value.
+    - `columns` are the numbers of the columns that need the backfill, empty for all columns.
     """
 
     table: str
@@ -134,7 +142,7 @@ class TableMark(JsonRecord, frozen=True):
 
 
 class SourceIdentity(JsonRecord, frozen=True):
-    """Where the changes came from; another value of the first two is another generation."""
+    """The server and slot of the changes. Another system identifier or timeline is another generation."""
 
     system_identifier: str
     timeline: int

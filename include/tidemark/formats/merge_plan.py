@@ -1,7 +1,7 @@
 """Defines plan.json, which tells one Spark application what to apply: `MergePlan`. Pure.
 
-A plan carries no secret and no Airflow (R10): only paths relative to the lake root, table definitions and LSNs. Every
-attempt writes a plan of its own, so a driver that outlives its task never reads another's. Pure: no Spark in here.
+A plan has no secret and nothing of Airflow (R10): only paths relative to the lake root, table definitions and LSNs.
+Every attempt writes a plan of its own, so a driver that outlives its task never reads another's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark.strict_json import JsonRecord
 
 
 class PlannedBatch(JsonRecord, frozen=True):
-    """One registered batch as far as it touches the table; files in R1 order, chunks as they were claimed."""
+    """The part of a registered batch that concerns one table: files in R1 order, and claimed chunks."""
 
     start_lsn: Lsn
     end_lsn: Lsn
@@ -37,13 +37,13 @@ class PlannedBatch(JsonRecord, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Changes and rows of chunks."""
+        """The number of changes and of chunk rows."""
         return self.changes + sum(c.rows for c in self.claims)
 
     @property
     def may_bring_holes(self) -> bool:
-        """Whether it can leave an unchanged value without a base: by a change that did not send it, of its own or an
-        older one that a chunk is put under."""
+        """Whether it can cause holes: unchanged values without an earlier value. The change that did not send the value
+        is in this batch, or an older one that follows a row of a chunk."""
         return self.unchanged > 0 or bool(self.claims)
 
     def of(self, *purposes: Purpose) -> PlannedBatch:
@@ -56,7 +56,7 @@ class PlannedBatch(JsonRecord, frozen=True):
 
 
 class HistoryBase(JsonRecord, frozen=True):
-    """What a table takes over before its first batch: the history of `table`, below `lsn` of `generation`."""
+    """The rows that a table gets before its first batch: the history of `table` below `lsn` of `generation`."""
 
     table: str
     generation: int
@@ -98,8 +98,8 @@ class PlannedTable(JsonRecord, frozen=True):
         return self.batches[-1].end_lsn
 
     def may_have_new_holes(self, applied: Lsn | None, without_holes: Collection[Lsn] = ()) -> bool:
-        """Whether the table, applied up to there, may have holes that came with the plan and that nobody has counted:
-        those of each batch but the ones, by their ends, of which somebody saw that they brought none."""
+        """Whether the table, if it is applied up to `applied`, may have holes from this plan that are not counted yet.
+        `without_holes` are the end LSNs of batches that are known to have caused none."""
         return applied is not None and any(
             batch.may_bring_holes and batch.end_lsn <= applied and batch.end_lsn not in without_holes
             for batch in self.batches
@@ -107,17 +107,17 @@ class PlannedTable(JsonRecord, frozen=True):
 
     @property
     def rows(self) -> int:
-        """What the plan applies: changes and rows of chunks."""
+        """The number of changes and of chunk rows that the plan applies."""
         return sum(b.rows for b in self.batches)
 
     @property
     def rows_read(self) -> int:
-        """All rows of the files that the plan names."""
+        """The number of rows in all files that the plan names."""
         return self.rows + sum(b.rows for b in self.evidence)
 
     @property
     def changes_read(self) -> int:
-        """Those of these rows that are no chunk's."""
+        """The number of these rows that are changes."""
         return sum(b.changes for b in (*self.batches, *self.evidence))
 
     @property

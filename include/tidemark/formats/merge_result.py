@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from msgspec import field
 
+from tidemark.formats.compaction_plan import Kind
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.json_file import JsonFile
-from tidemark.formats.upkeep_plan import Kind
 from tidemark.lsn import Lsn
 from tidemark.strict_json import JsonRecord
 

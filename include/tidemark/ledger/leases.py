@@ -34,7 +34,7 @@ from tidemark.wording import moment
 
 SLOT = "slot"
 LEASE_S: Final = 60.0
-# How long somebody who waits counts as waiting after each look.
+# How long a task counts as waiting after each try to get a lease.
 WAITING_S: Final = 5.0
 # Later than any lease ends that was taken or renewed by the clock of now.
 FAR_S: Final = 3600.0

@@ -20,7 +20,7 @@ from tidemark.capture import lake_folder
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PositionBelowPlan
 from tidemark.formats import layout
-from tidemark.formats.upkeep_plan import Step, UpkeepPlan, UpkeepResult
+from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, Step
 from tidemark.ledger import leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
@@ -36,20 +36,20 @@ from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
-# Every so many days VACUUM looks for files that no version of a table ever named: those of drivers that died.
+# Every so many days VACUUM removes files too that no version of a table ever contained: those of drivers that died.
 THOROUGH_DAYS: Final = 7
 # How long maintenance waits for the tables of a group; a plan of a merge that follows takes seconds.
 WAIT_S: Final = 60.0
 
 
-def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
+def groups(config: PipelineConfig, result: CompactionResult) -> list[list[str]]:
     """The tables whose `current` is due, in groups as large as merges run in parallel."""
     due = [table.table for table in result.tables if table.due]
     size = config.merge.threads
     return [due[first : first + size] for first in range(0, len(due), size)]
 
 
-def plan_inspection(run: Run) -> UpkeepPlan | None:
+def plan_inspection(run: Run) -> CompactionPlan | None:
     """A plan that inspects the tables that were merged since their last maintenance or lack a Delta table; every
     table if unreferenced files are to be listed. None if there is none. Raises what `lake_folder.require` raises."""
     config = run.config
@@ -87,7 +87,7 @@ def _is_thorough(now: datetime) -> bool:
 
 
 @contextmanager
-def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
+def plan_current(run: Run, group: Sequence[str]) -> Iterator[CompactionPlan | None]:
     """A plan for the tables of the group, which stay leased while the block runs. After `WAIT_S` it holds the
     tables that no merge works on then; None if there is none. A merge that follows the source releases its leases
     for this wait. Raises what `lake_folder.require` raises."""
@@ -124,9 +124,9 @@ def _own_store(run: Run, ledger: Ledger) -> Store:
     return store
 
 
-def _plan(run: Run, store: Store, step: Step, names: Sequence[str]) -> UpkeepPlan:
+def _plan(run: Run, store: Store, step: Step, names: Sequence[str]) -> CompactionPlan:
     config, now = run.config, run.now()
-    plan = UpkeepPlan(
+    plan = CompactionPlan(
         plan=f"{now:%Y%m%dT%H%M%S}-{token_hex(8)}",
         pipeline=config.pipeline,
         lake=config.lake,
@@ -140,19 +140,19 @@ def _plan(run: Run, store: Store, step: Step, names: Sequence[str]) -> UpkeepPla
     return plan
 
 
-def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None:
+def take_result(config: PipelineConfig, plan: CompactionPlan) -> CompactionResult | None:
     """The application's result; None if it left none. Its files are deleted."""
     store = Store(config.lake, config.lake_access)
     folder = f"{layout.maintenance_root(config.pipeline)}/{plan.plan}"
     try:
-        return UpkeepResult.from_json(store.read(f"{folder}/result.json"))
+        return CompactionResult.from_json(store.read(f"{folder}/result.json"))
     except (FileNotFoundError, ValueError):
         return None
     finally:
         store.delete(folder)
 
 
-def note(run: Run, inspected: Collection[str], results: Sequence[UpkeepResult]) -> dict[str, Any]:
+def note(run: Run, inspected: Collection[str], results: Sequence[CompactionResult]) -> dict[str, Any]:
     """Record in the ledger, for `status`, what the run did to the inspected tables; returns the record. Raises what
     `lake_folder.require` raises, and records nothing then: a table that is missing from an unreachable lake is not
     lost."""

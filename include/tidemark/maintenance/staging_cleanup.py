@@ -102,7 +102,7 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     """
     config = run.config
     cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
-    report = clean(run, cutoff=cutoff, look=partial(_read_horizon, run), wait_s=wait_s)
+    report = clean(run, cutoff=cutoff, read_horizon=partial(_read_horizon, run), wait_s=wait_s)
     report.removed = remove_put_aside(run)
     held_bytes = {table: kept.bytes for table, kept in report.kept.items() if kept.held}
     if sum(held_bytes.values()) > config.bounds.parked_bytes:
@@ -124,7 +124,9 @@ def _read_horizon(run: Run, opened: Generation) -> SourceHorizon:
         return SourceHorizon(confirmed, snapshot_xmin(connection))
 
 
-def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], SourceHorizon], wait_s: float = 0.0) -> Retired:
+def clean(
+    run: Run, *, cutoff: datetime, read_horizon: Callable[[Generation], SourceHorizon], wait_s: float = 0.0
+) -> Retired:
     """`retire` for everything that was registered or ended before `cutoff`."""
     store = Store(run.config.lake, run.config.lake_access)
     report = Retired()
@@ -135,7 +137,7 @@ def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], SourceHori
             return report
         lake_folder.require(run.config, store, opened)
         with leases.hold(run.ledger, run.pipeline, SLOT, run.holder, wait_s=wait_s) as lease:
-            marked = _mark(book, store, lease, cutoff, look)
+            marked = _mark(book, store, lease, cutoff, read_horizon)
         reach("maintain.after_mark")
         for one in marked:
             _remove(book, store, one, report)
@@ -146,7 +148,7 @@ def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], SourceHori
 
 
 def _mark(
-    ledger: Ledger, store: Store, lease: Lease, cutoff: datetime, look: Callable[[Generation], SourceHorizon]
+    ledger: Ledger, store: Store, lease: Lease, cutoff: datetime, read_horizon: Callable[[Generation], SourceHorizon]
 ) -> list[RetiredPrefix]:
     """Mark what can be deleted. The slot is read under its lease, so nobody confirms, registers or opens a
     generation meanwhile. The snapshot is taken before the pipeline's row is locked, so a backfill that opens later
@@ -158,7 +160,7 @@ def _mark(
     opened = generations.required(ledger)
     if (difference := unregistered_staging(store, ledger.pipeline, opened)) is not None:
         raise LedgerBehindStaging(pipeline=ledger.pipeline, difference=difference)
-    seen = look(opened)
+    seen = read_horizon(opened)
     marked = []
     for number in retirement.numbers(ledger):
         last_file = read_retired(store, ledger.pipeline, number)

@@ -33,7 +33,7 @@ from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, 
 from tidemark.names import TableName, spelled
 from tidemark.observe import first_steps
 from tidemark.observe.first_steps import FirstStep
-from tidemark.observe.park_endings import way_on, ways_on
+from tidemark.observe.park_endings import brief_ending, ending_commands
 from tidemark.run import utc_now
 from tidemark.schema import table_life
 from tidemark.source.catalogue.inspection import slot_findings
@@ -174,8 +174,8 @@ class Health:
         return "".join(f"; {counted(counts[kind], 'table')} {of_many(kind, counts[kind])}" for kind in kinds)
 
 
-def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
-    """The judgement from the ledger alone, without the slot."""
+def judge_by_ledger(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
+    """The pipeline's health from the ledger alone, without the slot."""
     return judge(config, overview.read(ledger), now=now())
 
 
@@ -196,7 +196,7 @@ def judge(
 ) -> Health:
     """`slot` is None if it was not read. `unusable` is the reason why no drain may read it. `unseen` maps what
     could not be read, as "source", to the reason."""
-    concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
+    concerns = [*_unreadable(unseen or {}), *_slot(config, slot, unusable)]
     states: dict[str, str] = {}
     being_read = frozenset(_table(one) for one in (() if ledger is None else ledger.backfills) if _is_read(one))
     steps = first_steps.first_steps(config, ledger, slot, unseen or {}, being_read)
@@ -227,7 +227,7 @@ def _new(steps: tuple[FirstStep, ...]) -> Iterator[Concern]:
         yield Concern("new", "warning", message, brief=brief, ways=(following.way,))
 
 
-def _unseen(unseen: Mapping[str, str]) -> Iterator[Concern]:
+def _unreadable(unseen: Mapping[str, str]) -> Iterator[Concern]:
     for what, why in unseen.items():
         yield Concern("cannot be seen", "red", f"The {what} cannot be seen: {why}", group=what)
 
@@ -300,16 +300,16 @@ def _of_table(
     if not row.life.is_captured:
         if row.life.is_parked and row.error is not None and table.waiting_batches:
             exact = TableName.parse(row.table).exact  # another one may have the name
-            ways = tuple(ways_on(config, exact, row.error))
+            ways = tuple(ending_commands(config, exact, row.error))
             yield Concern("parked", "note", row.error.message, exact, row.error.kind, row.error.kind, ways=ways)
         return
     if not row.life.can_be_read and not row.life.needs_backfill:
-        why = "whether it had rows before its first change was staged, nobody has looked yet"
-        way = f"The next run of {config.pipeline}_capture looks"
+        why = "it is not checked yet whether it had rows before its first change was staged"
+        way = f"The next run of {config.pipeline}_capture checks it"
         yield Concern("joining", "warning", f"It joined, and {why}.", name, brief=why, ways=(way,))
     if row.life.is_parked and row.error is not None:
-        ways = tuple(ways_on(config, row.table, row.error))
-        do = way_on(config, row.table, row.error)
+        ways = tuple(ending_commands(config, row.table, row.error))
+        do = brief_ending(config, row.table, row.error)
         yield Concern(
             "parked", "red", row.error.message, name, row.error.kind, row.error.kind, row.state_since, ways, do
         )

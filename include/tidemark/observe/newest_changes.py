@@ -22,12 +22,12 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import batches, generations, positions
 from tidemark.lsn import Lsn
 from tidemark.names import ORDER_COLUMNS
-from tidemark.observe.table_commands import named
+from tidemark.observe.table_commands import row_of
 from tidemark.schema.table import TableSchema
 from tidemark.storage.store import Store
 
 CHANGES: Final = 10
-# Beyond these a person looks at `history` itself.
+# At most so many changes are shown; `history` has all of them.
 BATCHES: Final = 10
 CHARACTERS: Final = 200
 
@@ -37,7 +37,7 @@ def read(config: PipelineConfig, table: str, *, ledger: str) -> list[dict[str, A
     texts (None: NULL), and `unchanged`, the columns whose value PostgreSQL did not send. Raises TableUnknown."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
-        row = named(book, config, table)
+        row = row_of(book, config, table)
         generation = generations.required(book).number
         position = positions.all_of(book, generation).get(row.table)
         if position is None or position.history_lsn is None:

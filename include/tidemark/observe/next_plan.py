@@ -42,7 +42,7 @@ def read(ledger: Ledger, config: PipelineConfig, now: datetime) -> list[Generati
     """The backlogs by table, those that are merged first in front."""
     with ledger.transaction():
         ledger.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        due = deferral.look(ledger, config, now)
+        due = deferral.due_tables(ledger, config, now)
         rows = {row.table: row for row in tables.all_of(ledger)}
         held = leases.holders(ledger)
         unapplied = batches.unapplied(ledger)

@@ -1,4 +1,4 @@
-"""Lists the commands that end a table's park, by the error for which it is parked (R6)."""
+"""Lists the commands with which a person ends the park of a table, by the error for which it is parked (R6)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def unpark_command(config: PipelineConfig, table: str) -> str:
     return f"tidemark unpark {quote(config.path)} {quote(table)}"
 
 
-def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]:
-    """The actions that end the park: one line with commands for each way in the error's remedy."""
+def ending_commands(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]:
+    """One line with commands for each way in which the error's remedy ends the park."""
     unpark = unpark_command(config, table)
     if error.move == Move.RETRY:
         again = duration(config.bounds.unpark_retry_s)
@@ -52,8 +52,8 @@ def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]
     return ways
 
 
-def way_on(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
-    """The same in so few words that it fits on a line with other text."""
+def brief_ending(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
+    """The same, short enough for a line with other text."""
     unpark = unpark_command(config, table)
     if error.move == Move.RETRY:
         return f"It is tried again by itself; at once: {unpark}"
@@ -65,16 +65,16 @@ def way_on(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
 
 
 def _followed(config: PipelineConfig, table: str) -> str:
-    """The commands that have a changed definition followed. Under `evolve: follow` only names and the key prevent
-    it."""
+    """The change to make, so that the pipeline follows the table's new definition. Under `evolve: follow` only names
+    and the key prevent it."""
     if config.evolves(TableName.parse(table)) == "follow":
         return "rename its columns at the source, or capture its key"
     return f"write `evolve: follow` for it in {config.path}"
 
 
 def _offered(error: ErrorRecord) -> tuple[bool, bool]:
-    """Whether the error's remedy goes on with the Delta tables, and whether it begins anew. For an error that this
-    version does not have, it goes on."""
+    """Whether the error's remedy continues the Delta tables, and whether it begins them anew. For an error that this
+    version of Tidemark does not have, it continues them."""
     leaf = leaf_of(error.kind)
     begins_anew = leaf is not None and BEGIN_ANEW in leaf.remedy
     return leaf is None or not begins_anew or "unpark" in leaf.remedy.replace(BEGIN_ANEW, ""), begins_anew

@@ -91,20 +91,20 @@ def read_status(
     of_lake: bool = True,
 ) -> Status:
     """Read source, ledger and lake; never raises if one of them cannot be read. In place of a connection string the
-    argument may be the error of its look-up. Without `of_lake` the lake is not read."""
+    argument may be the error with which its lookup failed. Without `of_lake` the lake is not read."""
     unseen: dict[str, str] = {}
-    ledger_status = _asked(unseen, "ledger", partial(_ledger, config, ledger))
+    ledger_status = _read_or_note(unseen, "ledger", partial(_ledger, config, ledger))
     is_new = ledger_status is None and "ledger" not in unseen
     read = partial(_slot, config, source, ledger_status, is_new=is_new)
-    slot, unusable = _asked(unseen, "source", read) or (None, None)
+    slot, unusable = _read_or_note(unseen, "source", read) or (None, None)
     if of_lake:
-        _asked(unseen, "lake", partial(_lake, config, ledger_status))
+        _read_or_note(unseen, "lake", partial(_lake, config, ledger_status))
     return Status(config, ledger_status, slot, unusable, unseen, now())
 
 
-def _asked(unseen: dict[str, str], subject: str, look: Callable[[], Seen]) -> Seen | None:
+def _read_or_note(unseen: dict[str, str], subject: str, read: Callable[[], Seen]) -> Seen | None:
     try:
-        return look()
+        return read()
     except TidemarkError as error:
         unseen[subject] = str(error)
     except psycopg.Error as failed:

@@ -21,7 +21,7 @@ from tidemark.ledger.observations.overview import OpenBackfill, TableStatus
 from tidemark.ledger.staged.plans import LastMerge
 from tidemark.names import TableName
 from tidemark.observe.health import EXACT, NOT_CAPTURED, SEVERITIES, Concern, Health
-from tidemark.observe.park_endings import ways_on
+from tidemark.observe.park_endings import ending_commands
 from tidemark.observe.run_verdict import figures_of
 from tidemark.observe.status import Status
 from tidemark.source.catalogue.column_findings import target_lines
@@ -67,7 +67,9 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
         {
             "table": row.table,
             **_named(details, "history_lsn", "current_lsn", "unfit", "recent"),
-            "ways": ways_on(config, row.table, row.error) if row.life.is_parked and row.error is not None else [],
+            "ways": ending_commands(config, row.table, row.error)
+            if row.life.is_parked and row.error is not None
+            else [],
             "holes": row.holes,
             "merges": [_merge(merge) for merge in details.merges],
             "paths": _paths(config, row),

@@ -43,7 +43,7 @@ def text(status: Status, *, everything: bool = False) -> str:
                 continue
             lines += ["", _HEADINGS.get(kind, kind)]
             for _, group in groupby(of_kind, key=lambda concern: concern.group):
-                lines += _said(list(group), None if everything else SAID_IN_FULL)
+                lines += _concern_lines(list(group), None if everything else SAID_IN_FULL)
     for backfill in () if status.ledger is None else status.ledger.backfills:
         lines += ["", *_backfill(backfill)]
     if status.tables and not everything:
@@ -172,7 +172,7 @@ def _verdict(health: Health) -> str:
     return f"{said}, {counted(warnings, 'warning')}" if warnings else said
 
 
-def _said(concerns: Sequence[Concern], limit: int | None) -> Iterator[str]:
+def _concern_lines(concerns: Sequence[Concern], limit: int | None) -> Iterator[str]:
     """The concerns of one group; beyond `limit` only the first in full."""
     first = concerns[0]
     in_full = concerns if limit is None or len(concerns) <= limit else concerns[:1]

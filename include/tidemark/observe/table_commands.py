@@ -26,7 +26,7 @@ from tidemark.names import TableName
 from tidemark.storage.store import Store
 from tidemark.wording import TABLE_CUTOFF, closest
 
-# A message that names five hundred tables is not read.
+# A message lists at most so many tables.
 NAMES: Final = 20
 
 
@@ -35,10 +35,10 @@ def unpark(
 ) -> tuple[str, bool]:
     """Unpark a table; returns the sentence to show, and whether something was done.
 
-    With `anew` it begins with empty Delta tables, which must be gone, and skips its staged changes. A table that was
-    stopped because its definition changed goes on with the new definition: `who` accepts it.
+    With `anew` it begins with new Delta tables and skips its staged changes; the old Delta tables must be gone. A table
+    that was stopped because its definition changed goes on with the new definition: `who` accepts it.
     """
-    with _found(config, table, ledger) as (book, row):
+    with _ledger_and_row(config, table, ledger) as (book, row):
         if not row.life.is_parked:
             return f"{table} is not parked (it is {row.life.merge}).", False
         if anew:
@@ -73,18 +73,20 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
 
 
 def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
-    """Unpark a table whose staged files are lost. Both its Delta tables go on after everything that is staged by
-    now, and a backfill repairs `current`. A table without identity only has its history, and no backfill reads that
-    twice."""
-    with _found(config, table, ledger) as (book, row):
+    """Unpark a table whose staged files are lost, and skip all of its staged changes. Both Delta tables stay, and a
+    backfill repairs `current`. A table without replica identity has only `history`, which no backfill can repair."""
+    with _ledger_and_row(config, table, ledger) as (book, row):
         name = row.table
         versions = tables.versions(book, row.table)
         if versions and not versions[-1].has_current:
-            return f"Nothing was done. {name} has no current that a backfill could put right: begin it anew.", False
+            return (
+                f"Nothing was done. {name} has only history, which no backfill can repair: unpark it with --anew.",
+                False,
+            )
         if not joins.pass_over(book, row.table):
             return f"{name} is not parked.", False
     return (
-        f"{name} goes on behind what is staged. Once a run of {config.pipeline}_capture is through, trigger "
+        f"{name} goes on after all of its staged changes. Once a run of {config.pipeline}_capture is through, trigger "
         f"{config.pipeline}_backfill for it. Its history lacks the changes that were passed over.",
         True,
     )
@@ -93,14 +95,14 @@ def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, 
 def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple[str, bool]:
     """Stop merging the table until a person resumes it; `who` is shown with it. The slot, the drain and the other
     tables go on."""
-    with _found(config, table, ledger) as (book, row):
+    with _ledger_and_row(config, table, ledger) as (book, row):
         name = row.table
         with book.transaction():
             tables.lock(book, [row.table])  # or a merge could park it between the question and the pause
             locked = tables.one(book, row.table)
             assert locked is not None
             if locked.life.is_parked:
-                return f"{name} is parked: nothing of it is merged as it is. To go on with it: unpark.", False
+                return f"{name} is parked, so it is not merged anyway. To go on with it: unpark.", False
             if not tables.pause(book, row.table, who):
                 return f"{name} is paused already, by {locked.paused_by}.", False
         return (
@@ -112,7 +114,7 @@ def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple
 
 def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
     """Let the next run apply all staged changes of a paused table."""
-    with _found(config, table, ledger) as (book, row):
+    with _ledger_and_row(config, table, ledger) as (book, row):
         shape = successors.all_of(book).get(row.table)
         if shape is not None:
             tables.resume(book, shape.before)  # it was paused when this shape of it began
@@ -125,7 +127,7 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
     """Hide a table that is no longer captured. Its Delta tables and its ledger rows stay, so it can come back: it
     then joins as a table that was away, and needs a backfill."""
-    with _found(config, table, ledger) as (book, row):
+    with _ledger_and_row(config, table, ledger) as (book, row):
         name = TableName.parse(row.table)
         called = relation_ids.name_of(book, row.table)
         entry = next((rule for rule in config.tables if rule.exact and rule.matches(called)), None)
@@ -151,13 +153,13 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 
 
 @contextmanager
-def _found(config: PipelineConfig, table: str, conninfo: str) -> Iterator[tuple[Ledger, TableRow]]:
+def _ledger_and_row(config: PipelineConfig, table: str, conninfo: str) -> Iterator[tuple[Ledger, TableRow]]:
     with open_ledger(conninfo, config.pipeline) as ledger:
         migrations.require(ledger.connection)
-        yield ledger, named(ledger, config, table)
+        yield ledger, row_of(ledger, config, table)
 
 
-def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
+def row_of(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
     """The row of the captured table with this name at the source, or else of the table with this id, with its place
     (`shop.orders~1`) if another table has the name. Raises TableUnknown, which lists the existing ones."""
     rows = [row for row in tables.all_of(ledger) if row.life.is_listed]

@@ -1,4 +1,7 @@
-"""Joins messages in one buffer, and assigns each to its transaction."""
+"""Joins messages in one buffer (`Buffer`), and defines the record of their order and transactions (`OrderedMessages`).
+
+`decoder` computes that record.
+"""
 
 from __future__ import annotations
 

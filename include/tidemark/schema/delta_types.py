@@ -52,18 +52,18 @@ _INTERVAL_FIELDS: Final = {
 
 
 def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], override: str | None = None) -> str:
-    """The Delta type as DDL. `override` is "text" or "decimal(p,s)", as `config.sections` lets it pass; ValueError if
+    """The Delta type as DDL. `override` is the file's option `target`: "text" or "decimal(p,s)". Raises ValueError if
     the column's type does not allow it."""
     if override is None:
         return _target(type_oid, typmod, types)
     if override == "text":
         return "string"
-    if _undomained(type_oid, typmod, types)[0] != NUMERIC.oid:
+    if _base_type(type_oid, typmod, types)[0] != NUMERIC.oid:
         raise ValueError(f"{override!r} is for numeric columns; this one is {type_name(type_oid, typmod, types)}")
     return target_of(override).ddl
 
 
-def _undomained(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> tuple[int, int]:
+def _base_type(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> tuple[int, int]:
     """A domain's base type and the modifier that holds for it, through any number of domains."""
     pg_type = types.get(type_oid)
     while pg_type is not None and pg_type.kind == "d":
@@ -73,14 +73,14 @@ def _undomained(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> tupl
 
 
 def _target(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
-    type_oid, typmod = _undomained(type_oid, typmod, types)
+    type_oid, typmod = _base_type(type_oid, typmod, types)
     row = _row(type_oid, types)
     if row is NUMERIC:
         return _numeric_target(typmod)
     if row is not None:
         return row.target.ddl
     element_oid = types[type_oid].element_oid if type_oid in types and types[type_oid].kind == "b" else 0
-    if element_oid and _becomes_element(_undomained(element_oid, typmod, types)[0], types):
+    if element_oid and _becomes_element(_base_type(element_oid, typmod, types)[0], types):
         return f"array<{_target(element_oid, typmod, types)}>"
     return "string"
 

@@ -153,12 +153,12 @@ class Fingerprint(JsonRecord, frozen=True):
         """Whether the publication lists the table by its own name alone."""
         return all(one.startswith("table ") for one in self.membership)
 
-    def is_published_since(self, look: Fingerprint) -> bool:
+    def is_published_since(self, earlier: Fingerprint) -> bool:
         """Whether the publication published this table ever since an earlier fingerprint of some table. Both have
         to be published with all tables, or with the same schema, and the publication must not have been altered
         since."""
-        wholes = {one for one in {*look.membership} & {*self.membership} if not one.startswith("table ")}
-        return bool(wholes) and look.publication_xmin == self.publication_xmin
+        wholes = {one for one in {*earlier.membership} & {*self.membership} if not one.startswith("table ")}
+        return bool(wholes) and earlier.publication_xmin == self.publication_xmin
 
     def comments(self) -> dict[int, str]:
         """Comments by column number, the table's under 0. The table's comment lists the columns that are not

@@ -36,7 +36,7 @@ BEGIN
     FOR schema_name IN SELECT nspname FROM pg_namespace WHERE nspname LIKE ANY (schemas) AND nspname !~ '^pg_' LOOP
         EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', schema_name, captures);
         EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %I TO %I', schema_name, captures);
-        -- Who owns tables may create more: of these too the role reads, and these owners publish.
+        -- An owner of tables may create more: the role may read these too, and may publish as the owner.
         FOR owner IN SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = schema_name LOOP
             EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE %I IN SCHEMA %I GRANT SELECT ON TABLES TO %I',
                            owner, schema_name, captures);

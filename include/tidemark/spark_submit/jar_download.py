@@ -1,8 +1,8 @@
-"""Fetches a set of jars into a folder: from what the machine already has, else through spark-submit's own Ivy.
+"""Fetches a set of jars into a folder: copies of the machine's Ivy or Maven cache, else through spark-submit's own Ivy.
 
 Ivy's ordinary settings count: those of spark-defaults.conf (spark.jars.ivySettings, spark.jars.repositories),
-DEFAULT_ARTIFACT_REPOSITORY, a local Maven repository, and HTTPS_PROXY. Ivy works in a folder of its own, so nothing
-that runs beside it shares its cache. Whatever the origin, the hash decides.
+DEFAULT_ARTIFACT_REPOSITORY, a local Maven repository, and HTTPS_PROXY. Ivy works in a folder of its own, so no other
+process shares its cache. A jar is accepted only if its SHA-256 is the expected one, wherever it comes from.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tidemark.spark_submit.jar_versions import Jar, JarSet
 from tidemark.spark_submit.spark_connection import PROGRAMS
 from tidemark.spark_submit.spark_defaults import spark_home
 
-# What spark-submit prints of a dependency that it did not get, and the place in its code where it gives up.
+# spark-submit's lines about a dependency that it could not fetch, and the method in its stack trace when it gives up.
 _UNRESOLVED: Final = re.compile(r"(?:unresolved dependency|download failed): ([^\s\]]+)")
 _GIVES_UP: Final = re.compile(r"MavenUtils\$?\.resolveMavenCoordinates")
-# More says nothing that the first lines do not say.
+# At most so many dependencies are named in an error.
 _LISTED: Final = 5
 
 
 def unresolved(lines: Iterable[str]) -> str | None:
-    """The dependencies that spark-submit could not fetch, by its output, None if that is not what it reports."""
+    """The dependencies that spark-submit could not fetch, from its output; None if it failed for another reason."""
     missing: dict[str, None] = {}
     gave_up = False
     for line in lines:
@@ -67,7 +67,7 @@ def fetch(wanted: JarSet, into: Path, environment: Mapping[str, str]) -> list[Ja
 
 
 def sha256(file: Path) -> str:
-    """Empty for a file that is not there."""
+    """The file's SHA-256; "" for a file that does not exist."""
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
 
 
@@ -79,7 +79,7 @@ def _place(source: Path, target: Path) -> None:
 
 
 def _kept_by_the_machine(jar: Jar, home: Path) -> Path | None:
-    """Where Ivy (of Spark 4 and before) and Maven keep the jar once anything has asked for it."""
+    """A copy of the jar in the cache of Ivy (of Spark 4 and earlier) or Maven; None without one."""
     return next((copy for copy in _places(jar, home) if sha256(copy) == jar.sha256), None)
 
 
@@ -91,8 +91,8 @@ def _places(jar: Jar, home: Path) -> Iterator[Path]:
 
 
 def resolve(roots: Sequence[str], excludes: Sequence[str], ivy: Path, environment: Mapping[str, str]) -> None:
-    """Bring the jars into the folder `jars` of an Ivy folder. spark-submit resolves its packages before it starts an
-    application, which here does nothing. Raises JarsUnresolved."""
+    """Fetch the jars into the folder `jars` of an Ivy folder, by a spark-submit of an application that does nothing:
+    spark-submit resolves its packages before it starts one. Raises JarsUnresolved."""
     path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
     program = shutil.which(PROGRAMS[0], path=path)
     if program is None:
@@ -124,12 +124,13 @@ def resolve(roots: Sequence[str], excludes: Sequence[str], ivy: Path, environmen
 
 
 def _last(lines: Sequence[str]) -> str:
-    said = [line for line in lines if not line.startswith("at ")]
-    return said[-1] if said else "spark-submit said nothing"
+    messages = [line for line in lines if not line.startswith("at ")]
+    return messages[-1] if messages else "spark-submit printed nothing"
 
 
 def _proxy_flags(environment: Mapping[str, str]) -> Iterator[str]:
-    """Java does not read the variables that pip and curl read. A proxy that wants a password it needs told by hand."""
+    """Java's properties for the proxy of HTTP_PROXY and HTTPS_PROXY, which Java does not read. A proxy with a password
+    is left out; its user sets SPARK_SUBMIT_OPTS."""
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
         proxy = urlsplit(environment.get(name) or environment.get(name.upper()) or "")

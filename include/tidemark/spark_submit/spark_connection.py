@@ -8,15 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-PROGRAMS = ("spark-submit", "spark2-submit", "spark3-submit")  # what the hook allows
+PROGRAMS = ("spark-submit", "spark2-submit", "spark3-submit")  # those that the hook allows
 
-# Of ours, among Spark's settings: the schema of a catalogue in which merges name their tables.
+# Tidemark's own setting in `spark.conf`: the catalogue's schema in which merges register the Delta tables.
 CATALOGUE: Final = "spark.tidemark.catalogue"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkConnection:
-    """`refused` is the hook's objection to the connection; no other field counts then."""
+    """`refused` is the reason why the hook refuses the connection, "" if it does not. If it does, ignore the other
+    fields."""
 
     master: str
     deploy_mode: str | None = None

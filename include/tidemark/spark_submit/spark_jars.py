@@ -2,7 +2,7 @@
 
 The jars are those of a variable, else those that `tidemark jars` fetched for this Python environment and its Spark.
 
-Airflow's tasks hand them to spark-submit; preflight, from a task or a command line, looks whether they are there.
+Airflow's tasks hand them to spark-submit; preflight, from a task or a command line, checks that they exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tidemark.spark_submit.jar_versions import DELTA, SPARKS
 from tidemark.spark_submit.spark_defaults import spark_defaults, spark_home, spark_version
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 
 # A folder of jars, or a comma-separated list of them; `local:/folder` is one that every machine of the cluster has.
 JARS_VARIABLE: Final = "TIDEMARK_SPARK_JARS"
@@ -62,7 +62,7 @@ def jars(lake: str, environment: Mapping[str, str], spark_conf: Mapping[str, str
     if set_path and folder.is_dir():
         files = sorted([*folder.glob("*.jar"), *(folder.glob(f"{of_store}/*.jar") if of_store else ())])
         listed = [f"{scheme}{jar}" for jar in files]
-    if scheme_of_lake in ("s3a", *commit_safety.FILES):
+    if scheme_of_lake in ("s3a", *log_store_settings.FILES):
         listed.append(str(Path(application("merge_batch", environment)).parent / "log_store" / LOG_STORE))
     return ",".join([*chosen, *listed]) if listed else None
 

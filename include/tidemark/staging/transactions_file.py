@@ -1,8 +1,8 @@
 """Writes transactions.parquet of a batch: transaction id, commit LSN, commit time, and the tables it touched.
 
-It is the evidence for chunks (R7): a snapshot speaks of 64-bit transaction ids, the order of changes of
-commit LSNs, and this file joins the two. Tables are collected per commit LSN as blocks come in, since a
-transaction may span many of them.
+The merge needs the file to decide about chunks (R7): a snapshot consists of 64-bit transaction ids, changes are ordered
+by commit LSN, and this file maps one to the other. A transaction may span many blocks, so its tables are collected by
+commit LSN until the commit comes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 
 
 class TransactionIndex:
-    """Collects the transactions of one batch from its blocks in stream order. The file is created with the first
-    captured change, or at a row group: a batch without changes has none."""
+    """Collects the transactions of one batch from its blocks in stream order. The file is created with the first row
+    group. A batch that touched no captured table has no file, unless it filled a
+    row group."""
 
     def __init__(self, store: Store, path: str, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._store = store

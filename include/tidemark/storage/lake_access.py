@@ -35,7 +35,7 @@ _UNKNOWN_OF_GOOGLE: Final = (
 )
 _UNKNOWN_OF_AZURE: Final = ("connection_string", "client_secret_auth_config")
 
-# Names of secrets -> of the variables that S3A's own clients look at.
+# Names of secrets -> names of the variables that S3A's own clients read.
 _OF_S3A: Final = {
     "access_key_id": "AWS_ACCESS_KEY_ID",
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",

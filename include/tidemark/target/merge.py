@@ -46,15 +46,15 @@ from tidemark.errors import (
     is_of_no_table,
 )
 from tidemark.formats import layout
+from tidemark.formats.compaction_plan import Kind
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, DeltaSize, Holes, PlanResult, TableResult
-from tidemark.formats.upkeep_plan import Kind
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.target import catalogue_names, positions_table, replay_base
 from tidemark.target.chunks import chunk_fold
 from tidemark.target.chunks.chunk_equality import EqualChunks, equal_chunks
-from tidemark.target.chunks.chunk_rows import NextBatches
+from tidemark.target.chunks.chunk_input import NextBatches
 from tidemark.target.chunks.first_load import FirstLoad, first_load
 from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from tidemark import failpoints
 from tidemark.formats import layout
-from tidemark.formats.upkeep_plan import Kind, TableUpkeep, UpkeepPlan, UpkeepResult
+from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, Kind, TableCompaction
 from tidemark.names import TableName, spark_identifier
 from tidemark.target.delta import data_files, delta_tables, hadoop_files
 from tidemark.target.delta.delta_tables import PinnedTable
@@ -79,27 +79,27 @@ class FileSizes:
     rows: int | None
 
 
-def maintain_tables(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
+def maintain_tables(spark: SparkSession, plan: CompactionPlan) -> CompactionResult:
     """Do the plan's step for each table, `plan.threads` at a time. An error of one table goes into its result."""
 
-    def maintain_both(table: str) -> list[TableUpkeep]:
+    def maintain_both(table: str) -> list[TableCompaction]:
         session = table_session(spark, pool=table, lake=plan.lake)
         activate(session)
         for key, value in {**OPTIMIZE, **VACUUM}.items():
             session.conf.set(key, value)
         kinds: list[Kind] = ["current"] if plan.step == "current" else ["history", "current"]
-        return [upkeep for kind in kinds if (upkeep := _maintain_one(session, plan, table, kind)) is not None]
+        return [compaction for kind in kinds if (compaction := _maintain_one(session, plan, table, kind)) is not None]
 
-    with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="upkeep") as pool:
-        result = UpkeepResult(
-            plan.plan, tuple(upkeep for of_table in pool.map(maintain_both, plan.tables) for upkeep in of_table)
+    with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="compaction") as pool:
+        result = CompactionResult(
+            plan.plan, tuple(compaction for of_table in pool.map(maintain_both, plan.tables) for compaction in of_table)
         )
     if plan.step == "look":
         maintain_positions(spark, plan)
     return result
 
 
-def maintain_positions(spark: SparkSession, plan: UpkeepPlan) -> None:
+def maintain_positions(spark: SparkSession, plan: CompactionPlan) -> None:
     """Compact `_positions`, which gets a small file with each merge. Merges append only, so they do not conflict."""
     session = table_session(spark, pool="positions", lake=plan.lake)
     for key, value in {**OPTIMIZE, **VACUUM}.items():
@@ -107,13 +107,13 @@ def maintain_positions(spark: SparkSession, plan: UpkeepPlan) -> None:
     try:
         table = delta_tables.pin(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
         if table.exists:
-            upkeep = _maintain(session, plan, "_positions", "history", table)
-            log.info("_positions: %d files, %d before", upkeep.files_after, upkeep.files_before)
+            compaction = _maintain(session, plan, "_positions", "history", table)
+            log.info("_positions: %d files, %d before", compaction.files_after, compaction.files_before)
     except Exception as failed:  # the next run tries again
         log.warning("_positions was not compacted (%s):\n%s", condition_of(failed), stack_frames(failed))
 
 
-def _maintain_one(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) -> TableUpkeep | None:
+def _maintain_one(session: SparkSession, plan: CompactionPlan, table: str, kind: Kind) -> TableCompaction | None:
     name = TableName.parse(table)
     folder = layout.history_table if kind == "history" else layout.current_table
     path = f"{plan.lake}/{folder(plan.pipeline, name)}"
@@ -123,17 +123,19 @@ def _maintain_one(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kin
         return _maintain(session, plan, table, kind, pinned) if pinned.exists else None
     except Exception as failed:  # its message may quote a value, so it is not logged
         if delta_tables.is_contested(failed):
-            reason = "a merge was faster; the next run looks again"
+            reason = "a merge was faster; the next run tries again"
         else:
             reason = f"it failed with {condition_of(failed)}"
             log.error(
                 "%s of %s failed, from the outermost place to the innermost:\n%s", kind, table, stack_frames(failed)
             )
         files = 0 if pinned is None else pinned.files
-        return TableUpkeep(table, kind, files, files, left=reason)
+        return TableCompaction(table, kind, files, files, left=reason)
 
 
-def _maintain(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pinned: PinnedTable) -> TableUpkeep:
+def _maintain(
+    session: SparkSession, plan: CompactionPlan, table: str, kind: Kind, pinned: PinnedTable
+) -> TableCompaction:
     (expect_few_rows if _is_small(pinned) else expect_any_rows)(session)
     sizes = file_sizes(session, pinned, kind)
     due = sizes.small >= MANY_SMALL[kind] or sizes.deleted_share > DELETED_SHARE
@@ -148,7 +150,7 @@ def _maintain(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, p
         vacuum(session, after, thorough=plan.thorough)
     if compacted:
         log.info("%s of %s: %d files became %d", kind, table, sizes.files, after.files)
-    return TableUpkeep(
+    return TableCompaction(
         table, kind, sizes.files, after.files, compacted, due and not compacted, bytes=after.bytes, rows=sizes.rows
     )
 

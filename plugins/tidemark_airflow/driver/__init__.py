@@ -1,1 +1,1 @@
-"""Submits the Spark driver of a task, with what it reads on this machine."""
+"""Submits the Spark driver of a task, and prepares the files that it reads on this machine."""

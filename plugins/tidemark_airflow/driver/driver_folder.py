@@ -1,4 +1,4 @@
-"""Makes the folder with what a driver on this machine reads of its task: the library as a zip file, a key of the lake.
+"""Makes the folder that a driver on this machine reads: the library as a zip file, and a key of the lake.
 
 It goes with the block. A task that is killed by force leaves it, a key in it perhaps, and the next task that starts a
 driver here removes it. Its owner holds a lock on a file in it; the kernel lets go of that when the owner dies,

@@ -1,13 +1,13 @@
 """Builds the trigger form of a backfill DAG, and reads what was filled in.
 
-The form is Airflow's: a `Param` with JSON Schema per field, and the same for a person in the UI, `airflow dags trigger
---conf` and REST, which refuse a wrong type or number before a run exists. What needs the source (does the table exist,
-does the filter run) is refused by `plan`. Neither ledger nor source is asked while a DAG file is parsed: the
-multi-select offers what the file names, and the tables of its patterns as the last runs knew them (`offered_tables`).
-A form without tables means all that are wanted.
+The form consists of Airflow's Params, each with JSON Schema. The UI, `airflow dags trigger --conf` and REST refuse a
+value of a wrong type or size before a run exists. The task `plan` refuses what only the source can decide: whether the
+table exists, and whether the filter runs. Parsing a DAG file uses neither ledger nor source: the multi-select offers
+the tables that the file names, and those of its patterns that the last runs recorded (`offered_tables`). A form without
+tables means all tables that need a backfill.
 
-Airflow drops no key that the form does not have: `{"table": …}` would silently mean all tables, so `request` refuses
-it. Source: Airflow documentation, "Params"; the multi-select empties to null, so `tables` may be null.
+Airflow accepts keys that the form does not have. `{"table": …}` would silently mean all tables, so `request` refuses
+such keys. Source: Airflow documentation, "Params"; the multi-select empties to null, so `tables` may be null.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MODES: Final = {
     "chunks": "chunks: short queries by key, beside the running capture",
-    "exported_snapshot": "exported_snapshot: all rows as of one LSN, unless a try of the reader or the exporting "
-    "session ends: what was not read then is of a later one; for a first load, by one reader; holds one snapshot open",
+    "exported_snapshot": "exported_snapshot: all rows as of one LSN; for a first load, by one reader; holds one "
+    "snapshot open. If the reader is retried or the exporting session ends, the rest is read as of a later LSN",
     "keys": "keys: only the keys given below, of one table",
 }
 EXPORTED: Final = "exported_snapshot"
@@ -39,7 +39,7 @@ _NAMES: Final = {"type": "string", "minLength": 1}
 
 
 def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]:
-    """The fields, in the order in which the UI shows them. `tables` are offered besides what the file names."""
+    """The fields, in the order in which the UI shows them. `tables` are offered besides those that the file names."""
     bounds = config.bounds
     offered = {**{rule.pattern: _label(rule) for rule in config.tables}, **{name: name for name in tables}}
     return {
@@ -47,7 +47,7 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
             [],
             type=["array", "null"],
             title="Tables",
-            description="What the pipeline file names, and what was captured so far. Without a table here or below: "
+            description="Tables of the pipeline file, and those captured so far. Without a table here or below: "
             "all tables that need a backfill.",
             examples=list(offered),
             values_display=offered,
@@ -99,7 +99,7 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
             [],
             type=["array", "null"],
             title="Columns",
-            description="One per line: only these and the key are read, of every row that the other fields say; the "
+            description="One per line: only these and the key are read, of each row that the other fields select. The "
             "other columns stay as they are in the lake. For tables with a key that are named above.",
             items=_NAMES,
             section=_RARE,
@@ -108,15 +108,15 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
             False,
             type="boolean",
             title="Replace",
-            description="Close an open backfill of the same table and begin anew. Otherwise it is continued, or, "
-            "if it has another filter, mode or columns, this one is refused.",
+            description="Close an open backfill of the same table and begin anew. Otherwise the open one is continued; "
+            "if it has another filter, mode or columns, this request is refused.",
             section=_RARE,
         ),
     }
 
 
 def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[str]) -> BackfillRequest:
-    """What the library is asked for; `typed` are the keys as they were sent, those that the form lacks included.
+    """The request for the library. `typed` are all keys that were sent, including those that the form does not have.
 
     Raises BackfillFormInvalid for a key that is not a field.
     """
@@ -139,7 +139,7 @@ def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[
 
 
 def unknown_fields(names: Iterable[str], typed: Iterable[str]) -> list[str]:
-    """A sentence per key that was sent and is no field."""
+    """A sentence for each key that was sent and is no field."""
     names, typed = tuple(names), tuple(typed)
     strange = sorted(set(typed) - set(names) - _OF_AIRFLOW)
     return [f"{key!r} is no field{_did_you_mean(key, names, typed)}" for key in strange]
@@ -152,7 +152,7 @@ def table_names(answers: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def readers(answers: Mapping[str, Any]) -> list[int]:
-    """The numbers of the reading tasks. A snapshot is exported and read by one."""
+    """The numbers of the reading tasks. An exported snapshot is read by one task."""
     return [1] if answers.get("mode") == EXPORTED else list(range(1, answers["readers"] + 1))
 
 

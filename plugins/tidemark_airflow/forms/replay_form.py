@@ -1,7 +1,7 @@
 """Builds the trigger form of a replay DAG, and reads what was filled in.
 
-As the backfill's form (`form`): Airflow refuses a wrong type, `request` a key that is no field. Whether the tables are
-there, and what the moment means, is asked of ledger and lake by the task.
+As in the backfill's form, Airflow refuses a value of a wrong type, and `request` refuses a key that is no field. The
+task itself checks the tables and the moment, because that needs ledger and lake.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from airflow.sdk import Param
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import ReplayRefused
-from tidemark_airflow.forms import backfill_form as backfill_form
+from tidemark_airflow.forms import backfill_form
 
 if TYPE_CHECKING:
     from tidemark.maintenance.replay_runs import ReplayRequest
 
 STEPS: Final = {
     "as_of": "As of a moment: into tables of their own, beside the live ones",
-    "rebuild": "From history: replace all rows of current by what history says",
-    "staged": "From staging: apply what it still holds once more, into new tables that take the place of the live ones",
+    "rebuild": "From history: compute all rows of current again",
+    "staged": "From staging: apply all staged batches once more, into new tables that then replace the live ones",
 }
 
 
 def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]:
-    """The fields, in the order in which the UI shows them. `tables` are offered besides what the file names."""
+    """The fields, in the order in which the UI shows them. `tables` are offered besides those that the file names."""
     of_backfill = backfill_form.form(config, tables)
     offered = of_backfill["tables"].schema
     return {
@@ -45,8 +45,8 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
 
 
 def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[str]) -> ReplayRequest:
-    """What the library is asked for; `typed` are the keys as they were sent. Raises ReplayRefused for a key that is not
-    a field."""
+    """The request for the library. `typed` are the keys as they were sent. Raises ReplayRefused for a key that is not a
+    field."""
     from tidemark.maintenance.replay_runs import ReplayRequest
 
     problems = backfill_form.unknown_fields(tuple(form(config)), typed)

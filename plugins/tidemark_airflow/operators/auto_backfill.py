@@ -1,11 +1,11 @@
-"""Starts a run of the backfill DAG from a capture whose tables need one, if the pipeline file says so.
+"""Starts a run of the backfill DAG at the end of a capture whose tables need one, if the file has `auto_backfill`.
 
-A table that is built beside another one, since `evolve` says that changes are followed, gets its run in any case; where
-the file does not say `auto_backfill`, it is a run of these tables alone.
+A table that is built beside another one (`evolve: follow`) gets its run in any case. Without `auto_backfill` the run is
+for these tables alone.
 
-It is done as TriggerDagRunOperator does it in Airflow 3: the task asks its supervisor by raising
-DagRunTriggerException, and has succeeded when the run exists. One run at a time: while one is queued or running,
-nothing is started, since its form without tables takes all that are wanted when it begins.
+The task raises DagRunTriggerException, as TriggerDagRunOperator does in Airflow 3. Airflow's supervisor then creates
+the run, and the task succeeds. Nothing is started while a run is queued or running: a run without tables in its form
+reads all tables that need a backfill when it begins.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def backfill_dag_id(config: PipelineConfig) -> str:
 
 
 def start_wanted(run: Run, *, context: Context) -> str | None:
-    """What stands in the way of starting a backfill, None if nothing is wanted.
+    """Start a backfill of the tables that need one. Returns why none was started, None if no table needs one.
 
-    Raises DagRunTriggerException to start one: the task ends with that, successfully.
+    Raises DagRunTriggerException to start it; the task then ends successfully.
     """
     answer = _wanted_run(run, context)
     if isinstance(answer, DagRunTriggerException):

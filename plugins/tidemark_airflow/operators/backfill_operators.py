@@ -64,7 +64,7 @@ class ReadChunksOperator(PipelineOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         block_pandas_import()
         from tidemark.backfill.exported_snapshot import read_exported
-        from tidemark.backfill.ranges import read_chunks
+        from tidemark.backfill.range_reading import read_chunks
 
         answers = context["params"]
         run = run_of(self.config, context, salted=True)

@@ -31,7 +31,7 @@ from tidemark.wording import counted
 from tidemark_airflow import metrics
 from tidemark_airflow.driver import submission
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.notifiers import tell
+from tidemark_airflow.notifiers import notify
 from tidemark_airflow.operators.auto_backfill import start_in_the_middle
 from tidemark_airflow.operators.capture_operators import (
     MERGE_SLACK_S,
@@ -123,10 +123,10 @@ class FollowMergeOperator(MergeOperator):
         run = run_of(self.config, context)
         file = _FileInForce(self.config)
         watch = _FollowingHealth(self, context)
-        watch.look(run)
+        watch.examine_if_due(run)
 
         def between() -> bool:
-            watch.look(cycles.run)
+            watch.examine_if_due(cycles.run)
             return file.has_changed(cycles.run)
 
         cycles = MergeCycles(
@@ -347,7 +347,7 @@ class _FollowingHealth:
         self._looked_at = time.monotonic() if context["ti"].try_number == 1 else float("-inf")
         self.has_merged = False
 
-    def look(self, run: Run) -> None:
+    def examine_if_due(self, run: Run) -> None:
         """An error here is logged, and is no failure of the merge."""
         if time.monotonic() - self._looked_at < WATCH_S:
             return
@@ -363,15 +363,15 @@ class _FollowingHealth:
     def _examine(self, run: Run) -> None:
         from tidemark.observe.run_verdict import examine
 
-        examined = examine(run, tell=self._tell, of_capture=self.has_merged)
+        examined = examine(run, tell=self._notify, of_capture=self.has_merged)
         metrics.emit(examined)
         self.has_merged = False
 
     def _start_backfill(self, run: Run) -> None:
         start_in_the_middle(run, context=self._context)
 
-    def _tell(self, message: str) -> None:
-        tell(self._operator.config, message, self._context)
+    def _notify(self, message: str) -> None:
+        notify(self._operator.config, message, self._context)
 
 
 class _Application:

@@ -1,4 +1,4 @@
-"""Defines the last task of a capture: red, or skipped, while the pipeline is not exact, whatever became of its run.
+"""Defines the last task of a capture, `health`: it fails, or is skipped, while the pipeline is not exact.
 
 It runs when all others have ended (all_done), so it judges a run whose drain failed as well, and then is red: as the
 last task alone it decides what the run is. Nothing waits for it, confirm least of all: the next run comes as ever.
@@ -15,7 +15,7 @@ from tidemark.config import PipelineConfig
 from tidemark.findings import listed
 from tidemark_airflow import metrics, offered_tables
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.notifiers import tell
+from tidemark_airflow.notifiers import notify
 from tidemark_airflow.operators.capture_operators import run_of, skip_unless_begun
 from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.version_compat import AirflowFailException, AirflowSkipException
@@ -41,7 +41,7 @@ class HealthOperator(PipelineOperator):
         run = run_of(self.config, context)
         if not self.decides:
             skip_unless_begun(run)
-        examined = examine(run, tell=lambda message: tell(self.config, message, context), of_capture=self.decides)
+        examined = examine(run, tell=lambda message: notify(self.config, message, context), of_capture=self.decides)
         metrics.emit(examined)
         health = examined.health
         if self.decides and health.states:

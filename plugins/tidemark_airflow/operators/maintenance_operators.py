@@ -1,4 +1,4 @@
-"""Defines the tasks of `<pipeline>_maintenance`, which keep a pipeline small.
+"""Defines the tasks of `<pipeline>_maintenance`, which remove old staging and compact Delta tables.
 
     retire ─► compact
 
@@ -27,7 +27,7 @@ from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
 
 if TYPE_CHECKING:
-    from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult
+    from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult
 
 # What compacts `current` holds its tables' leases; a merge that waits for one of them shall not wait in vain.
 CURRENT_S = MERGE_WAIT_S - 120
@@ -55,20 +55,20 @@ class CompactOperator(ApplicationOperator):
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
-        from tidemark.maintenance import compaction_runs as upkeep
+        from tidemark.maintenance import compaction_runs
 
         run = run_of(self.config, context)
         skip_unless_begun(run)
-        plan = upkeep.plan_inspection(run)
+        plan = compaction_runs.plan_inspection(run)
         if plan is None:
             return {"tables": 0}
         self.log.info("To be looked at: %s", ", ".join(plan.tables))
         results = [self.result_of(run, plan, self.config.merge.timeout_s, context)]
-        for group in upkeep.groups(run.config, results[0]):
-            with upkeep.plan_current(run, group) as leased_plan:
+        for group in compaction_runs.groups(run.config, results[0]):
+            with compaction_runs.plan_current(run, group) as leased_plan:
                 if leased_plan is not None:
                     results.append(self.result_of(run, leased_plan, CURRENT_S, context))
-        figures = upkeep.note(run, plan.tables, results)
+        figures = compaction_runs.note(run, plan.tables, results)
         for table in (table for result in results for table in result.tables if table.left):
             self.log.warning("%s of %s: %s", table.kind, table.table, table.left)
         for table in (table for result in results for table in result.tables if table.compacted):
@@ -78,13 +78,13 @@ class CompactOperator(ApplicationOperator):
         self.log.info("%(compacted)d Delta tables of %(tables)d tables compacted", figures)
         return figures
 
-    def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
+    def result_of(self, run: Run, plan: CompactionPlan, limit_s: float, context: Context) -> CompactionResult:
         """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
-        from tidemark.maintenance import compaction_runs as upkeep
+        from tidemark.maintenance import compaction_runs
 
         file = maintenance_file(plan.pipeline, plan.plan)
         failure = self.run_plan("compact_tables", file, plan.plan, run, limit_s, context)
-        result = upkeep.take_result(run.config, plan)
+        result = compaction_runs.take_result(run.config, plan)
         if result is None:
             raise_without_result(plan.plan, failure)
         return result

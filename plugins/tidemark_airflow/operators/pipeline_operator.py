@@ -1,4 +1,4 @@
-"""Defines what all tasks of a pipeline have: its pipeline file, and a link to its place on the page."""
+"""Defines the base class of all tasks of a pipeline: it has the pipeline's configuration and a link to the page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tidemark_airflow.page.pipeline_link import LINKS
 
 
 class PipelineOperator(BaseOperator):
-    """`config` is the pipeline file as the DAG was made of it. `retried_moves` are the moves, besides RETRY, with which
-    another try is expected to succeed (`failures.guarded`)."""
+    """`config` is the pipeline file as it was when the DAG was parsed. `retried_moves` are the moves, besides RETRY,
+    with which another try is expected to succeed (`failures.guarded`)."""
 
     operator_extra_links = LINKS
     retried_moves: ClassVar[tuple[Move, ...]] = ()

@@ -1,4 +1,4 @@
-"""Defines the task of `<pipeline>_replay`, which makes Delta tables anew from their history, or from staging."""
+"""Defines the task of `<pipeline>_replay`, which rebuilds Delta tables from their history, or from staging."""
 
 from __future__ import annotations
 
@@ -25,23 +25,28 @@ if TYPE_CHECKING:
 
 
 class ReplayOperator(ApplicationOperator):
-    """Rebuilds `current` of the form's tables under their leases, makes them as of a moment, or has them replayed from
-    staging: a drain from which on they are others, and a merge that builds these. Run again it does the same again, but
-    for a replay, which a later try of the run goes on with."""
+    """Does one of the form's three steps for its tables.
+
+    - `rebuild` computes `current` again from `history`, under the tables' leases.
+    - `as_of` writes new tables as of a moment.
+    - `staged` replays staging: a drain gives each table a successor, and a merge builds it from the staged batches.
+
+    A second try of the task does the same again, but it continues a replay that was begun.
+    """
 
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
-        from tidemark.maintenance import replay_runs as replaying
+        from tidemark.maintenance import replay_runs
 
         request = replay_form.request(self.config, context["params"], context["dag_run"].conf or {})
         if request.step == "staged":
             return self._from_staging(run_of(self.config, context, salted=True), request, context)
         run = run_of(self.config, context)
-        with replaying.leased_replay(run, request, wait_s=MERGE_WAIT_S) as plan:
+        with replay_runs.leased_replay(run, request, wait_s=MERGE_WAIT_S) as plan:
             file, limit_s = replay_file(plan.pipeline, plan.plan), self.config.merge.timeout_s
             failure = self.run_plan("replay_tables", file, plan.plan, run, limit_s, context)
-            result = replaying.take_result(run, plan)
+            result = replay_runs.take_result(run, plan)
         if result is None:
             raise_without_result(plan.plan, failure)
         for table in result.tables:
@@ -54,9 +59,9 @@ class ReplayOperator(ApplicationOperator):
 
     def _from_staging(self, run: Run, request: ReplayRequest, context: Context) -> dict[str, Any]:
         from tidemark.capture.merge_planning import PlanScope, ingest, leased_plan
-        from tidemark.maintenance import replay_runs as replaying
+        from tidemark.maintenance import replay_runs
 
-        begun = replaying.begin_replay(run, request, wait_s=slot_wait_s(self.config))
+        begun = replay_runs.begin_replay(run, request, wait_s=slot_wait_s(self.config))
         ingest(run)
         failure = None
         with leased_plan(run, PlanScope(tables=frozenset(begun)), wait_s=MERGE_WAIT_S) as plan:
@@ -65,9 +70,11 @@ class ReplayOperator(ApplicationOperator):
                 ingested = ingest(run)
         if plan is not None and plan.plan not in ingested.plans and failure is not None:
             raise failure
-        left = replaying.unplaced(run, begun)
+        left = replay_runs.unplaced(run, begun)
         if left:
             lines = "\n".join(f"{table}: {reason}" for table, reason in left.items())
             raise ReplayFailed(pipeline=self.config.pipeline, tables=lines)
-        self.log.info("Built from staging, and in their places: %s", ", ".join(begun) or "none; another run did it")
+        self.log.info(
+            "Built from staging, in place of the live tables: %s", ", ".join(begun) or "none; another run did it"
+        )
         return {table: {} for table in begun}

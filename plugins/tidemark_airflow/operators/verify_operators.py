@@ -1,4 +1,4 @@
-"""Defines the tasks of a verify that a backfill does not have; what they read, stage and merge is a backfill's.
+"""Defines the tasks of a verify that a backfill does not have. A backfill's tasks read, stage and merge for both.
 
 plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
 """

@@ -33,11 +33,11 @@ class ChangesTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         deadline = time.monotonic() + self.wait_s
-        while not (event := await self._look())["waiting"] and time.monotonic() < deadline:
+        while not (event := await self._check())["waiting"] and time.monotonic() < deadline:
             await asyncio.sleep(min(LOOK_EVERY_S, max(0.0, deadline - time.monotonic())))
         yield TriggerEvent(event)
 
-    async def _look(self) -> dict[str, Any]:
+    async def _check(self) -> dict[str, Any]:
         from tidemark.capture.waiting import changes_waiting
         from tidemark.config.file_reader import load
 

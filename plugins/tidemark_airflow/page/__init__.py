@@ -1,4 +1,4 @@
-"""Serves the page in Airflow's navigation and on every DAG: the pipelines' state, what needs somebody, and buttons.
+"""Serves the page in Airflow's navigation and on every DAG: the pipelines' state, their findings, and buttons.
 
 views     what the plugin announces: cheap, since every Airflow process loads plugins
 app       routes, and who may call them

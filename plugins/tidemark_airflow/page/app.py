@@ -1,4 +1,4 @@
-"""Defines the page's web application: its files, what it reads, what its buttons do, and who may.
+"""Defines the page's web application: static files, routes for data and for buttons, and the rights they need.
 
 A mounted application has no authentication of its own, so every route asks for it: a route of a pipeline for the right
 to read its capture DAG, one that acts for the right to trigger that DAG. Whoever lacks the first is told what somebody

@@ -24,7 +24,7 @@ from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
 from tests.support.standby import Standby, standby_of
 from tidemark.backfill import exported_snapshot
-from tidemark.backfill.ranges import ReadResult
+from tidemark.backfill.range_reading import ReadResult
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 from tidemark.errors import DatabaseRefused, DatabaseUnreachable, SourceForked, SourceLeftBehind, SourceReplaced

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.pipeline import Pipeline
+from tests.support.runs import make_plan
 from tidemark.capture.continuity.ledger_rebuild import rebuild
-from tidemark.capture.merge_planning import ingest, make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.formats import layout
 from tidemark.formats.merge_result import Holes, PlanResult, TableResult
 from tidemark.ledger.migrations import migrate

@@ -15,15 +15,16 @@ from msgspec import structs
 from tests.conftest import on_s3
 from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
+from tests.support.runs import make_plan
 from tests.support.s3_server import S3Server, access, running
 from tidemark.capture.continuity.ledger_rebuild import rebuild
-from tidemark.capture.merge_planning import ingest, make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.errors import ChangesGone, LakeTaken, Move, SlotUnknown, StagingMissing
 from tidemark.formats import layout
+from tidemark.formats.compaction_plan import CompactionResult, TableCompaction
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.merge_result import PlanResult, TableResult
-from tidemark.formats.upkeep_plan import TableUpkeep, UpkeepResult
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import positions
@@ -140,7 +141,7 @@ def test_a_person_may_say_that_it_is_the_folder_all_the_same(shop: Pipeline) -> 
 def test_who_says_so_of_a_folder_that_lacks_nothing_is_told(shop: Pipeline) -> None:
     path = layout.generation_file(shop.config.pipeline, 1)
     before = shop.store.read(path)
-    assert "generation.json is there: nothing was written again" in str(shop.sound(says=["staging_is_lost"]))
+    assert "generation.json exists: nothing was written again" in str(shop.sound(says=["staging_is_lost"]))
     assert shop.store.read(path) == before
 
 
@@ -165,8 +166,10 @@ def test_a_maintenance_that_lost_its_lake_on_the_way_parks_nothing(shop: Pipelin
     """Between its look and its end the volume was unmounted, so that no table was seen."""
     with open_ledger(shop.ledger, shop.config.pipeline) as book:
         positions.rise(book, 1, {ITEM: (shop.staged_lsn(), shop.staged_lsn())})
-    seen = (TableUpkeep(ITEM, kind, files_before=1, files_after=1, bytes=10, rows=1) for kind in ("current", "history"))
-    compaction_runs.note(shop.task("compact"), [ITEM], [UpkeepResult("seen", tuple(seen))])
+    seen = (
+        TableCompaction(ITEM, kind, files_before=1, files_after=1, bytes=10, rows=1) for kind in ("current", "history")
+    )
+    compaction_runs.note(shop.task("compact"), [ITEM], [CompactionResult("seen", tuple(seen))])
     there = shop.config
     unmounted(shop)
     with pytest.raises(StagingMissing):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.capture.merge_planning import ingest, make_plan
+from tests.support.runs import make_plan
+from tidemark.capture.merge_planning import ingest
 from tidemark.config import Evolve
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 from tests.support.pipeline import Pipeline
-from tidemark.capture.merge_planning import make_plan
+from tests.support.runs import make_plan
 from tidemark.errors import StagedFileGone
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables
 from tidemark.ledger.staged import applied_positions
 from tidemark.observe import table_commands
-from tidemark.observe.park_endings import ways_on
+from tidemark.observe.park_endings import ending_commands
 
 GONE = ErrorRecord("StagedFileGone", "BACKFILL", str(StagedFileGone(table="public.item")))
 
@@ -57,18 +57,18 @@ def test_a_table_that_has_nothing_but_its_history_is_not_passed_over(captured: P
     parked(pipeline, "public.log")
     sentence, done = table_commands.pass_over(pipeline.config, "public.log", ledger=pipeline.ledger)
     assert not done
-    assert "begin it anew" in sentence
+    assert "unpark it with --anew" in sentence
     assert pipeline.table_row("public.log").life.is_parked
 
 
 def test_the_ways_on_name_the_smallest_repair_first(pipeline: Pipeline) -> None:
-    back, past = ways_on(pipeline.config, "public.item", GONE)
+    back, past = ending_commands(pipeline.config, "public.item", GONE)
     assert "unpark" in back
     assert "--past" not in back
     assert past.startswith("To pass over what is staged of it: tidemark unpark ")
     assert " public.item --past; then let a run of " in past
     error = ErrorRecord("PositionBelowPlan", "FIX_TARGET", "it was removed")
-    ways = ways_on(pipeline.config, "public.item", error)
+    ways = ending_commands(pipeline.config, "public.item", error)
     rebuild = next(way for way in ways if "_replay" in way)
     conf = json.loads(rebuild.partition("--conf '")[2].partition("'")[0])
     assert conf == {"step": "rebuild", "tables": ["public.item"]}

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.capture.merge_planning import Ingested, IngestedTable, make_plan
+from tests.support.runs import make_plan
+from tidemark.capture.merge_planning import Ingested, IngestedTable
 from tidemark.capture.table_progress import advanced
 from tidemark.config import Maintenance, TableRule
 from tidemark.errors import StagingMissing

@@ -8,9 +8,9 @@ import pytest
 
 from tests.capture.definitions.reshaped_items import TYPE, Items
 from tests.support.pipeline import Pipeline
+from tests.support.runs import make_plan
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.capture import drain as drain_module
-from tidemark.capture.merge_planning import make_plan
 from tidemark.errors import ReplayRefused
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import HistoryBase, MergePlan, PlannedTable
@@ -19,7 +19,7 @@ from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.retention import retirement
 from tidemark.lsn import Lsn
 from tidemark.maintenance.replay_runs import ReplayRequest, begin_replay, unplaced
-from tidemark.observe.health import look
+from tidemark.observe.health import judge_by_ledger
 from tidemark.schema.table_life import LEFT
 
 ITEM = ReplayRequest("staged", ("public.item",))
@@ -128,7 +128,7 @@ def test_nobody_starts_a_backfill_of_what_a_merge_builds(items: Items) -> None:
     replay(items)
     assert requested_tables(items.task()) == []
     with items.ledger_connection() as book:
-        health = look(book, items.config)
+        health = judge_by_ledger(book, items.config)
     (concern,) = [concern for concern in health.of("warning") if concern.table == "public.item~2"]
     assert concern.kind == "replayed"
     assert health.states["public.item~2"] == "replayed"

@@ -24,7 +24,7 @@ from tidemark.ledger.captured import put_aside, tables, unfit_values
 from tidemark.ledger.captured import successors as shapes
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.observe import table_commands
-from tidemark.observe.health import look
+from tidemark.observe.health import judge_by_ledger
 from tidemark.schema.table_life import LEFT
 
 # --- its place --------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_the_capture_starts_the_backfill_of_what_it_builds(items: Items) -> None
     (one,) = requested_tables(items.task())
     assert (one.table, one.builds) == ("public.item~2", True)
     with items.ledger_connection() as book:
-        health = look(book, items.config)
+        health = judge_by_ledger(book, items.config)
     (concern,) = [concern for concern in health.of("warning") if concern.table == "public.item~2"]
     assert "_capture starts its backfill" in concern.line
     items.evolve("freeze")
@@ -201,7 +201,7 @@ def test_an_old_table_that_is_parked_for_another_reason_stays_so_until_somebody_
     assert items.shapes()["public.item~2"].placed_at is not None
     assert (items.row().life.merge, items.row().life.capture) == ("parked", LEFT)
     with items.ledger_connection() as book:
-        (concern,) = [one for one in look(book, items.config).of("note") if one.kind == "parked"]
+        (concern,) = [one for one in judge_by_ledger(book, items.config).of("note") if one.kind == "parked"]
     assert concern.table == "public.item~1"
     assert any("unpark" in way and "public.item~1" in way for way in concern.ways)
     sentence, done = table_commands.pass_over(items.config, "public.item~1", ledger=items.ledger)
@@ -244,12 +244,12 @@ def test_a_renamed_table_is_built_as_its_own_rule_says(items: Items) -> None:
     items.drain()
     (one,) = requested_tables(items.task())
     with items.ledger_connection() as book:
-        health = look(book, items.config)
+        health = judge_by_ledger(book, items.config)
     (concern,) = [concern for concern in health.of("warning") if concern.table == "public.item~2"]
     assert (one.builds, concern.kind) == (True, "another shape")
     items.with_tables(TableRule("public.item", evolve="follow"), TableRule("public.thing", evolve="ask"))
     with items.ledger_connection() as book:
-        health = look(book, items.config)
+        health = judge_by_ledger(book, items.config)
     assert not requested_tables(items.task())[0].builds
     assert [concern.kind for concern in health.of("red") if concern.table == "public.item~2"] == ["needs a backfill"]
 
@@ -279,6 +279,6 @@ def test_a_column_that_is_captured_as_text_has_no_values_that_did_not_fit(pipeli
     pipeline.drain()
     with pipeline.ledger_connection() as book:
         assert unfit_values.all_of(book) == {"public.odd": {"n": 1}}
-        health = look(book, pipeline.config)
+        health = judge_by_ledger(book, pipeline.config)
     assert "another shape" in {concern.kind for concern in health.concerns if concern.table == "public.odd~2"}
     assert "unfit values" not in {concern.kind for concern in health.concerns}

@@ -11,9 +11,9 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
-from tests.support.runs import a_run
+from tests.support.runs import a_run, make_plan
 from tidemark.capture import deferral
-from tidemark.capture.merge_planning import PlanScope, make_plan
+from tidemark.capture.merge_planning import PlanScope
 from tidemark.config import Merge, PipelineConfig
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.captured import tables
@@ -40,7 +40,7 @@ def level(config: PipelineConfig, book: Book, lease: Lease, generation: Generati
     """Both tables were merged once, and wait from then on."""
     stage(book, lease, 100, 200, *NAMES)
     merged(book, 200, *NAMES)
-    deferral.follow_the_file(book, config)
+    deferral.apply_deferral(book, config)
 
 
 def stage(book: Book, lease: Lease, start: int, end: int, *names: str, **said: object) -> None:
@@ -121,7 +121,7 @@ def test_rows_alone_leave_no_table_waiting_for_ever() -> None:
 def test_chunks_make_a_table_due(config: PipelineConfig, ledger: str, book: Book, lease: Lease) -> None:
     stage(book, lease, 200, 300, *NAMES)
     book.execute("""UPDATE tidemark.batch_tables SET claims = '[{}]' WHERE "table" = 's.b' AND end_lsn = '0/12C'""")
-    due = deferral.look(book, config, staged_at(book))
+    due = deferral.due_tables(book, config, staged_at(book))
     assert sorted(due.deferred) == ["s.a"]
     assert due.tables == {"s.b"}
 
@@ -143,7 +143,7 @@ def test_what_a_generation_left_that_ended_waits_no_longer(
     open_at(book, lease, 2, Lsn(1000), lake=config.lake)
     stage(book, lease, 1000, 1100, *NAMES, generation=2)
     assert planned(config, ledger, now) == ["s.a"]
-    assert sorted(deferral.look(book, config, now).deferred) == ["s.b"]
+    assert sorted(deferral.due_tables(book, config, now).deferred) == ["s.b"]
 
 
 def test_a_person_merges_everything(config: PipelineConfig, ledger: str, book: Book, lease: Lease) -> None:
@@ -158,12 +158,12 @@ def test_what_is_new_or_was_unparked_is_merged_at_once_and_waits_from_then_on(
     tables.park(book, "s.b", BROKEN)
     stage(book, lease, 200, 300, *NAMES, "s.new")
     tables.unpark(book, "s.b")
-    deferral.follow_the_file(book, config)
+    deferral.apply_deferral(book, config)
     assert states(book) == ["deferred", "merging", "merging"]
     assert planned(config, ledger, staged_at(book)) == ["s.b", "s.new"]
     assert applied_positions.confirmable(book) == Lsn(200)
     merged(book, 300, "s.b", "s.new")
-    deferral.follow_the_file(book, config)
+    deferral.apply_deferral(book, config)
     assert states(book) == ["deferred"] * 3
     assert applied_positions.confirmable(book) == Lsn(300)
 
@@ -174,7 +174,7 @@ def test_a_file_that_defers_no_more_has_everything_merged_with_the_next_run(
     stage(book, lease, 200, 300, *NAMES)
     promptly = replace(config, merge=Merge())
     assert planned(promptly, ledger, staged_at(book)) == ["s.a", "s.b"]
-    deferral.follow_the_file(book, promptly)
+    deferral.apply_deferral(book, promptly)
     assert states(book) == ["merging", "merging"]
     assert applied_positions.confirmable(book) == Lsn(200)
 
@@ -182,5 +182,5 @@ def test_a_file_that_defers_no_more_has_everything_merged_with_the_next_run(
 def test_a_parked_table_stays_parked_whatever_the_file_says(config: PipelineConfig, book: Book) -> None:
     tables.park(book, "s.a", BROKEN)
     for merge in (Merge(), config.merge):
-        deferral.follow_the_file(book, replace(config, merge=merge))
+        deferral.apply_deferral(book, replace(config, merge=merge))
         assert states(book)[0] == "parked"

@@ -12,7 +12,7 @@ from tests.support.manifests import manifest_of, path_of
 from tests.support.pipeline import pipeline_config
 from tests.support.runs import a_run
 from tidemark.formats import layout
-from tidemark.formats.upkeep_plan import Kind, TableUpkeep, UpkeepResult
+from tidemark.formats.compaction_plan import CompactionResult, Kind, TableCompaction
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.staged import batches, positions
@@ -46,8 +46,8 @@ def run(tmp_path: Path, ledger: str, book: Ledger, lease: Lease, generation: Gen
             Store(config.lake).write_atomic(f"{folder(table, kind)}/_delta_log/00000000000000000000.json", b"{}")
     run = a_run(config, ledger=ledger, now=lambda: A_THOROUGH_DAY + timedelta(days=1))
     assert inspected(run) == [*TABLES], "no maintenance has seen them yet"
-    seen = tuple(TableUpkeep(table, kind, 1, 1, bytes=9, rows=1) for table in TABLES for kind in KINDS)
-    compaction_runs.note(run, TABLES, [UpkeepResult("seen", seen)])
+    seen = tuple(TableCompaction(table, kind, 1, 1, bytes=9, rows=1) for table in TABLES for kind in KINDS)
+    compaction_runs.note(run, TABLES, [CompactionResult("seen", seen)])
     return run
 
 
@@ -67,7 +67,7 @@ def test_what_was_not_merged_since_is_not_looked_at(run: Run, book: Ledger, leas
 def test_a_table_that_is_missing_is_looked_at_and_parked(run: Run, book: Ledger) -> None:
     shutil.rmtree(Path(run.config.lake) / folder("s.a", "current"))
     assert inspected(run) == ["s.a"]
-    compaction_runs.note(run, ["s.a"], [UpkeepResult("seen", (TableUpkeep("s.a", "history", 1, 1, bytes=9),))])
+    compaction_runs.note(run, ["s.a"], [CompactionResult("seen", (TableCompaction("s.a", "history", 1, 1, bytes=9),))])
     parked = book.execute("""SELECT "table" FROM tidemark.tables WHERE state = 'parked'""").fetchall()
     assert parked == [("s.a",)]
 

@@ -11,8 +11,8 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tests.support.pipeline import pipeline_config
-from tests.support.runs import a_run
-from tidemark.capture.merge_planning import Ingested, PlanScope, ingest, ingested_by_another, leased_plan, make_plan
+from tests.support.runs import a_run, make_plan
+from tidemark.capture.merge_planning import Ingested, PlanScope, ingest, ingested_by_another, leased_plan
 from tidemark.config import Merge, PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout

@@ -132,7 +132,7 @@ def test_a_form_that_was_refused_is_corrected(new_item: Callable[..., Environmen
         plan(shop.task("plan", shop.report.run_id), request=shop.request, reader_wait_s=0)
     shop.begin_run(second)
     shop.read()
-    with told(BackfillNotApplied, "The pipeline's next capture run claims and merges what was read"):
+    with told(BackfillNotApplied, "The pipeline's next capture run claims and merges the chunks that were read"):
         shop.reported()
     shop.run()
     shop.begin_run(second)
@@ -215,9 +215,7 @@ def test_what_keeps_a_reader_from_its_rows_is_put_right_at_the_source(
     shop.begin_backfill("shop.measured", "shop.item", chunk_rows=10, readers=1)
     shop.plan()
     shop.read()
-    _ends_unread(
-        shop, told, ReadFailed, "Look up the SQLSTATE", "SQLSTATE 22000", "Put it right at the source", name_it
-    )
+    _ends_unread(shop, told, ReadFailed, "Look up the SQLSTATE", "SQLSTATE 22000", "Correct it at the source", name_it)
     current = judge.read(shop, "current", "shop.item")
     assert current is not None
     assert len(current.rows()) == 30
@@ -319,7 +317,11 @@ def test_a_clean_up_goes_on_once_the_capture_ran_or_the_park_ended(
         tables.park(book, "shop.item", error)
     shop.confirm()
     shop.ledger_query("UPDATE tidemark.batches SET registered_at = registered_at - interval '8 days'")
-    with told(ParkedKeepsStaging, "remove the cause and unpark it", "The next maintenance then removes what they kept"):
+    with told(
+        ParkedKeepsStaging,
+        "remove the cause and unpark it",
+        "The next maintenance then removes the staging that they kept",
+    ):
         retire(shop.task("retire"))
     assert unpark(shop.config, "shop.item", ledger=shop.ledger)[1]
     shop.run()

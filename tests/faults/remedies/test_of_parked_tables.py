@@ -20,7 +20,7 @@ from tests.support.remedies import Told, ends_equal
 from tidemark.config import TableRule
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.names import spark_identifier
-from tidemark.observe.park_endings import ways_on
+from tidemark.observe.park_endings import ending_commands
 from tidemark.observe.table_commands import pass_over, unpark
 
 pytestmark = pytest.mark.thorough
@@ -43,7 +43,7 @@ def parked(shop: Environment) -> dict[str, ErrorRecord]:
 
 
 def ways(shop: Environment, table: str) -> list[str]:
-    return ways_on(shop.config, f"shop.{table}", parked(shop)[table])
+    return ending_commands(shop.config, f"shop.{table}", parked(shop)[table])
 
 
 def follow(shop: Environment, way: str) -> None:
@@ -327,7 +327,7 @@ def test_a_name_that_is_taken_back_needs_nobody_to_unpark_its_table(
     shop.run()
     shop.execute("ALTER TABLE shop.item ADD _commit_lsn int", "UPDATE shop.item SET _commit_lsn = 10 WHERE id = 1")
     shop.run()
-    told.parked(parked(shop)["item"], "SchemaNotFollowed", "or the target's, rename them at the source")
+    told.parked(parked(shop)["item"], "SchemaNotFollowed", "names that Tidemark uses itself, rename them at the source")
     shop.execute("ALTER TABLE shop.item RENAME _commit_lsn TO lsn", "UPDATE shop.item SET size = 30 WHERE id = 3")
     shop.run()
     shop.run()

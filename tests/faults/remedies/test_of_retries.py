@@ -121,7 +121,7 @@ def test_the_same_task_run_again_goes_on(
     shop.begin_run()
     with monkeypatch.context() as patch:
         patch.setattr(generation, "settle", settle_and_move)
-        with told(GenerationStale, "The next drain looks at the slot first and opens a generation if it must"):
+        with told(GenerationStale, "and opens a new generation if one is needed"):
             shop.drain()
     with pytest.raises(ChangesGone, match="Start a backfill"):
         shop.drain()
@@ -245,7 +245,7 @@ def test_a_commit_that_hangs_is_waited_for(
             ["ALTER TABLE shop.item ADD size int", "INSERT INTO shop.item VALUES (10, 'a secret', 1)"],
         )
         shop.begin_run()
-        with told(ShapeUnsettled, "look at synchronous_standby_names", "The retry looks again"):
+        with told(ShapeUnsettled, "synchronous_standby_names", "The retry reads the names again"):
             shop.drain()
         hung.release()
         shop.drain()

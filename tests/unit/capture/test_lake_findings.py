@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.capture.preflight.lake_findings import log_store_findings
 from tidemark.config import PipelineConfig, TableRule
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 
 CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "/lake", "l")
 DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
@@ -49,6 +49,6 @@ def test_a_log_store_that_does_not_fence_drivers_is_refused(
 
 
 def test_what_the_pipeline_file_says_wins_over_the_machine() -> None:
-    config = replace(CONFIG, lake="s3a://bucket/lake", spark_conf={commit_safety.OF_S3: commit_safety.OWN})
-    machine = {commit_safety.OF_S3: "io.delta.storage.S3SingleDriverLogStore"}
+    config = replace(CONFIG, lake="s3a://bucket/lake", spark_conf={log_store_settings.OF_S3: log_store_settings.OWN})
+    machine = {log_store_settings.OF_S3: "io.delta.storage.S3SingleDriverLogStore"}
     assert list(log_store_findings(config, machine)) == []

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tidemark.errors import FormatIsNewer, LakeFileBroken
+from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.json_file import JsonFile
 from tidemark.formats.manifest import BatchManifest
@@ -18,7 +19,6 @@ from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.merge_result import PlanResult
 from tidemark.formats.replay_plan import ReplayPlan, ReplayResult
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.formats.upkeep_plan import UpkeepPlan, UpkeepResult
 
 RECORDED = Path(__file__).with_name("fields.json")
 
@@ -28,8 +28,8 @@ FILES: dict[str, type[JsonFile]] = {
     "result.json": PlanResult,
     "generation.json": GenerationFile,
     "retired.json": RetiredFile,
-    "plan.json of a maintenance": UpkeepPlan,
-    "result.json of a maintenance": UpkeepResult,
+    "plan.json of a maintenance": CompactionPlan,
+    "result.json of a maintenance": CompactionResult,
     "plan.json of a replay": ReplayPlan,
     "result.json of a replay": ReplayResult,
 }

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.support.manifests import SOURCE, manifest_of, plan_of, schema_of
 from tidemark.errors import FormatIsNewer, LakeFileBroken
+from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, TableCompaction
 from tidemark.formats.error_record import ErrorFacts, ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.json_file import JsonFile
@@ -20,7 +21,6 @@ from tidemark.formats.merge_plan import HistoryBase, StagedLevel
 from tidemark.formats.merge_result import ChunkResult, Holes, PlanResult, TableResult
 from tidemark.formats.replay_plan import ReplayedTable, ReplayPlan, ReplayResult
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.formats.upkeep_plan import TableUpkeep, UpkeepPlan, UpkeepResult
 from tidemark.lsn import Lsn
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Column
@@ -77,8 +77,8 @@ WHOLE: list[JsonFile] = [
         *("fork", ErrorFacts("ChangesLost", {"pipeline": "shop"}), "1 0/0", {"shop.a": ((SECRET,),), "shop.b": None}),
     ),
     RetiredFile("shop", 1, Lsn(100), 700, ("shop.a",)),
-    UpkeepPlan("p1", "shop", "/lake", "look", ("shop.a",), 2, 7, True),
-    UpkeepResult("p1", (TableUpkeep("shop.a", "history", 3, 1, True, bytes=2**40),)),
+    CompactionPlan("p1", "shop", "/lake", "look", ("shop.a",), 2, 7, True),
+    CompactionResult("p1", (TableCompaction("shop.a", "history", 3, 1, True, bytes=2**40),)),
     ReplayPlan("p1", "shop", "/lake", "as_of", {"shop.a": ("id",)}, 1, "0/64", 2),
     ReplayResult("p1", (ReplayedTable("shop.a", "as_of/x", "0/64", 3), ReplayedTable("shop.b", error=ERROR))),
 ]

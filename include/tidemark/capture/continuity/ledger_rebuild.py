@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.capture import lake_folder
-from tidemark.capture.continuity.recovery import look_into_staging, register_again, sends_nothing
+from tidemark.capture.continuity.recovery import list_staging, register_again, sends_nothing
 from tidemark.capture.merge_planning import ingest
 from tidemark.ledger import migrations
 from tidemark.ledger.captured import tables
@@ -60,7 +60,7 @@ def rebuild(run: Run) -> Rebuilt:
         with hold(run.ledger, run.pipeline, SLOT, run.holder) as lease:
             if (opened := generations.current(book)) is not None:
                 lake_folder.require(run.config, store, opened)
-            registered = register_again(book, look_into_staging(book, store), lease, sends_nothing)
+            registered = register_again(book, list_staging(book, store), lease, sends_nothing)
     ingested = ingest(run)
     with open_ledger(run.ledger, run.pipeline) as book:
         known = [row.table for row in tables.all_of(book)]

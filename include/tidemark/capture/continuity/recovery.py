@@ -2,7 +2,7 @@
 
 That repairs two things in the same way:
 
-- A drain died between manifest and registration. Its batch is as good as any other.
+- A drain died between manifest and registration. Its batch is complete.
 - The ledger was restored from an older copy, or lost, and is behind the tables. Another drain would end batches
   elsewhere, and the tables' positions would lie inside them. The manifests give the same batches back. The next merge
   ingests the results of the plans that applied them.
@@ -15,7 +15,7 @@ ledger that is older than the clean-up takes this over (`restored_retirement.app
 position, and the tables that kept something below it are read again. A ledger that ends below it is behind a gap, as
 any gap.
 
-One kind of manifest is not as good as any: it gives a table's new shape a number that a backfill's reader first gave to
+One kind of manifest is not registered: it gives a table's new shape a number that a backfill's reader first gave to
 another shape. It is removed together with its successors, and drained again, since the source still sends it.
 """
 
@@ -57,8 +57,8 @@ LOST: Final = "the ledger was lost while staging kept changes of the table that 
 StillSends = Callable[[Generation, Lsn, Lsn], bool]
 
 
-def look_into_staging(ledger: Ledger, store: Store) -> StagedFolders:
-    """List the folders of staging that a drain may need, in one listing. Needs the lease `slot`."""
+def list_staging(ledger: Ledger, store: Store) -> StagedFolders:
+    """List, with one request, the folders of staging that the next drain may need. Needs the lease `slot`."""
     generation = generations.current(ledger)
     if generation is None:
         return staged_folders.read(store, ledger.pipeline, None, Lsn(0))

@@ -38,7 +38,7 @@ from tidemark.capture.definitions.table_definition import Catalog
 from tidemark.capture.definitions.trigger_definitions import TriggerDefinitions
 from tidemark.capture.definitions.truncates import Truncates
 from tidemark.capture.open_batch import WrittenBatch
-from tidemark.capture.table_identities import TableIdentities
+from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import SchemaNotFollowed, TidemarkError
 from tidemark.formats.manifest import TableMark
@@ -53,10 +53,10 @@ from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.schema.evolution import Difference, Verdict
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
-from tidemark.source import definition_trigger
+from tidemark.source import event_trigger
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.table_locks import lock_bounded
-from tidemark.source.definition_trigger import InstalledTrigger
+from tidemark.source.event_trigger import InstalledTrigger
 from tidemark.source.wal.slot import Server
 from tidemark.staging.batch_writer import read_table
 from tidemark.storage.store import Store
@@ -90,11 +90,11 @@ class CatalogueComparison:
         self._store = store
         self._generation = open_generation
         self._passed_over = table_errors.passed_over(ledger)
-        self._places = TableIdentities(config, ledger, open_generation.system_identifier)
-        self._places.look(source)
+        self._table_ids = TableIds(config, ledger, open_generation.system_identifier)
+        self._table_ids.record_names(source)
         rows = {row.table: row for row in tables.all_of(ledger)}
-        # The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
-        # from before all that is not.
+        # The fingerprints with which the last run began. If all changes up to its heartbeat are staged, they are older
+        # than every other change.
         before = {
             table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
         }
@@ -105,14 +105,14 @@ class CatalogueComparison:
         self._bare = joins.restarted(ledger)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
         self._guarding = ColumnGuards(LedgerGuards(config, ledger, server), source, named)
-        installed = definition_trigger.look(source, config) or InstalledTrigger(None)
-        self.told = TriggerDefinitions(installed.keys, installed.since_xid, config.publication)
-        # What the catalogue shows of tables whose definitions the trigger told, for the case that it missed something.
+        installed = event_trigger.installed_trigger(source, config) or InstalledTrigger(None)
+        self.by_trigger = TriggerDefinitions(installed.keys, installed.since_xid, config.publication)
+        # By table whose definitions the trigger wrote: the marks by the catalogue, which count if it missed a change.
         self._if_missed: dict[str, tuple[TableMark, ...]] = {}
         self._before = before
         self.schemas = RelationVersions(
             config.rule,
-            self._look,
+            self._read_catalogue,
             schema_versions.StreamedVersions(ledger),
             lambda t: schema_versions.ahead(ledger, t),
             lambda t: schema_versions.merged(ledger, t),
@@ -123,11 +123,11 @@ class CatalogueComparison:
                 self._keep_as_another,
                 self._has_no_shape,
                 self._guarding.applied,
-                self.told,
+                self.by_trigger,
             ),
         )
         self._reshaping = SuccessorShapes(
-            config, ledger, self._places, self.schemas.streamed, self.schemas.has_no_shape
+            config, ledger, self._table_ids, self.schemas.streamed, self.schemas.has_no_shape
         )
         self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
@@ -141,9 +141,9 @@ class CatalogueComparison:
         self._held = self._truncated | self._reshaping.held | self._grown | self._if_missed.keys()
         self._changed -= self._grown | self._if_missed.keys()
         self.next_xid = _next_xid(source)
-        staged_look = {t: look for t, look in before.items() if self._before_is_staged and t not in young}
-        looks = EarlierFingerprints(staged_look, self._fingerprints, self.next_xid)
-        self.schemas.use_earlier_readings(looks, self._lost_numbers(), before)
+        staged = {t: fingerprint for t, fingerprint in before.items() if self._before_is_staged and t not in young}
+        earlier = EarlierFingerprints(staged, self._fingerprints, self.next_xid)
+        self.schemas.use_earlier_readings(earlier, self._lost_numbers(), before)
         self.partitions = PassingPartitions(
             self._fingerprints,
             before,
@@ -171,7 +171,7 @@ class CatalogueComparison:
         self._truncates.note(block)
         for change in block.changes:
             if change.counts.get("truncate"):
-                self.told.note_truncate(change.schema.relation_oid)
+                self.by_trigger.note_truncate(change.schema.relation_oid)
             if change.key_null:
                 self._key_null.setdefault(change.schema.table, set()).update(change.key_null)
             if change.key_null and change.schema.identity == "full":
@@ -191,41 +191,41 @@ class CatalogueComparison:
     def at_heartbeat(self) -> list[TableSchema]:
         """Decide what waited until every change before this run's reading is staged. Returns versions with new columns
         that no change has yet."""
-        self._compare_with_told()
+        self._compare_with_trigger()
         for captured in self.schemas.catalog.tables.values():
             if captured.table in self._key_came_later:
                 self._reshaping.build_anew(captured, self.schemas.catalog.types, KEY_CAME_LATER)
         self._leave_to_others()
         self._reshaping.at_heartbeat(self.schemas.catalog, self.schemas.has_message)
-        unseen = [
-            self.schemas.unseen(captured, self._first.types)
+        added = [
+            self.schemas.version_without_change(captured, self._first.types)
             for captured in self._first.tables.values()
             if str(captured.table) in self._grown - self._reshaping.left
         ]
-        self._marks += tuple(one for one in unseen if isinstance(one, TableMark))
-        return [one for one in unseen if isinstance(one, TableSchema)]
+        self._marks += tuple(one for one in added if isinstance(one, TableMark))
+        return [one for one in added if isinstance(one, TableSchema)]
 
-    def _compare_with_told(self) -> None:
+    def _compare_with_trigger(self) -> None:
         """Where the catalogue shows more than the trigger wrote, the trigger missed a change: the catalogue's
         differences count."""
         for table, marks in self._if_missed.items():
-            look = self._fingerprints[table]
-            if self.told.agrees(self._before[table], look, self._streamed_before.get(table)):
-                storage = self.told.with_storage(look, self._first.seen_below)
-                self._fingerprints[table] = structs.replace(look, relfilenode=storage)
+            fingerprint = self._fingerprints[table]
+            if self.by_trigger.agrees(self._before[table], fingerprint, self._streamed_before.get(table)):
+                storage = self.by_trigger.with_storage(fingerprint, self._first.seen_below)
+                self._fingerprints[table] = structs.replace(fingerprint, relfilenode=storage)
             else:
                 self._marks += marks
-                self.told.doubt(look.relation_oid)
+                self.by_trigger.doubt(fingerprint.relation_oid)
 
     def _with_more_columns(self, before: Mapping[str, Fingerprint]) -> frozenset[str]:
         """The tables that have more columns than in the previous reading. Their fingerprints wait for the heartbeat, so
         that after an early end the next run still detects that no change has the columns."""
         return frozenset(
             table
-            for table, look in self._fingerprints.items()
+            for table, fingerprint in self._fingerprints.items()
             if table in before
-            and before[table].relation_oid == look.relation_oid
-            and before[table].last_attnum < look.last_attnum
+            and before[table].relation_oid == fingerprint.relation_oid
+            and before[table].last_attnum < fingerprint.last_attnum
         )
 
     def manifest_notes(self, staged: WrittenBatch, *, at_heartbeat: bool) -> ManifestNotes:
@@ -234,7 +234,7 @@ class CatalogueComparison:
         marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions, *self._truncates.take_refilled()]
         changed = self._changed | (with_partition - self._held)
         if not at_heartbeat:
-            # Whether this run gets to staging their looks is not known, and the next one may find the partition gone.
+            # This run may end before it stages their fingerprints, and the partition may be gone in the next run.
             unsure = Difference(Verdict.NEEDS_BACKFILL, "a partition came while another was truncated")
             for table in sorted(with_partition & self._truncated):
                 marks += marks_of(TableName.parse(table), [unsure])
@@ -246,10 +246,10 @@ class CatalogueComparison:
         for schema in staged.schemas:
             marks += self.schemas.take_marks(schema)
         marks += [park(table, self._key_error(table, columns)) for table, columns in staged.key_unfit.items()]
-        looks = {table: look for table, look in self._fingerprints.items() if table in changed}
-        looks |= self._doubted(looks)
+        fingerprints = {table: fingerprint for table, fingerprint in self._fingerprints.items() if table in changed}
+        fingerprints |= self._doubted(fingerprints)
         self._marked |= {mark.table for mark in marks}
-        return ManifestNotes(tuple(shapes), looks, tuple(marks))
+        return ManifestNotes(tuple(shapes), fingerprints, tuple(marks))
 
     def _key_error(self, table: TableName, unfit: Collection[str]) -> TidemarkError:
         """The error of a table whose rows have NULL in its key. Under FULL identity the stream uses a new key for rows
@@ -258,13 +258,15 @@ class CatalogueComparison:
             return SchemaNotFollowed(table=table, difference=KEY_CAME_LATER)
         return key_error(table, unfit, sorted(self._key_null.get(table, ())))
 
-    def _doubted(self, looks: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
+    def _doubted(self, fingerprints: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
         """Fingerprints, without the trigger's transaction, of tables for which the trigger missed a change."""
-        known = {**self._before, **looks}
+        known = {**self._before, **fingerprints}
         relations_in_doubt = {
-            t: look for t, look in known.items() if look.told and self.told.is_doubted(look.relation_oid)
+            t: fingerprint
+            for t, fingerprint in known.items()
+            if fingerprint.told and self.by_trigger.is_doubted(fingerprint.relation_oid)
         }
-        return {table: structs.replace(look, told=0) for table, look in relations_in_doubt.items()}
+        return {table: structs.replace(fingerprint, told=0) for table, fingerprint in relations_in_doubt.items()}
 
     def registered(self) -> None:
         """Called when the manifest is registered: later manifests do not repeat its marks and fingerprints."""
@@ -280,21 +282,21 @@ class CatalogueComparison:
         """The tables that were created in this drain's stream and have all their rows in it. The trigger followed each
         from its creation on, and an earlier fingerprint proves that the publication has published the table since.
         Tables that this drain marked are left out."""
-        since = self.told.since if self._before_is_staged else 0
-        earlier = [look for look in self._before.values() if since and look.told == since]
+        since = self.by_trigger.since if self._before_is_staged else 0
+        earlier = [fingerprint for fingerprint in self._before.values() if since and fingerprint.told == since]
         left = self._reshaping.left | self._marked
         found = {
-            look.relation_oid: table
-            for table, look in self._fingerprints.items()
+            fingerprint.relation_oid: table
+            for table, fingerprint in self._fingerprints.items()
             if table in self._with_existing_rows - left
-            and look.is_as_created
-            and any(look.is_published_since(one) for one in earlier)
+            and fingerprint.is_as_created
+            and any(fingerprint.is_published_since(one) for one in earlier)
         }
         made = catalog.made_by(self._source, found) if found else {}
-        return [found[oid] for oid, made_by in made.items() if self.told.has_all_of(oid, made_by, self._config)]
+        return [found[oid] for oid, made_by in made.items() if self.by_trigger.has_all_of(oid, made_by, self._config)]
 
     @property
-    def looks(self) -> Mapping[str, Fingerprint]:
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
         """The fingerprint of each table."""
         return self._fingerprints
 
@@ -302,27 +304,27 @@ class CatalogueComparison:
         """The fingerprints that the next comparison may use. Left out are tables that are kept as another one by now,
         and tables that had no shape yet: the stream may have given them an older one since."""
         left = self._reshaping.left | set(filter(self.schemas.has_message, self._bare))
-        return {table: look for table, look in self._fingerprints.items() if table not in left}
+        return {table: fingerprint for table, fingerprint in self._fingerprints.items() if table not in left}
 
     def read_fingerprint(self, table: str) -> Fingerprint | None:
         """The current fingerprint of one table; None if it is not captured any more."""
-        relation = self._places.relation_of(TableName.parse(table))
+        relation = self._table_ids.relation_of(TableName.parse(table))
         if relation is None:
             return None
-        catalogue = self._look(relation.oid)
+        catalogue = self._read_catalogue(relation.oid)
         here = [t for t in catalogue.tables.values() if str(t.table) == table and t.published]
         if here and self._reshaping.changed_shape(here[0], catalogue.types) is not None:
-            return None  # as which it is not kept any more, once this look is staged
+            return None  # the relation gets another id once this reading is staged
         return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 
-    # --- as which table a relation is kept ----------------------------------------------------------------------------
+    # --- the id of a relation ----------------------------------------------------------------------------------------
 
     def _kept_as(self, oid: int, called: TableName) -> TableName | None:
         """The captured table of a relation; None if its errors keep it out of the capture. Also None for a partition
         that is published by itself: no backfill would read its older rows."""
         if self._captured_as(oid) is None and self._is_partition(oid):
             return None
-        table = self._places.of(oid, called)
+        table = self._table_ids.id_of(oid, called)
         return None if str(table) in self._passed_over else table
 
     def _is_partition(self, oid: int) -> bool:
@@ -338,7 +340,7 @@ class CatalogueComparison:
         return self._reshaping.begin(oid, called, reason)
 
     def _captured_as(self, oid: int) -> TableName | None:
-        table = self._places.known(oid)
+        table = self._table_ids.recorded_id(oid)
         return table if str(table) in self._captured else None
 
     def _has_no_shape(self, table: str) -> bool:
@@ -347,12 +349,12 @@ class CatalogueComparison:
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 
-    def _look(self, relation: int | None = None) -> Catalog:
+    def _read_catalogue(self, relation: int | None = None) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
-            seen_below = _seen_below(self._source)
+            seen_below = _ended_below(self._source)
             captured = catalog.captured_tables(self._source, self._config, relation)
             types = catalog.read_types(self._source)
-        kept = self._places.kept(map(self._guarding.applied, captured))
+        kept = self._table_ids.with_ids(map(self._guarding.applied, captured))
         return Catalog({table.relation_oid: table for table in kept}, types, seen_below)
 
     def _lost_numbers(self) -> Callable[[str], frozenset[int]]:
@@ -366,35 +368,46 @@ class CatalogueComparison:
     ) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
         """This run's fingerprints, the tables for which they differ from the ledger's, the marks that follow (R11), and
         the truncates to prove."""
-        looked_at = [
+        to_read = [
             t
             for t in self.schemas.catalog.tables.values()
             if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
         ]
-        prints = catalog.fingerprint(self._source, self._config.publication, looked_at)
-        looks = catalog.with_comments(self._source, prints)
+        prints = catalog.fingerprint(self._source, self._config.publication, to_read)
+        with_comments = catalog.with_comments(self._source, prints)
         below = self.schemas.catalog.seen_below
         fingerprints = {
-            table: look.carried(before.get(table)).missing(before.get(table), below, staged=self._before_is_staged)
-            for table, look in looks.items()
+            table: fingerprint.carried(before.get(table)).missing(
+                before.get(table), below, staged=self._before_is_staged
+            )
+            for table, fingerprint in with_comments.items()
         }
-        fingerprints = {table: structs.replace(look, told=self.told.since) for table, look in fingerprints.items()}
+        fingerprints = {
+            table: structs.replace(fingerprint, told=self.by_trigger.since)
+            for table, fingerprint in fingerprints.items()
+        }
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
         gone = self._gone(rows, {table for table in before if table not in fingerprints})
         # Where no row is in Delta yet, none is older than what the catalogue shows: each chunk is compared with it.
-        with_rows = {table: look for table, look in fingerprints.items() if not self.schemas.has_no_shape(table)}
-        trusted = {t: look for t, look in with_rows.items() if t in before and 0 != before[t].told == look.told}
+        with_rows = {
+            table: fingerprint for table, fingerprint in fingerprints.items() if not self.schemas.has_no_shape(table)
+        }
+        trusted = {
+            t: fingerprint
+            for t, fingerprint in with_rows.items()
+            if t in before and 0 != before[t].told == fingerprint.told
+        }
         marks = catalogue_marks(with_rows, before, gone, self.schemas.streamed, trusted)
-        for table, look in trusted.items():
-            if before[table] != look:
-                self._if_missed[table] = tuple(catalogue_marks({table: look}, before, (), self.schemas.streamed))
+        for table, fingerprint in trusted.items():
+            if before[table] != fingerprint:
+                self._if_missed[table] = tuple(catalogue_marks({table: fingerprint}, before, (), self.schemas.streamed))
         self._streamed_before = {table: self.schemas.streamed(table) for table in self._if_missed}
-        # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
+        # In a manifest too, so that a ledger that is rebuilt from manifests has the gap.
         marks += passed_over_marks(
             row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
         )
-        marks += [key_not_valid(table.table) for table in looked_at if self._has_key_too_early(table)]
-        marks += [leaves_without_wal_mark(t.table, t.leaves_without_wal) for t in looked_at if t.leaves_without_wal]
+        marks += [key_not_valid(table.table) for table in to_read if self._has_key_too_early(table)]
+        marks += [leaves_without_wal_mark(t.table, t.leaves_without_wal) for t in to_read if t.leaves_without_wal]
         truncates = Truncates(
             fingerprints,
             before,
@@ -403,11 +416,11 @@ class CatalogueComparison:
         )
         may_be_others = [
             table
-            for table in looked_at
+            for table in to_read
             if (str(table.table) in changed and str(table.table) not in self._if_missed)
             or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
         ]
-        self._reshaping.look(may_be_others, self.schemas.catalog.types, rows)
+        self._reshaping.collect_changed_shapes(may_be_others, self.schemas.catalog.types, rows)
         pending = self._reshaping.held
         marks = [mark for mark in marks if mark.table not in pending]
         return fingerprints, changed - truncates.held - pending, tuple(marks), truncates
@@ -421,8 +434,8 @@ class CatalogueComparison:
             table
             for table in missing
             if table not in at_source
-            and self._config.rule(self._places.name_of(TableName.parse(table))) is not None
-            and not self._places.is_superseded(TableName.parse(table))
+            and self._config.rule(self._table_ids.name_of(TableName.parse(table))) is not None
+            and not self._table_ids.is_superseded(TableName.parse(table))
             and (rows[table].life.is_captured or not rows[table].life.needs_backfill)
         )
 
@@ -434,7 +447,7 @@ class CatalogueComparison:
         return latest is not None and bool(latest.key)
 
 
-def _seen_below(conn: psycopg.Connection[Any]) -> int:
+def _ended_below(conn: psycopg.Connection[Any]) -> int:
     """A 64-bit transaction id. Every transaction with a lower id has ended."""
     row = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone()
     assert row is not None

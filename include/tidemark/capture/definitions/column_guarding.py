@@ -65,9 +65,9 @@ class LedgerGuards:
     def add(self, oid: int, table: TableName, guards_added: dict[int, Guard]) -> dict[int, Guard]:
         return self._change(oid, table, lambda now: {**guards_added, **now})
 
-    def keep_columns(self, oid: int, table: TableName, look: ColumnNames, bound: Guards) -> None:
-        _, rows = look.tables[oid]
-        guarded = GuardedColumns(str(table), self.server.timeline, look.snapshot, rows, dict(bound))
+    def keep_columns(self, oid: int, table: TableName, reading: ColumnNames, bound: Guards) -> None:
+        _, rows = reading.tables[oid]
+        guarded = GuardedColumns(str(table), self.server.timeline, reading.snapshot, rows, dict(bound))
         self._change(oid, table, dict)
         ledger_guards.keep_columns(self.ledger, self.server.system_identifier, oid, guarded)
 
@@ -128,10 +128,10 @@ def guard_findings(
                 Finding.of_tables(
                     "columns",
                     [table],
-                    f"Masked or left-out columns of {table} are called otherwise now; what was masked is staged as "
-                    f"NULL, what was left out stays out: {renamed}",
-                    "Name them in the file as they are called now, under mask or leave_out; `clear` as a mask captures "
-                    "a column as it is",
+                    f"Masked or left-out columns of {table} were renamed; masked ones are staged as NULL, and the "
+                    f"others stay left out: {renamed}",
+                    "Write their new names into the file, under mask or leave_out; the mask `clear` captures a column "
+                    "as it is",
                     bars="nothing",
                     move=Move.FIX_CONFIG,
                 )
@@ -139,7 +139,7 @@ def guard_findings(
     return followed, findings
 
 
-def look_first(book: LedgerGuards, source: psycopg.Connection[Any], matched: Matching) -> None:
+def record_first_columns(book: LedgerGuards, source: psycopg.Connection[Any], matched: Matching) -> None:
     """Record the columns of tables with masks before their changes can be in the stream. Later renames are then
     detected."""
     stored = book.stored()
@@ -156,7 +156,7 @@ class ColumnGuards:
     def __init__(self, book: LedgerGuards, source: psycopg.Connection[Any], captured: dict[int, TableName]) -> None:
         self._book = book
         self._source = source
-        # The guards first: whoever made them had looked before this look.
+        # The guards are read first: a guard was made from a reading of the columns, which is then older than this one.
         self._stored = book.stored()
         named = {oid for oid, table in captured.items() if (r := book.config.rule(table)) and guards.guards(r)}
         self._first = column_names.read(source, named | set(self._stored))
@@ -200,11 +200,11 @@ class ColumnGuards:
             )
             if first is None and oid not in self._stored:
                 # A name of the file that came with the table since: there is nothing to compare with.
-                return None, self._look_after(oid, xid).tables.get(oid)
+                return None, self._columns_after(oid, xid).tables.get(oid)
             return (stored.rows if stored is not None and is_before else None), first
-        return (None if first is None else first[1]), self._look_after(oid, xid).tables.get(oid)
+        return (None if first is None else first[1]), self._columns_after(oid, xid).tables.get(oid)
 
-    def _look_after(self, oid: int, xid: int) -> ColumnNames:
+    def _columns_after(self, oid: int, xid: int) -> ColumnNames:
         """A reading of the columns that contains the transaction. The transaction is in the stream, so it is committed.
         It becomes visible once no synchronous standby delays it."""
         ends_at = time.monotonic() + VISIBLE_WITHIN_S

@@ -44,23 +44,23 @@ FILLED_BY_ITS_CREATOR: Final = (
 class PassingPartitions:
     """The partitions that one drain reads about.
 
-    - `looks` are this run's fingerprints, `before` those of the previous run.
+    - `fingerprints` are those of this run, `before` those of the previous run.
     - `captured` returns the captured table of a relation, by its OID.
     - `streamed` returns the last version that the stream brought of a table.
     - `read_fingerprint` reads a table's fingerprint again.
-    - Every transaction that `looks` contain has an id below `next_xid`.
+    - Every transaction that `fingerprints` contain has an id below `next_xid`.
     """
 
     def __init__(
         self,
-        looks: dict[str, Fingerprint],
+        fingerprints: dict[str, Fingerprint],
         before: Mapping[str, Fingerprint],
         captured: Callable[[int], TableName | None],
         streamed: Callable[[str], TableSchema | None],
         read_fingerprint: Callable[[str], Fingerprint | None],
         next_xid: int,
     ) -> None:
-        self._looks = looks
+        self._fingerprints = fingerprints
         self._before = before
         self._captured = captured
         self._streamed = streamed
@@ -76,14 +76,14 @@ class PassingPartitions:
         """Note that a change of the root belongs to this partition. Returns whether the partition identifies old rows
         by other columns than the root."""
         root = self._captured(root_oid)
-        self._look_for(partition, root, root_oid)
+        self._check(partition, root, root_oid)
         names_others = root is not None and not _names_rows_of(self._streamed(str(root)), partition)
         if root is not None and names_others:
             reason = "a partition had another replica identity: which rows some changes were made to is not certain"
             self._not_named += marks_of(root, [Difference(Verdict.NEEDS_BACKFILL, reason)])
         return names_others
 
-    def _look_for(self, partition: RelationMessage, root: TableName | None, root_oid: int) -> None:
+    def _check(self, partition: RelationMessage, root: TableName | None, root_oid: int) -> None:
         oid = partition.relation_oid
         if (oid, root_oid) in self._seen:
             return
@@ -94,7 +94,9 @@ class PassingPartitions:
         self._seen.add((oid, root_oid))
         if root is None:
             return
-        known = [_leaf_of(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)]
+        known = [
+            _leaf_of(fingerprints.get(str(root)), root_oid, oid) for fingerprints in (self._fingerprints, self._before)
+        ]
         if leaf := next(filter(None, known), None):
             self._mark_if_filled_by_its_creator(root, partition, leaf, self._next_xid)
             return
@@ -102,7 +104,7 @@ class PassingPartitions:
         if now is None or _leaf_of(now, root_oid, oid) is None:
             now = self._read_fingerprint(str(root))
         if now is None or now.relation_oid != root_oid:
-            return  # the root is gone itself, or is kept as another table from this look on
+            return  # the root itself is gone, or has another id from this reading on
         self._latest[str(root)] = now
         came = _leaf_of(now, root_oid, oid)
         if came is None:
@@ -114,10 +116,10 @@ class PassingPartitions:
             self._mark(root, "a partition was created and got new storage, as TRUNCATE of a partition gives it")
         else:
             self._mark_if_filled_by_its_creator(root, partition, came, (partition.xid or 0) + 2**31)
-        look = self._looks.get(str(root))
-        if look is not None and look.relation_oid == root_oid:
-            leaves = tuple(sorted((*look.partitions, came), key=lambda leaf: leaf.oid))
-            self._looks[str(root)] = replace(look, partitions=leaves)
+        fingerprint = self._fingerprints.get(str(root))
+        if fingerprint is not None and fingerprint.relation_oid == root_oid:
+            leaves = tuple(sorted((*fingerprint.partitions, came), key=lambda leaf: leaf.oid))
+            self._fingerprints[str(root)] = replace(fingerprint, partitions=leaves)
             self._with_another.add(str(root))
 
     def _mark_if_filled_by_its_creator(
@@ -130,8 +132,8 @@ class PassingPartitions:
 
     def _was_missed(self, root: TableName | None, partition: RelationMessage) -> bool:
         """Whether an earlier fingerprint already missed the partition after this change, so that the root is marked."""
-        look = None if root is None else self._looks.get(str(root))
-        below = 0 if look is None else dict(look.gone).get(partition.relation_oid, 0)
+        fingerprint = None if root is None else self._fingerprints.get(str(root))
+        below = 0 if fingerprint is None else dict(fingerprint.gone).get(partition.relation_oid, 0)
         return partition.xid is not None and partition.xid < below
 
     def _mark(self, table: TableName, reason: str) -> None:
@@ -156,7 +158,7 @@ def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool
     }
 
 
-def _leaf_of(look: Fingerprint | None, root_oid: int, partition_oid: int) -> PartitionPrint | None:
-    if look is None or look.relation_oid != root_oid:
+def _leaf_of(fingerprint: Fingerprint | None, root_oid: int, partition_oid: int) -> PartitionPrint | None:
+    if fingerprint is None or fingerprint.relation_oid != root_oid:
         return None
-    return next((leaf for leaf in look.partitions if leaf.oid == partition_oid), None)
+    return next((leaf for leaf in fingerprint.partitions if leaf.oid == partition_oid), None)

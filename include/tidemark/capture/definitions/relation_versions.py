@@ -19,11 +19,11 @@ from tidemark.capture.definitions.marks import marks_of, withheld_marks
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, nested_as_text, numbered
 from tidemark.capture.definitions.trigger_definitions import TriggerDefinitions
 from tidemark.capture.definitions.version_differences import (
-    another_shape,
     differences_since,
-    in_doubt,
     next_number,
-    with_gone_columns,
+    numbering_difference,
+    shape_differences,
+    versions_with_columns,
 )
 from tidemark.config import TableRule
 from tidemark.formats.manifest import TableMark
@@ -60,7 +60,7 @@ class EarlierFingerprints:
 
 @dataclass(frozen=True, slots=True)
 class RelationLookup:
-    """Callbacks that map a relation to the captured table that it is kept as (`capture.table_identities`).
+    """Callbacks that map a relation to the captured table that it is kept as (`capture.table_ids`).
 
     - `table`: the table of a relation, by its OID and its name in the stream; None if its changes are not staged.
     - `captured`: the captured table of a relation, by its OID alone.
@@ -70,7 +70,7 @@ class RelationLookup:
       the table has to be parked instead (`capture.definitions.successor_shapes`).
     - `bare`: whether the table starts anew and has no shape yet, so that every shape fits.
     - `hidden`: gives a table its rule in the column names of the catalogue.
-    - `told`: the definitions that the event trigger wrote into the stream.
+    - `by_trigger`: the definitions that the event trigger wrote into the stream.
     """
 
     table: Callable[[int, TableName], TableName | None] = lambda _, called: called
@@ -79,7 +79,7 @@ class RelationLookup:
     another: Callable[[int, TableName, str], TableName | None] = lambda _, called, reason: None
     bare: Callable[[str], bool] = lambda _: False
     hidden: Callable[[CapturedTable], CapturedTable] = lambda table: table
-    told: TriggerDefinitions | None = None
+    by_trigger: TriggerDefinitions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,29 +107,33 @@ class RelationVersions:
     def __init__(
         self,
         rule_for: Callable[[TableName], TableRule | None],
-        look: Callable[[], Catalog],
+        read_catalogue: Callable[[], Catalog],
         versions: Callable[[str], list[TableSchema]],
         ahead: Callable[[str], list[TableSchema]] = lambda _: [],
         merged: Callable[[str], TableSchema | None] = lambda _: None,
         kept: RelationLookup = RelationLookup(),
     ) -> None:
-        """`rule_for` is `PipelineConfig.rule`. `look` reads the catalogue. `versions` returns the versions that the
-        stream brought of a table so far, oldest first. `ahead` returns newer versions that only a backfill's reader
-        read in the catalogue. `merged` returns the version of the table's Delta tables. `kept` maps relations to
-        tables."""
+        """The arguments are callbacks.
+
+        - `rule_for` is `PipelineConfig.rule`. `read_catalogue` reads the catalogue.
+        - `versions` returns the versions that the stream brought of a table so far, oldest first.
+        - `ahead` returns newer versions that only a backfill's reader read in the catalogue.
+        - `merged` returns the version of the table's Delta tables.
+        - `kept` maps relations to tables.
+        """
         self._kept = kept
-        self._told = kept.told or TriggerDefinitions()
-        self._looks = EarlierFingerprints({}, {}, 0)
+        self._by_trigger = kept.by_trigger or TriggerDefinitions()
+        self._earlier = EarlierFingerprints({}, {}, 0)
         self._before: Mapping[str, Fingerprint] = {}
         self._older: dict[TableName, list[TableSchema]] = {}
         self._rule_for = rule_for
-        self._look = look
+        self._read_catalogue = read_catalogue
         self._versions = versions
         self._ahead = ahead
         self._merged = merged
         self._lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset()
         self._lost: dict[TableName, frozenset[int]] = {}
-        self._catalog = look()
+        self._catalog = read_catalogue()
         self._latest: dict[TableName, TableSchema | None] = {}
         self._differences: dict[tuple[TableName, int], list[Difference]] = {}
         self._renamed: list[TableMark] = []
@@ -138,14 +142,14 @@ class RelationVersions:
 
     def use_earlier_readings(
         self,
-        looks: EarlierFingerprints,
+        earlier: EarlierFingerprints,
         lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset(),
         before: Mapping[str, Fingerprint] | None = None,
     ) -> None:
         """Set the earlier readings of the catalogue, which show the names of columns that were dropped since.
         `lost_numbers` returns the column numbers of a table that only occurred in WAL that the source lost. `before`
         has the fingerprints in the ledger."""
-        self._looks = looks
+        self._earlier = earlier
         self._before = before or {}
         self._lost_numbers = lost_numbers
 
@@ -171,10 +175,10 @@ class RelationVersions:
         if relation.relation_oid not in self._catalog.tables or any(
             c.type_oid not in self._catalog.types for c in relation.columns
         ):
-            self._catalog = self._look()
+            self._catalog = self._read_catalogue()
         latest = self._latest_of(relation.table)
         if (exact := self._exact(relation, rule, latest)) is not None:
-            return self._as_told(sent, exact, latest)
+            return self._as_defined_by_trigger(sent, exact, latest)
         ahead = [] if latest is not None else self._ahead_of(relation.table, latest)
         shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
@@ -203,13 +207,13 @@ class RelationVersions:
         if not self.has_no_shape(str(schema.table)):
             dropped, gone_names = self._dropped(schema, ahead), self._gone_names(schema)
             others = name_taken_by_key(older, schema)
-            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped, gone_names), *others])
+            reason = reshaped([*differences, *shape_differences(latest, ahead, schema, dropped, gone_names), *others])
             if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
                 self._take_over_readings(another, relation.table)
                 return self.schema_for(sent)
             since = [
                 *differences_since(latest, ahead, schema, dropped, gone_names),
-                *([] if latest is None else in_doubt(latest, schema)),
+                *([] if latest is None else numbering_difference(latest, schema)),
             ]
             differences += self._since_merged(schema, since, dropped)
             differences += self._older_values(schema, ahead if latest is None else [latest])
@@ -223,9 +227,9 @@ class RelationVersions:
         trusted."""
         oid = relation.relation_oid
         known = self._catalog.tables.get(oid)
-        captured = self._told.captured(relation, rule, known, latest)
+        captured = self._by_trigger.captured(relation, rule, known, latest)
         if captured is not None:
-            types = {**self._told.types(oid), **self._catalog.types}
+            types = {**self._by_trigger.types(oid), **self._catalog.types}
             shape, unfit = define(relation, rule, Catalog({oid: captured}, types), latest)
             numbers = {column.name: column.attnum for column in captured.columns}
             prints = {column.attnum: column for column in captured.columns}
@@ -234,44 +238,50 @@ class RelationVersions:
             )
         if latest is None or latest.relation_oid != oid or not self._is_followed(relation.table):
             return None
-        if self._told.definition(oid) is None and len(relation.columns) == len(latest.published):
+        if self._by_trigger.definition(oid) is None and len(relation.columns) == len(latest.published):
             shape, unfit = define(relation, rule, self._catalog, latest)
             if relation.identity == "full":
                 shape = structs.replace(shape, key=latest.key)
             shape = structs.replace(shape, published=latest.published)
             if latest.same_shape(shape):
                 return ExactShape(latest, unfit, {})
-        self._told.doubt(oid)
+        self._by_trigger.doubt(oid)
         return None
 
     def _is_followed(self, table: TableName) -> bool:
         """Whether the table's last version is the trigger's last definition: the trigger has written nothing since, in
         any drain."""
-        look = self._before.get(str(table))
-        return look is not None and 0 != look.told == self._told.since and not self._told.is_doubted(look.relation_oid)
+        fingerprint = self._before.get(str(table))
+        return (
+            fingerprint is not None
+            and 0 != fingerprint.told == self._by_trigger.since
+            and not self._by_trigger.is_doubted(fingerprint.relation_oid)
+        )
 
-    def _as_told(self, sent: RelationMessage, exact: ExactShape, latest: TableSchema | None) -> TableSchema | None:
+    def _as_defined_by_trigger(
+        self, sent: RelationMessage, exact: ExactShape, latest: TableSchema | None
+    ) -> TableSchema | None:
         shape, oid = exact.shape, sent.relation_oid
         differences = [Difference(Verdict.PARK, reason) for reason in exact.unfit]
-        differences += self._told.older_values(oid, shape, latest)
+        differences += self._by_trigger.older_values(oid, shape, latest)
         if latest is not None and latest.same_shape(shape) and self._lost_of(shape.table).isdisjoint(shape.published):
-            self._told.settled(oid)
-            last = self._behind_readers(latest, self._told.gone(oid))
+            self._by_trigger.settled(oid)
+            last = self._behind_readers(latest, self._by_trigger.gone(oid))
             return self._noted(structs.replace(last, relation_oid=oid), differences)
         ahead = self._ahead_of(shape.table, latest)
-        schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, self._told.gone(oid)))
+        schema = structs.replace(shape, version=self._number_of(shape, latest, ahead, self._by_trigger.gone(oid)))
         if not self.has_no_shape(str(schema.table)):
-            new, reason = self._told_since(schema, latest, ahead, exact.prints)
+            new, reason = self._differences_since(schema, latest, ahead, exact.prints)
             if reason and (another := self._kept.another(oid, sent.table, reason)) is not None:
                 self._take_over_readings(another, shape.table)
                 return self.schema_for(sent)
             differences += new
         differences += self._numbers_given_again(schema)
         self._older.setdefault(schema.table, []).append(schema)
-        self._told.settled(oid)
+        self._by_trigger.settled(oid)
         return self._noted(schema, differences)
 
-    def _told_since(
+    def _differences_since(
         self,
         schema: TableSchema,
         latest: TableSchema | None,
@@ -282,7 +292,7 @@ class RelationVersions:
         dropped = {c.name for c in (latest or schema).columns if c.attnum not in prints}
         again = name_taken_by_key(self._older.get(schema.table, []), schema)
         gone = self._gone_names(schema)
-        reason = reshaped([*another_shape(latest, ahead, schema, dropped, gone), *again])
+        reason = reshaped([*shape_differences(latest, ahead, schema, dropped, gone), *again])
         differences = [*differences_since(latest, ahead, schema, dropped, gone), *again]
         return [*differences, *self._older_values(schema, ahead if latest is None else [latest], prints)], reason
 
@@ -290,8 +300,8 @@ class RelationVersions:
         """Definitions of the event trigger that no RELATION message followed before the batch ends: new versions, and
         shapes that another table has to take. Also the readers' versions that the stream has passed without a change.
         """
-        unseen: list[TableSchema | TriggerShape] = []
-        for oid in self._told.pending(end_lsn):
+        defined: list[TableSchema | TriggerShape] = []
+        for oid in self._by_trigger.pending(end_lsn):
             known = self._catalog.tables.get(oid)
             table = self._kept.captured(oid)
             if table is None and known is not None and known.table in self._met:
@@ -299,37 +309,37 @@ class RelationVersions:
             latest = None if table is None else self._latest_of(table)
             if table is None or latest is None or latest.relation_oid != oid or known is None:
                 continue  # What has no version yet begins with its first change.
-            captured = self._told.unseen(known, latest)
+            captured = self._by_trigger.captured_without_message(known, latest)
             if captured is None:
-                self._note_told(table, self._told.older_values(oid, latest, latest), oid)
+                self._note_defined(table, self._by_trigger.older_values(oid, latest, latest), oid)
                 continue
             rule = self._rule_for(captured.name)
             if rule is None:
                 continue
             captured = self._kept.hidden(replace(captured, rule=rule)).kept_as(table)
-            types = {**self._told.types(oid), **self._catalog.types}
+            types = {**self._by_trigger.types(oid), **self._catalog.types}
             shape, unfit = catalogue_shape(captured, types, latest)
             if unfit:
                 continue  # Its first change parks it.
-            differences = self._told.older_values(oid, shape, latest)
+            differences = self._by_trigger.older_values(oid, shape, latest)
             if latest.same_shape(shape):
-                self._note_told(table, differences, oid)
-                if (last := self._behind_readers(latest, self._told.gone(oid))) is not latest:
-                    unseen.append(self._noted(last, []))
+                self._note_defined(table, differences, oid)
+                if (last := self._behind_readers(latest, self._by_trigger.gone(oid))) is not latest:
+                    defined.append(self._noted(last, []))
                 continue
             prints = {column.attnum: column for column in captured.columns}
             ahead = self._ahead_of(table, latest)
-            number = self._number_of(shape, latest, ahead, self._told.gone(oid))
+            number = self._number_of(shape, latest, ahead, self._by_trigger.gone(oid))
             schema = structs.replace(shape, version=number)
-            new, reason = self._told_since(schema, latest, [], prints)
+            new, reason = self._differences_since(schema, latest, [], prints)
             if reason:
-                unseen.append(TriggerShape(captured, shape, reason))
+                defined.append(TriggerShape(captured, shape, reason))
             else:
                 self._older.setdefault(table, []).append(schema)
-                unseen.append(self._noted(schema, [*differences, *new, *self._numbers_given_again(schema)]))
-            self._told.settled(oid)
+                defined.append(self._noted(schema, [*differences, *new, *self._numbers_given_again(schema)]))
+            self._by_trigger.settled(oid)
         passed, self._passed = self._passed, []
-        return [*passed, *unseen]
+        return [*passed, *defined]
 
     def _behind_readers(self, latest: TableSchema, gone: Collection[int]) -> TableSchema:
         """The stream's last version. It gets a new number if readers have read columns since that are dropped by now
@@ -337,7 +347,7 @@ class RelationVersions:
         if max(gone, default=0) <= max(latest.published, default=0):
             return latest
         ahead = self._ahead_of(latest.table, latest)
-        if not with_gone_columns(latest, ahead, gone):
+        if not versions_with_columns(latest, ahead, gone):
             return latest
         last = structs.replace(latest, version=self._number_of(latest, latest, ahead, gone))
         self._older.setdefault(last.table, []).append(last)
@@ -348,7 +358,7 @@ class RelationVersions:
     ) -> int:
         """The version number of a new shape in the stream. Readers' versions with columns that are dropped by now
         become versions of the stream, before this one."""
-        passed = with_gone_columns(shape, ahead, gone)
+        passed = versions_with_columns(shape, ahead, gone)
         behind = [version for version in ahead if not passed or version.version > passed[-1].version]
         self._passed += passed
         return next_number(shape, passed[-1] if passed else latest, behind)
@@ -363,11 +373,13 @@ class RelationVersions:
         captured = self._catalog.tables.get(schema.relation_oid)
         return set() if captured is None else {c.name for c in schema.columns if c.attnum in captured.dropped}
 
-    def _note_told(self, table: TableName, differences: list[Difference], oid: int) -> None:
+    def _note_defined(self, table: TableName, differences: list[Difference], oid: int) -> None:
         self._renamed += marks_of(table, differences)
-        self._told.settled(oid)
+        self._by_trigger.settled(oid)
 
-    def unseen(self, captured: CapturedTable, types: Mapping[int, PgType]) -> TableSchema | TableMark | None:
+    def version_without_change(
+        self, captured: CapturedTable, types: Mapping[int, PgType]
+    ) -> TableSchema | TableMark | None:
         """A version for columns that the catalogue has and no change has yet, or a mark if their shape is not certain.
         None if later changes have the columns, or if the table has no version yet. `captured` was read before the
         heartbeat, and so was every message so far."""
@@ -397,11 +409,11 @@ class RelationVersions:
 
     def _take_over_readings(self, table: TableName, before: TableName) -> None:
         """Use the earlier fingerprints and the catalogue's table of `before` for the table that replaces it."""
-        staged, first = dict(self._looks.staged), dict(self._looks.first)
-        for looks in (staged, first):
-            if str(before) in looks:
-                looks[str(table)] = looks[str(before)]
-        self._looks = EarlierFingerprints(staged, first, self._looks.first_below)
+        staged, first = dict(self._earlier.staged), dict(self._earlier.first)
+        for reading in (staged, first):
+            if str(before) in reading:
+                reading[str(table)] = reading[str(before)]
+        self._earlier = EarlierFingerprints(staged, first, self._earlier.first_below)
         kept = {oid: one.kept_as(table) if one.table == before else one for oid, one in self._catalog.tables.items()}
         self._catalog = replace(self._catalog, tables=kept)
 
@@ -409,7 +421,7 @@ class RelationVersions:
         """Read the catalogue again unless the last reading contains the message's transaction. One reading covers all
         tables, so many altered tables cost one reading."""
         if relation.xid is None or relation.xid >= self._catalog.seen_below:
-            self._catalog = self._look()
+            self._catalog = self._read_catalogue()
 
     def _noted(self, schema: TableSchema, differences: Iterable[Difference]) -> TableSchema:
         if differences := list(differences):
@@ -429,17 +441,20 @@ class RelationVersions:
     def _published(self, captured: CapturedTable, relation: RelationMessage) -> PublishedNumbers:
         """The columns that the stream sends of the table, by the catalogue. `settled` are columns that were dropped
         before the message's transaction wrote anything."""
-        looks = [self._looks.staged]
-        if relation.xid is not None and relation.xid >= self._looks.first_below:
-            looks.append(self._looks.first)
-        seen = [look[str(captured.table)] for look in looks if str(captured.table) in look]
+        readings = [self._earlier.staged]
+        if relation.xid is not None and relation.xid >= self._earlier.first_below:
+            readings.append(self._earlier.first)
+        seen = [reading[str(captured.table)] for reading in readings if str(captured.table) in reading]
         names = set(captured.published_columns)
         return PublishedNumbers(
             tuple((c.attnum, c.name) for c in captured.columns if c.name in names),
             frozenset(c.attnum for c in captured.columns),
             frozenset(captured.dropped),
             frozenset(
-                attnum for look in seen if look.relation_oid == captured.relation_oid for attnum, _ in look.dropped
+                attnum
+                for fingerprint in seen
+                if fingerprint.relation_oid == captured.relation_oid
+                for attnum, _ in fingerprint.dropped
             ),
         )
 
@@ -468,16 +483,16 @@ class RelationVersions:
         versions = [v for v in self._older.get(relation.table, ()) if v.relation_oid == relation.relation_oid]
         if versions:
             return [version.published for version in versions] if versions[-1].published else []
-        look = self._looks.staged.get(str(captured.table))
-        if look is None or look.relation_oid != captured.relation_oid:
+        fingerprint = self._earlier.staged.get(str(captured.table))
+        if fingerprint is None or fingerprint.relation_oid != captured.relation_oid:
             return []
-        numbers = tuple(column.attnum for column in look.columns)
-        return [numbers] if len(numbers) == len(look.published_columns) else []
+        numbers = tuple(column.attnum for column in fingerprint.columns)
+        return [numbers] if len(numbers) == len(fingerprint.published_columns) else []
 
     def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:
         """The catalogue's columns by number. A rewrite of the table removes a default from the catalogue; the run's
         first reading still has it."""
-        seen = self._looks.first.get(str(captured.table))
+        seen = self._earlier.first.get(str(captured.table))
         before = {c.attnum: c for c in seen.columns} if seen and seen.relation_oid == captured.relation_oid else {}
         return {c.attnum: before[c.attnum] if c.missing is None and c.attnum in before else c for c in captured.columns}
 

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from tidemark.capture.definitions.relation_versions import TriggerShape
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape
-from tidemark.capture.definitions.version_differences import another_shape
-from tidemark.capture.table_identities import TableIdentities
+from tidemark.capture.definitions.version_differences import shape_differences
+from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
 from tidemark.formats.manifest import TableMark
@@ -76,20 +76,20 @@ class SuccessorShapes:
         self,
         config: PipelineConfig,
         ledger: Ledger,
-        places: TableIdentities,
+        table_ids: TableIds,
         streamed: Callable[[str], TableSchema | None],
         has_no_shape: Callable[[str], bool],
     ) -> None:
         self._config = config
         self._ledger = ledger
-        self._places = places
+        self._table_ids = table_ids
         self._streamed = streamed
         self._has_no_shape = has_no_shape
         self._pending: dict[str, ChangedShape] = {}
         self._begun: list[BegunSuccessor] = []
         self._left: set[str] = set()
 
-    def look(
+    def collect_changed_shapes(
         self, captured: Iterable[CapturedTable], types: Mapping[int, PgType], rows: Mapping[str, TableRow]
     ) -> None:
         """Collect the tables whose shape in the catalogue does not fit their Delta tables."""
@@ -128,11 +128,11 @@ class SuccessorShapes:
         live = {column.attnum for column in captured.columns}
         before = latest or ahead[0]
         if captured.kind == "p" and captured.identity == "default" and before.key and not captured.key:
-            # From PostgreSQL 18 on the stream takes a root's primary key for the key before it is valid, with which the
-            # catalogue would disagree at each look. That it was dropped, a message says too.
+            # From PostgreSQL 18 on the stream uses a root's primary key before it is valid, so each reading of the
+            # catalogue would differ. A dropped key is in a message too.
             return None
         dropped = {c.name for c in before.columns if c.attnum and c.attnum not in live}
-        reason = "" if unfit else reshaped(another_shape(latest, ahead, shape, dropped))
+        reason = "" if unfit else reshaped(shape_differences(latest, ahead, shape, dropped))
         return ChangedShape(captured, shape, reason) if reason else None
 
     def build_anew(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> None:
@@ -161,13 +161,13 @@ class SuccessorShapes:
         return frozenset(self._pending.keys() | self._left)
 
     def begin(self, oid: int, called: TableName, reason: str, pending: ChangedShape | None = None) -> TableName | None:
-        """Keep the relation as another table from here on. None if its table has to be parked instead. A replayed table
-        keeps its version."""
-        before = self._places.known(oid)
+        """Give the relation another id from here on, and return it. None if its table has to be parked instead. A
+        replayed table keeps its version."""
+        before = self._table_ids.recorded_id(oid)
         kind = ANOTHER_SHAPE if pending is None else pending.kind
         if before is None or (kind == ANOTHER_SHAPE and self._config.evolves(called) != "follow"):
             return None
-        table = self._places.go_on(oid)
+        table = self._table_ids.begin_successor(oid)
         shape = None if pending is None else replace(pending.shape, table=table)
         if shape is not None and kind == ANOTHER_SHAPE:
             shape = replace(shape, version=1)
@@ -191,7 +191,7 @@ class SuccessorShapes:
             self._begin_pending(pending)
         self._pending.clear()
         for captured in catalog.tables.values():
-            table = self._places.known(captured.relation_oid)
+            table = self._table_ids.recorded_id(captured.relation_oid)
             if table is None or not captured.published or not has_message(str(table)):
                 continue
             if (reshaped_table := self.changed_shape(captured.kept_as(table), catalog.types)) is not None:
@@ -199,7 +199,7 @@ class SuccessorShapes:
 
     def _begin_pending(self, pending: ChangedShape) -> None:
         captured = pending.captured
-        if self._places.known(captured.relation_oid) == captured.table:
+        if self._table_ids.recorded_id(captured.relation_oid) == captured.table:
             self.begin(captured.relation_oid, captured.name, pending.reason, pending)
 
     def manifest_notes(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
@@ -212,7 +212,7 @@ class SuccessorShapes:
         return shapes, [self._mark(begun, end_lsn) for begun in saying]
 
     def _mark(self, begun: BegunSuccessor, end_lsn: Lsn) -> TableMark:
-        seen = self._places.readers_see(begun.before)
+        seen = self._table_ids.id_for_readers(begun.before)
         until = "all rows are read" if begun.kind == ANOTHER_SHAPE else "a merge has built it from staging"
         return TableMark(
             table=str(begun.table),

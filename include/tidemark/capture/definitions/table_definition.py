@@ -13,7 +13,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tidemark.config import TableRule
-from tidemark.names import folded_names, is_taken
+from tidemark.names import folded_names, is_reserved
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.delta_types import PgType, target_type, type_name
 from tidemark.schema.fingerprint import ColumnPrint
@@ -43,7 +43,7 @@ def define(
     for sent in relation.columns:
         if sent.name in rule.leave_out:
             continue
-        if is_taken(sent.name) or not names_taken.isdisjoint(folded_names(sent.name)):
+        if is_reserved(sent.name) or not names_taken.isdisjoint(folded_names(sent.name)):
             unfit.append(f'column "{sent.name}" has a name that the target already uses')
             continue
         names_taken.update(folded_names(sent.name))

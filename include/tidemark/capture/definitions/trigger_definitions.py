@@ -1,11 +1,11 @@
 """Follows the definitions that the source's event trigger writes into the stream (R11).
 
-    a message  ──► the relation's definition from there on, and what older rows hold since that no change says
-    RELATION   ──► numbers of its columns, by the last message; where this drain met none, the last version has them
+    a message  ──► the relation's definition from there on, and the values that its older rows have since then
+    RELATION   ──► numbers of its columns, by the last message; without a message in this drain, by the last version
 
-A definition that no RELATION message follows before the batch ends becomes a version of its own: the next drain does
-not meet the message again. So the last version of a table is the trigger's last definition, as long as the look at the
-table that the ledger has (`Fingerprint.told`) was taken under the same trigger.
+A definition that no RELATION message follows before the batch ends becomes a version of its own, because the next drain
+does not read the message again. So the last version of a table is the trigger's last definition, if the table's
+fingerprint in the ledger was read under the same trigger (`Fingerprint.told`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PERSISTENCE: Final = 1
 _DEFAULTS: Final = 2
 _VALUES: Final = 4
 
-# In `ColumnPrint.missing`, where the catalogue's look has a hash.
+# In `ColumnPrint.missing`, in place of the hash that a fingerprint from the catalogue has.
 _TOLD: Final = "told"
 
 
@@ -202,7 +202,7 @@ class TriggerDefinitions:
             return None
         return self._table(relation.table, told, rule, tuple(c.name for c in relation.columns), known, latest)
 
-    def unseen(self, known: CapturedTable, latest: TableSchema | None) -> CapturedTable | None:
+    def captured_without_message(self, known: CapturedTable, latest: TableSchema | None) -> CapturedTable | None:
         """As `captured`, without a message; `known` is the table in the catalogue."""
         told = self.definition(known.relation_oid)
         if told is None:
@@ -297,18 +297,18 @@ class TriggerDefinitions:
 
     # --- the heartbeat ------------------------------------------------------------------------------------------------
 
-    def agrees(self, before: Fingerprint, look: Fingerprint, version: TableSchema | None) -> bool:
+    def agrees(self, before: Fingerprint, fingerprint: Fingerprint, version: TableSchema | None) -> bool:
         """Whether a fingerprint matches the trigger's messages. Its definition has to be one of this drain or the last
         version from before, and its rows have to lie in a known file: the previous one, or that of a reported rewrite
         or a TRUNCATE."""
-        oid = look.relation_oid
+        oid = fingerprint.relation_oid
         if self.is_doubted(oid):
             return False
         relation = self._relations.get(oid, _Relation())
-        is_known = any(_is_at(look, told) for told in relation.states) or (
-            version is not None and _has_version(look, version)
+        is_known = any(_is_at(fingerprint, told) for told in relation.states) or (
+            version is not None and _has_version(fingerprint, version)
         )
-        filenodes = {look.relfilenode, *(told.filenode for told in relation.states)}
+        filenodes = {fingerprint.relfilenode, *(told.filenode for told in relation.states)}
         return is_known and (relation.was_truncated or filenodes <= {before.relfilenode, *relation.written})
 
     def has_all_of(self, oid: int, made_by: int, config: PipelineConfig) -> bool:
@@ -324,12 +324,12 @@ class TriggerDefinitions:
             for told in relation.states
         )
 
-    def with_storage(self, look: Fingerprint, seen_below: int) -> int:
+    def with_storage(self, fingerprint: Fingerprint, seen_below: int) -> int:
         """The file that holds the rows once this drain's changes are staged: the fingerprint's, unless a later
         definition has another one."""
-        relation = self._relations.get(look.relation_oid)
+        relation = self._relations.get(fingerprint.relation_oid)
         if relation is None or relation.definition is None or relation.filenode_xid < seen_below:
-            return look.relfilenode
+            return fingerprint.relfilenode
         return relation.definition.filenode
 
 
@@ -361,21 +361,28 @@ def _print(
     )
 
 
-def _is_at(look: Fingerprint, told: DefinedRelation) -> bool:
+def _is_at(fingerprint: Fingerprint, told: DefinedRelation) -> bool:
     columns = {c.attnum: (c.name, c.type_oid, c.typmod) for c in told.columns}
     names = {c.attnum: c.name for c in told.columns}
     key = tuple(names.get(number, "") for number in told.key)
-    return _has_columns(look, columns) and (look.identity, look.key) == (_IDENTITIES.get(told.identity), key)
+    return _has_columns(fingerprint, columns) and (fingerprint.identity, fingerprint.key) == (
+        _IDENTITIES.get(told.identity),
+        key,
+    )
 
 
-def _has_version(look: Fingerprint, version: TableSchema) -> bool:
+def _has_version(fingerprint: Fingerprint, version: TableSchema) -> bool:
     columns = {c.attnum: (c.name, c.type_oid, c.typmod) for c in version.columns}
-    is_same = version.relation_oid == look.relation_oid and bool(version.published)
-    return is_same and _has_columns(look, columns) and (look.identity, look.key) == (version.identity, version.key)
+    is_same = version.relation_oid == fingerprint.relation_oid and bool(version.published)
+    return (
+        is_same
+        and _has_columns(fingerprint, columns)
+        and (fingerprint.identity, fingerprint.key) == (version.identity, version.key)
+    )
 
 
-def _has_columns(look: Fingerprint, columns: Mapping[int, tuple[str, int, int]]) -> bool:
-    seen = {c.attnum: (c.name, c.type_oid, c.typmod) for c in look.columns}
+def _has_columns(fingerprint: Fingerprint, columns: Mapping[int, tuple[str, int, int]]) -> bool:
+    seen = {c.attnum: (c.name, c.type_oid, c.typmod) for c in fingerprint.columns}
     is_seen = all(columns.get(number) == column for number, column in seen.items())
-    gone = {number for number, _ in look.dropped}
-    return is_seen and gone.isdisjoint(columns) and max(columns, default=0) <= look.last_attnum
+    gone = {number for number, _ in fingerprint.dropped}
+    return is_seen and gone.isdisjoint(columns) and max(columns, default=0) <= fingerprint.last_attnum

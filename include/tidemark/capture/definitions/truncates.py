@@ -48,11 +48,13 @@ class Truncates:
         earlier: Callable[[str], Iterable[StagedFile]],
         read: Callable[[StagedFile], pa.Table],
     ) -> None:
-        looks = {table: emptied_by(before[table], look) for table, look in now.items() if table in before}
-        self._unproven = {table: xid for table, xid in looks.items() if xid is not None}
+        emptied = {
+            table: emptied_by(before[table], fingerprint) for table, fingerprint in now.items() if table in before
+        }
+        self._unproven = {table: xid for table, xid in emptied.items() if xid is not None}
         self._earlier = earlier
         self._read = read
-        self._partitioned = {table for table, look in now.items() if look.partitions}
+        self._partitioned = {table for table, fingerprint in now.items() if fingerprint.partitions}
         self._last: dict[str, int] = {}  # by table: of a TRUNCATE that is its newest change, the transaction
         self._refilled: dict[str, TableMark] = {}
 
@@ -68,7 +70,7 @@ class Truncates:
             if change.counts.get("truncate"):
                 self._prove(table, change.rows)
             if table in self._partitioned and (change.counts.get("truncate") or table in self._last):
-                self._look_for_refill(change.schema.table, change.rows)
+                self._mark_if_refilled(change.schema.table, change.rows)
 
     def _prove(self, table: str, rows: pa.RecordBatch | pa.Table) -> None:
         xid = self._unproven.get(table)
@@ -76,7 +78,7 @@ class Truncates:
         if truncates is not None and xid in {one & _XID32 for one in truncates.column("_xid").to_pylist()}:
             del self._unproven[table]
 
-    def _look_for_refill(self, table: TableName, rows: pa.RecordBatch | pa.Table) -> None:
+    def _mark_if_refilled(self, table: TableName, rows: pa.RecordBatch | pa.Table) -> None:
         """Mark the table if a change follows a TRUNCATE directly in the same transaction, also across blocks."""
         is_truncate = np.asarray(pc.equal(rows.column("_op"), "truncate"))
         xids = np.asarray(rows.column("_xid"))

@@ -1,4 +1,4 @@
-"""Compares the pipeline file with what a run works with, in the middle of the run: `ChangedFile`.
+"""Checks during a run whether its pipeline file has changed: `ChangedFile`.
 
 What tells where a pipeline's data is (names, connections, slot, lake) is left to the next run, and so is a file that is
 broken or not there.
@@ -43,25 +43,25 @@ class ChangedFile:
         now = self._clock()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
-            self._look()
+            self._read()
         return None if now < self._refused_until else self._newer
 
     def take_up(self, config: PipelineConfig) -> None:
-        """The run works with this now."""
+        """Called when the run uses this content."""
         self.config, self._newer = config, None
 
     def refuse(self, seconds: float = REFUSED_S) -> None:
-        """The run goes on without what the file says, for a while."""
+        """Called when the run cannot use the new content: it is not offered again for so long."""
         self._refused_until = self._clock() + seconds
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         path = Path(self.config.path)
         try:
             stat = path.stat()
             seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if seen == self._seen:
                 return
-            said = load(path)
+            loaded = load(path)
         except OSError as unreadable:
             self._keep_the_old(type(unreadable).__name__)
             return
@@ -69,15 +69,15 @@ class ChangedFile:
             self._keep_the_old(str(broken))
             return
         self._seen, self._newer, self._problem = seen, None, ""
-        elsewhere = [name for name in LEFT_TO_THE_NEXT_RUN if getattr(said, name) != getattr(self.config, name)]
+        elsewhere = [name for name in LEFT_TO_THE_NEXT_RUN if getattr(loaded, name) != getattr(self.config, name)]
         if elsewhere:
-            log.warning("%s says something else of %s, which the next run takes up", path, ", ".join(elsewhere))
-        elif said != self.config:
-            log.info("%s says something else than before", path)
-            self._newer = said
+            log.warning("%s has other values of %s, which the next run uses", path, ", ".join(elsewhere))
+        elif loaded != self.config:
+            log.info("%s has changed, and the run uses its new content", path)
+            self._newer = loaded
 
     def _keep_the_old(self, problem: str) -> None:
-        """A problem is logged once; the file is read again at the next look."""
+        """Log the problem once. The file is read again LOOK_S later."""
         self._newer = None
         if problem != self._problem:
             log.warning("%s cannot be read, the run goes on with its old content: %s", self.config.path, problem)

@@ -5,7 +5,7 @@
           │                                  └── something comes: the same stream goes on ◄────────────┤
           └── a definition changed, somebody else waits for the slot, or a cycle took `run_s` ◄────────┘
 
-A cycle is a drain of its own (`capture.drain`): it looks at the catalogue, ends at a heartbeat of its own, and leaves
+A cycle is a drain of its own (`capture.drain`): it reads the catalogue, ends at a heartbeat of its own, and leaves
 in ledger and staging what a run of its own would leave. Only the connection stays. The server describes a relation once
 for each connection, so the decoder is told what was described before. That holds as long as the catalogue shows what it
 showed in the cycle before; else the connection is opened anew. What the stream gave beyond a heartbeat is decoded again
@@ -140,7 +140,7 @@ class _Following:
         draining = self._draining()
         messages: Sequence[bytes] = ()
         while True:
-            looks = dict(draining.looks)
+            fingerprints = dict(draining.fingerprints)
             run_s = self.run.config.bounds.run_s
             end = draining.until_heartbeat(self.stream, run_s, first=messages, heartbeat_is_due=self._due_s)
             if end is None:
@@ -158,7 +158,7 @@ class _Following:
                 return
             messages = reason
             draining = self._draining(end)
-            if draining.looks != looks:
+            if draining.fingerprints != fingerprints:
                 log.info("The catalogue shows other definitions than before: the stream is opened anew")
                 draining.abandon()
                 return
@@ -170,7 +170,7 @@ class _Following:
         return min(self.due_at - self.run.clock(), self.window.left_s(self.run.now()))
 
     def _wait(self, end: EndOfDrain) -> Sequence[bytes] | None:
-        """The messages that the next cycle begins with, none perhaps; None where the connection is to be closed."""
+        """The messages with which the next cycle begins, possibly none; None if the connection is to be closed."""
         began = self.run.clock()
         messages, latest = list(end.messages), end.messages
         while True:
@@ -179,7 +179,7 @@ class _Following:
                 self.taken.lease.check(self.book, leases.SLOT)
             if now - self.looked_at >= LOOK_S:
                 self.looked_at = now
-                self._tell_what_is_confirmable(end.staged_lsn)
+                self._confirm_in_stream(end.staged_lsn)
                 if (waiting := leases.awaited(self.book, self.run.holder).get(leases.SLOT)) is not None:
                     log.info("The slot is let go for %s", waiting)
                     return None
@@ -188,7 +188,7 @@ class _Following:
             left_s = self.window.left_s(self.run.now())
             if left_s <= 0:
                 return None
-            if self._wakes(latest) or self._has_to_look(now - began, end.staged_lsn):
+            if self._wakes(latest) or self._cycle_is_due(now - began, end.staged_lsn):
                 return messages
             latest = self.stream.read(BLOCK_BYTES, min(READ_S, left_s))
             messages += latest
@@ -198,9 +198,9 @@ class _Following:
         the heartbeat of its cycle."""
         return not all(is_quiet(payload, XLOG_HEADER_BYTES, self.run.pipeline) for payload in payloads)
 
-    def _has_to_look(self, idle_s: float, staged: Lsn) -> bool:
-        """Whether a cycle is due although nothing came: a heartbeat is, WAL of others has passed, a chunk waits for a
-        watermark since its reader died, or a table that nobody writes to has another column."""
+    def _cycle_is_due(self, idle_s: float, staged: Lsn) -> bool:
+        """Whether a cycle is due although no message came: a heartbeat is due, other WAL has passed, a chunk waits for
+        a watermark since its reader died, or a table that nobody writes to has another column."""
         if idle_s >= self.run.config.bounds.heartbeat_s or self.stream.sent_lsn >= staged + PASSED_BYTES:
             return True
         if self.run.clock() - self.untold_at < UNTOLD_S:
@@ -210,8 +210,8 @@ class _Following:
             return True
         return with_more_columns(self.taken.source, tables.last_columns(self.book)) is not None
 
-    def _tell_what_is_confirmable(self, staged: Lsn) -> None:
-        """Have the status replies carry it (R3), and note how far the slot stands once it does."""
+    def _confirm_in_stream(self, staged: Lsn) -> None:
+        """Have the status replies carry the confirmable LSN (R3), and record the slot's position once it is there."""
         if self.told_lsn >= staged:
             return
         state, confirmed = slot.usable(self.taken.source, self.run.config.slot)

@@ -49,7 +49,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
     if has_other_distribution:
         yield Finding.warning(
             "installation",
-            "the distribution tidemark, another project's, is installed beside tidemark-cdc: both bring the command "
+            "The distribution tidemark, of another project, is installed beside tidemark-cdc: both bring the command "
             "tidemark, and the one that was installed last has it",
             "Until then call `python -m tidemark`. Run `pip uninstall tidemark`, then "
             "`pip install --force-reinstall --no-deps tidemark-cdc`",
@@ -61,7 +61,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
         oldest = ".".join(map(str, OLDEST))
         yield Finding.error(
             "airflow",
-            f"this is Airflow {airflow}; Tidemark runs on {oldest} and later",
+            f"This is Airflow {airflow}; Tidemark runs on {oldest} and later",
             f"Upgrade Airflow to {oldest} or later",
             Move.FIX_CONFIG,
         )

@@ -1,4 +1,4 @@
-"""Finds problems of the lake root that would prevent a merge, or the fencing of two drivers (R5)."""
+"""Finds problems of the lake root that would prevent a merge, or let two drivers commit the same version (R5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import uuid4
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeUnusable, Move, TidemarkError
 from tidemark.findings import Finding
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 from tidemark.storage.store import Store
 
 
@@ -49,43 +49,43 @@ def _missing_folders(store: Store, path: str) -> list[Path]:
 def bucket_findings(store: Store, config: PipelineConfig) -> Iterator[Finding]:
     """Findings on the bucket's rules for objects below the pipeline's folders: expiry, versions, locks. Raises
     LakeUnfit, LakeRefused or LakeUnreachable."""
-    name = f"_preflight-{uuid4().hex}"  # a rule may be of one folder alone
+    name = f"_preflight-{uuid4().hex}"  # a rule may apply to one folder only
     rules = store.check_bucket([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
     for rule, target in (rules.expires or {}).items():
         yield Finding.error(
             "lake",
             f"A lifecycle rule of the bucket, {rule}, removes objects below {target.rpartition('/')[0]} by their age: "
-            "tables would lose files that are part of them, and merges what is staged",
-            "Take the lake's folder out of the rule; what no table needs is removed by the maintenance DAG",
+            "tables would lose files, and staged changes would be lost before they are merged",
+            "Exclude the lake's folder from the rule; the maintenance DAG removes files that no table needs",
             Move.FIX_TARGET,
         )
     if urlsplit(config.lake).scheme == "abfss" and not rules.has_folders:
         yield Finding.error(
             "lake",
-            f"The storage account of {config.lake} has no hierarchical namespace: there a commit of Delta is a copy, "
-            "whose name may be seen before its content, so that of two Spark drivers both may win a version",
-            "Take a storage account with a hierarchical namespace, or let Azure upgrade this one",
+            f"The storage account of {config.lake} has no hierarchical namespace. There a commit of Delta is a copy "
+            "that may be visible before it is complete, so two Spark drivers may both win a version",
+            "Use a storage account with a hierarchical namespace, or have Azure upgrade this one",
             Move.FIX_TARGET,
         )
     if rules.expires is None:
         yield Finding.warning(
             "lake",
-            f"It could not be seen whether a lifecycle rule removes objects below {config.lake} by their age",
-            "See to it that none does, and that none moves them to an archive; rules that end incomplete uploads and "
-            "old versions are welcome",
+            f"It could not be checked whether a lifecycle rule removes objects below {config.lake} by their age",
+            "Make sure that no rule removes them or moves them to an archive. Rules that end incomplete uploads and "
+            "old versions are useful",
             Move.FIX_TARGET,
         )
     if rules.locked:
         yield Finding.note(
             "lake",
-            f"The bucket of {config.lake} locks objects, what was written now until {rules.locked}: what VACUUM and "
-            "maintenance delete is hidden, stays at least that long, and is paid for",
+            f"The bucket of {config.lake} locks objects; those that are written now, until {rules.locked}. Files that "
+            "VACUUM and maintenance delete are hidden, but they stay that long and cost storage",
         )
     elif rules.versioned:
         yield Finding.note(
             "lake",
-            f"The bucket of {config.lake} keeps versions: what VACUUM and maintenance delete stays and is paid for, "
-            "unless a lifecycle rule removes versions that are not current",
+            f"The bucket of {config.lake} keeps versions: files that VACUUM and maintenance delete stay and cost "
+            "storage, unless a lifecycle rule removes versions that are not current",
         )
 
 
@@ -102,34 +102,35 @@ def _words(failed: Exception) -> str:
 # Scheme -> how far the log store of this cloud was tested, and the mechanism that its commits rely on.
 _OF_ANOTHER_CLOUD: Final = {
     "gs": (
-        "A lake on gs:// was tried by Google's protocol, with Hadoop's connector for it, and not on Google's servers",
-        "Give Spark org.apache.hadoop:hadoop-gcp, of its Hadoop's version, by spark.jars.packages; a commit is an "
-        "object that is put only if there is none. Run it beside what you have, with verify, before you rely on it",
+        "A lake on gs:// was tested with Hadoop's connector against an emulator of Google's protocol, not on Google's "
+        "servers",
+        "Give Spark org.apache.hadoop:hadoop-gcp, of its Hadoop's version, by spark.jars.packages. A commit relies on "
+        "puts that fail if the object exists. Run the pipeline in parallel, with verify, before you rely on it",
     ),
     "abfss": (
-        "A lake on abfss:// was tried by Azure's protocol, with Hadoop's client for it, on an emulator of its blobs, "
-        "and not on Azure's servers",
-        "Give Spark org.apache.hadoop:hadoop-azure, of its Hadoop's version, by spark.jars.packages; a commit is a "
-        "rename to a name that is not there. Run it beside what you have, with verify, before you rely on it",
+        "A lake on abfss:// was tested with Hadoop's client against an emulator of Azure's protocol, not on Azure's "
+        "servers",
+        "Give Spark org.apache.hadoop:hadoop-azure, of its Hadoop's version, by spark.jars.packages. A commit relies "
+        "on renames that fail if the name exists. Run the pipeline in parallel, with verify, before you rely on it",
     ),
 }
 _BESIDES_ON_S3: Final = (
-    f"Tidemark brings a log store of its own; {commit_safety.DYNAMODB} is possible too, by {commit_safety.OF_S3}, with "
-    "its jar and a DynamoDB table"
+    f"Tidemark's own log store is then used. {log_store_settings.DYNAMODB} is possible too, by "
+    f"{log_store_settings.OF_S3}, with its jar and a DynamoDB table"
 )
 
 
 def _remedy(scheme: str) -> str:
-    if scheme in commit_safety.FILES:
-        return "Tidemark brings a log store of its own"
-    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta takes {commit_safety.log_store({}, scheme)} by itself"
+    if scheme in log_store_settings.FILES:
+        return "Tidemark's own log store is then used"
+    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta then uses {log_store_settings.log_store({}, scheme)}"
 
 
 def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
     """Findings on Delta's log store for the lake's scheme. A log store that cannot put only if absent would let two
     drivers overwrite each other's commits (R5). `of_this_machine` are the settings of spark-defaults.conf."""
     scheme = urlsplit(config.lake).scheme
-    unfenced = commit_safety.unfenced_setting({**of_this_machine, **config.spark_conf}, scheme)
+    unfenced = log_store_settings.unfenced_setting({**of_this_machine, **config.spark_conf}, scheme)
     if unfenced is not None:
         where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
         removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"

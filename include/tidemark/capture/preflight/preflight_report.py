@@ -27,12 +27,12 @@ import psycopg
 from tidemark.capture import lake_folder
 from tidemark.capture.continuity import ownership
 from tidemark.capture.continuity.generation import settle
-from tidemark.capture.continuity.recovery import look_into_staging
-from tidemark.capture.definitions.column_guarding import LedgerGuards, guard_findings, look_first
+from tidemark.capture.continuity.recovery import list_staging
+from tidemark.capture.definitions.column_guarding import LedgerGuards, guard_findings, record_first_columns
 from tidemark.capture.preflight import table_findings
 from tidemark.capture.preflight.airflow_findings import this_installation
 from tidemark.capture.preflight.lake_findings import bucket_findings, log_store_findings, probe
-from tidemark.capture.preflight.slot_and_publication import bring_about_publication, make_slot
+from tidemark.capture.preflight.slot_and_publication import make_slot, set_up_publication
 from tidemark.capture.preflight.spark_findings import spark_findings
 from tidemark.capture.preflight.table_findings import NO_TABLE_YET, KnownTables
 from tidemark.capture.preflight.table_joins import (
@@ -45,7 +45,7 @@ from tidemark.capture.preflight.table_joins import (
     to_put_aside,
 )
 from tidemark.capture.preflight_context import STATEMENT_TIMEOUT_S, PreflightContext
-from tidemark.capture.table_identities import TableIdentities
+from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SlotInvalidated, SlotNotReady, StagingMissing, TidemarkError
 from tidemark.findings import Finding, Report, listed
@@ -61,7 +61,7 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.names import TableName
 from tidemark.postgres import postgres_session
 from tidemark.run import Run
-from tidemark.source import definition_trigger
+from tidemark.source import event_trigger
 from tidemark.source.catalogue import column_names, inspection, publication
 from tidemark.source.catalogue.publication import Publication
 from tidemark.source.catalogue.publication_findings import PublicationWork, publication_work
@@ -140,7 +140,7 @@ class _PreflightRun:
                 Finding.error(
                     "rights",
                     f"The {check} refused: {message}",
-                    "Grant it: docs/operations.md, Least privilege",
+                    "Grant the missing right: docs/operations.md, Least privilege, lists them",
                 )
             )
         except psycopg.OperationalError as lost:
@@ -202,7 +202,7 @@ class _PreflightRun:
             if facts.major < inspection.OLDEST_VERSION:
                 return
             created_by = facts.service.provider.trigger_by if facts.service else "a superuser"
-            self.findings += definition_trigger.findings(source, self.config, created_by)
+            self.findings += event_trigger.trigger_findings(source, self.config, created_by)
             own = self.own_slot(source, slot)
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot, own))
@@ -213,9 +213,9 @@ class _PreflightRun:
                 postgres_session.require_own_process(ledger.connection, "ledger")
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
-                places = TableIdentities(self.config, ledger, system_identifier(source), records=self.act)
-                places.look(source)
-                survey = PreflightContext(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
+                table_ids = TableIds(self.config, ledger, system_identifier(source), records=self.act)
+                table_ids.record_names(source)
+                survey = PreflightContext(self.config, source, ledger, facts, self.adopt_slot, self.findings, table_ids)
                 self.compare(survey, slot if own else None, slot)
 
     def require_own_folder(self, source: psycopg.Connection[Any], opened: Generation | None) -> None:
@@ -243,7 +243,9 @@ class _PreflightRun:
         if not self.failed():
             self.run("lake", lambda: self.require_own_folder(source, generations.current(ledger)))
         rows = ledger_tables.all_of(ledger)
-        captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
+        captured = frozenset(
+            survey.table_ids.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured
+        )
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
             source, self.config, survey.facts, self.findings, slot=own_slot, in_ledger=KnownTables(captured, followed)
@@ -259,7 +261,7 @@ class _PreflightRun:
             # Errors are kept before the changes, which may fail, and after them, since they may add findings.
             table_findings.keep(survey, captured)
             if not self.failed() and not waits:
-                self.bring_about(survey, selected, published, slot)
+                self.set_up_source(survey, selected, published, slot)
                 table_findings.keep(survey, captured)
         self.findings += table_findings.backfill_findings(ledger, self.config)
 
@@ -297,8 +299,8 @@ class _PreflightRun:
             self.findings.append(
                 Finding.warning(
                     "tls",
-                    f"The {database} at {session.info.host} is reached with sslmode={sslmode}: whoever stands in "
-                    "between can read along, or answer in its place",
+                    f"The {database} at {session.info.host} is reached with sslmode={sslmode}: somebody on the network "
+                    "can read the connection, or pose as the server",
                     f"Set sslmode to verify-full, and sslrootcert, in connection {connection_id}",
                     Move.FIX_CONFIG,
                 )
@@ -318,7 +320,7 @@ class _PreflightRun:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def bring_about(
+    def set_up_source(
         self, survey: PreflightContext, selected: Matching, published: Publication | None, slot: SlotState | None
     ) -> None:
         """Create the missing publication, slot and generation, and join the tables, under the lease `slot` that a
@@ -331,7 +333,7 @@ class _PreflightRun:
             return
         with hold(self.about.ledger, pipeline, SLOT, self.about.holder, wait_s=LEASE_WAIT_S) as lease:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
-            survey.places.read_again()
+            survey.table_ids.read_again()
             # Another preflight may have made all changes meanwhile.
             published = publication.read(source, self.config.publication)
             # A table's leaving is recorded before the table can come back, so that its return counts as a join. It is
@@ -347,15 +349,15 @@ class _PreflightRun:
             if self.adopt_slot:
                 for one in ownership.adopt(self.config, source, ledger, lease):
                     survey.note(one.kind, f'{one.kind.capitalize()} "{one.name}" is this pipeline\'s from now on')
-            look_first(LedgerGuards(self.config, ledger, read_server(source)), source, selected)
+            record_first_columns(LedgerGuards(self.config, ledger, read_server(source)), source, selected)
             if self.config.manage_publication:
-                bring_about_publication(survey, lease, selected)
+                set_up_publication(survey, lease, selected)
             opened = generations.current(ledger)
             slot = read_slot(source, self.config.slot)
             if slot is None and make_slot(survey, lease, self.about.source):
                 survey.note("slot", f'Created slot "{self.config.slot}"')
             if slot is None or opened is None or by_hand:
-                folders = look_into_staging(ledger, Store(self.config.lake, self.config.lake_access))
+                folders = list_staging(ledger, Store(self.config.lake, self.config.lake_access))
                 generation = settle(self.config, source, ledger, folders, lease, accepts=self.adopt_slot)
                 survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
             published = publication.read(source, self.config.publication)
@@ -368,9 +370,12 @@ class _PreflightRun:
         store = Store(self.config.lake, self.config.lake_access)
         path = layout.generation_file(self.config.pipeline, opened.number)
         if lake_folder.restore(self.config, survey.ledger, store, lease, opened):
-            survey.note("lake", f"Wrote {self.config.lake}/{path} again: what else staging lacks is said of each table")
+            survey.note(
+                "lake",
+                f"Wrote {self.config.lake}/{path} again. Each table whose staged files are missing will be parked",
+            )
         else:
-            survey.note("lake", f"{self.config.lake}/{path} is there: nothing was written again")
+            survey.note("lake", f"{self.config.lake}/{path} exists: nothing was written again")
 
 
 def _pending(survey: PreflightContext, selected: Matching, published: Publication | None) -> bool:

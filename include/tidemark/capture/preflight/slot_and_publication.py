@@ -1,7 +1,7 @@
-"""Makes the slot, and makes or changes the publication, as the pipeline file requires (R9).
+"""Creates the slot, and creates or changes the publication, as the pipeline file requires (R9).
 
-    recorded as own ──► created        a crash in between leaves a harmless record of an object that does not exist;
-                                       in the other order, the object would count as somebody else's
+Each object is recorded in the ledger as the pipeline's own before it is created. A crash in between leaves a harmless
+record of an object that does not exist. In the other order, the object would count as somebody else's.
 
 Many tables are added to a publication at once. If PostgreSQL refuses because of one of them, they are added one by one.
 A table that is locked, dropped or given away then fails alone, and the others wait for a bounded time (R6).
@@ -101,8 +101,8 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
     return True
 
 
-def bring_about_publication(survey: PreflightContext, lease: Lease, matched: Matching) -> None:
-    """Create the publication, or change it to the file's, after recording it as the pipeline's own."""
+def set_up_publication(survey: PreflightContext, lease: Lease, matched: Matching) -> None:
+    """Create the publication, or change it as the file requires, after recording it as the pipeline's own."""
     named = ownership.owned_object(survey.source, "publication", survey.config.publication)
     own = owned_objects.is_own(survey.ledger, named)
     published = publication.read(survey.source, survey.config.publication)
@@ -153,7 +153,7 @@ def _change(survey: PreflightContext, work: PublicationWork) -> None:
             if survey.source.broken:
                 raise
             log.info("The publication's tables are added one by one: %s", type(refused).__name__)
-            changed = _one_by_one(survey, tables, create=verb == "Created")
+            changed = _add_one_by_one(survey, tables, create=verb == "Created")
         if changed and verb == "Created":
             survey.note("publication", f'Created publication "{name}" for {listed(changed)}')
         elif changed:
@@ -173,9 +173,9 @@ def _change(survey: PreflightContext, work: PublicationWork) -> None:
             )
 
 
-def _one_by_one(survey: PreflightContext, tables: Sequence[TableName], *, create: bool) -> list[TableName]:
-    """Add the tables one by one, and return those that could be added. Their lock waits together last as long as
-    two statements may wait."""
+def _add_one_by_one(survey: PreflightContext, tables: Sequence[TableName], *, create: bool) -> list[TableName]:
+    """Add the tables one by one, and return those that could be added. All of them together wait for locks at most
+    twice `lock_timeout_s`."""
     name, bound_s = survey.config.publication, survey.config.bounds.lock_timeout_s
     ends_at = time.monotonic() + 2 * bound_s
     if create:
@@ -195,13 +195,13 @@ def _one_by_one(survey: PreflightContext, tables: Sequence[TableName], *, create
         except psycopg.errors.DuplicateObject:
             changed.append(table)  # another try of this task was faster
         except SourceLocked as locked:
-            happened = f"{table} could not be added to the publication now, somebody holds it: "
+            happened = f"{table} could not be added to the publication within the lock timeout. Who holds its lock: "
             survey.findings.append(
                 Finding.of_tables(
                     "publication",
                     [table],
                     happened + str(locked.facts["blockers"]),
-                    "Wait until that transaction ends, or have its owner end it; the next run tries again",
+                    "Wait until that transaction ends, or have its owner end it. The next run tries again",
                     bars="joining",
                     move=Move.RETRY,
                 )
@@ -215,7 +215,7 @@ def _one_by_one(survey: PreflightContext, tables: Sequence[TableName], *, create
                     "publication",
                     [table],
                     f"PostgreSQL refuses to add {table} to the publication ({state})",
-                    f"Look at the table, or as its owner run: {readable(publication.add_statement(name, [table]))}",
+                    f"As its owner run {readable(publication.add_statement(name, [table]))}: the error says why",
                     bars="joining",
                 )
             )

@@ -1,4 +1,4 @@
-"""Finds problems of spark-submit's connection, programs and jars that would prevent a merge, before one is tried.
+"""Finds problems of the Spark connection, of spark-submit and of its jars that would prevent a merge.
 
     master       deploy mode   the driver is
     local[…]     client        a child of the task, and does all the work
@@ -45,7 +45,7 @@ def spark_findings(
         return
     wrong = next(_wrong_connections(config, spark, environment), None)
     if wrong is not None:
-        yield wrong  # what else there is to say would be of another connection
+        yield wrong  # the other checks need a correct connection
         return
     yield from _wrong_programs(spark, environment)
     if jars is not None:
@@ -73,7 +73,7 @@ def _wrong_connections(
     )
     client = f'Set "deploy-mode" in the extra of connection {connection} to "client"'
     if spark.refused:
-        remedy = f"Put connection {connection} right, or install what it names: docs/clusters.md"
+        remedy = f"Correct connection {connection}, or install the program that it names: docs/clusters.md"
         yield _error(f"Airflow's Spark hook refuses connection {connection}: {spark.refused}", remedy)
     elif master == "yarn" and not (environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")):
         yield _error(
@@ -98,7 +98,7 @@ def _wrong_connections(
     elif config.lake_access.is_of_this_machine and not spark.drives_here:
         yield _error(
             f"Connection {config.lake_connection} of the lake has a key, and the driver runs in the cluster of "
-            f"{master}: there it could be handed to it by a command line alone, where everybody reads it",
+            f"{master}: it could get the key only on a command line, which others can read",
             "Give Spark's service account the rights on the bucket, and name a connection without any key; "
             f"or use the deploy mode client in connection {connection}",
         )
@@ -162,7 +162,7 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
     settings = {**of_this_machine, **config.spark_conf}
     if PACKAGES in settings:
         yield _warning(
-            f"{PACKAGES} lets every Spark application ask Ivy, and two that start at once with a new cache spoil it",
+            f"{PACKAGES} has every Spark application call Ivy; two that start at once with a new cache may corrupt it",
             f"Run `tidemark jars` where Airflow's tasks run, and leave {PACKAGES} out: docs/clusters.md, Jars",
         )
     if "://" in jars or any(way in settings for way in _OTHER_WAYS):
@@ -180,8 +180,8 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
         if not any(name.startswith(prefixes) for name in there):
             jars_named = " or ".join(prefixes)
             yield _warning(
-                f"Nothing says where Spark has its jars for {what} from: no {jars_named} is among those that it is "
-                f"given or has by itself, and neither spark.conf nor spark-defaults.conf names others{unset}",
+                f"Spark may lack the jars for {what}: no {jars_named} is among its own jars or those that it is given, "
+                f"and neither spark.conf nor spark-defaults.conf names others{unset}",
                 remedy,
             )
 
@@ -200,9 +200,9 @@ def _versions(jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     elif delta is not None and not delta.is_known:
         yield Finding.note(
             "spark",
-            f"Delta {delta.version} is another one than {DELTA}, which Tidemark is made for: tables are written by its "
+            f"Delta {delta.version} is not the version that Tidemark is built for ({DELTA}): tables are written by its "
             "public API, which is slower",
-            "Leave it so, or run `tidemark jars` and let Spark have that Delta: docs/versions.md",
+            "Keep it, or run `tidemark jars` and give Spark that Delta: docs/versions.md",
         )
 
 
@@ -215,7 +215,7 @@ def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Itera
         return
     if f"spark.sql.catalog.{pattern.partition('.')[0]}" not in settings:
         yield _warning(
-            f"{CATALOGUE} is {pattern}, and no catalogue outlives the driver: its names are gone with it",
+            f"{CATALOGUE} is {pattern}, but that catalogue is not configured: its names would end with the driver",
             "Name a schema of a catalogue that spark.conf configures (spark.sql.catalog.<name>), or set "
             "spark.sql.catalogImplementation: hive",
         )
@@ -241,18 +241,18 @@ def _ways_to_the_cluster(
     if masters and not any(_answers(*master) for master in masters):
         yield Finding.warning(
             "spark",
-            f"Nobody answers at {spark.master}: merges end with an error, while changes are staged",
-            f"Start Spark's Master, or put connection {config.spark_connection} right",
+            f"{spark.master} does not answer: changes are staged, but merges fail",
+            f"Start Spark's Master, or correct connection {config.spark_connection}",
             Move.RETRY,
         )
     elsewhere = not masters or not any(_is_here(host) for host, _ in masters)
-    if elsewhere and spark.drives_here and (said := _loopback(config, environment)):
+    if elsewhere and spark.drives_here and (setting := _loopback(config, environment)):
         # The master does not name YARN's or Kubernetes' machines: this machine may be one of them.
         yield Finding(
             "error" if masters else "warning",
             "spark",
-            f"{said} is an address that only this machine reaches, and Spark runs on {spark.master}: executors "
-            "elsewhere could not reach the driver, and the merge would wait for them in vain",
+            f"{setting} is an address that only this machine reaches, and Spark runs on {spark.master}: executors "
+            "elsewhere could not reach the driver, and the merge would wait for ever",
             "Leave it out, or name an address of this machine that the cluster's machines reach",
             Move.FIX_CONFIG,
         )
@@ -268,8 +268,8 @@ def _pythons(config: PipelineConfig, spark: SparkConnection) -> Iterator[Finding
     """A warning for a driver in the cluster whose Python is not configured. It does not use this task's Python."""
     if not any(setting in config.spark_conf for setting in _PYTHONS):
         yield _warning(
-            f"The driver runs in the cluster of {spark.master}, and nothing in spark.conf says with which Python: the "
-            "machine's own may be older than 3.11, or lack pyarrow",
+            f"The driver runs in the cluster of {spark.master}, and spark.conf does not name its Python: the machine's "
+            "own may be older than 3.11, or lack pyarrow",
             "Name an image, or an archive and its Python: docs/clusters.md",
         )
 

@@ -72,8 +72,8 @@ def select(
             findings.append(
                 Finding.warning(
                     NO_TABLE_YET,
-                    "The database has no table yet, so there is nothing to capture, and no slot is made",
-                    "Create the tables that the file names: the first run that finds one begins",
+                    "The database has no table yet, so there is nothing to capture, and no slot is created",
+                    "Create the tables that the file names. The next run then creates the slot",
                     Move.FIX_SOURCE,
                 )
             )
@@ -84,7 +84,7 @@ def select(
                 "error" if slot is None else "warning",
                 "tables",
                 "None of the tables that the file names can be captured",
-                "Put right what is said of the tables, or correct `tables`",
+                "Follow the remedy of each table's finding, or correct `tables` in the pipeline file",
                 Move.FIX_CONFIG,
             )
         )
@@ -96,10 +96,10 @@ def keep(survey: PreflightContext, captured: frozenset[TableName]) -> None:
     errors: dict[str, list[TableError]] = {}
     for finding in survey.findings:
         for table in finding.tables:
-            errors.setdefault(str(survey.places.called(table)), []).append(
+            errors.setdefault(str(survey.table_ids.id_of_name(table)), []).append(
                 TableError(finding.check, finding.message, finding.remedy, finding.bars)
             )
-    barred = {str(survey.places.called(table)) for table in barred_by(survey.findings, captured)}
+    barred = {str(survey.table_ids.id_of_name(table)) for table in barred_by(survey.findings, captured)}
     table_errors.keep(survey.ledger, errors, barred)
 
 

@@ -45,7 +45,7 @@ CHECKS_S: Final = 60
 
 def leaving(survey: PreflightContext, matched: Matching, published: Publication | None) -> list[str]:
     """The tables that the ledger has as captured, and that are missing in the file or the publication now."""
-    captured = {str(survey.places.of_table(table)) for table in captured_tables(matched, published)}
+    captured = {str(survey.table_ids.id_of_table(table)) for table in captured_tables(matched, published)}
     rows = ledger_tables.all_of(survey.ledger)
     return [row.table for row in rows if row.life.is_captured and row.table not in captured]
 
@@ -55,7 +55,9 @@ def joining(
 ) -> list[tuple[SourceTable, TableRow | None]]:
     """Captured tables whose join was not judged yet, each with its row in the ledger."""
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
-    pairs = [(table, rows.get(str(survey.places.of_table(table)))) for table in captured_tables(matched, published)]
+    pairs = [
+        (table, rows.get(str(survey.table_ids.id_of_table(table)))) for table in captured_tables(matched, published)
+    ]
     return [(table, row) for table, row in pairs if row is None or row.life.awaits_its_join]
 
 
@@ -66,7 +68,7 @@ def begun_in_stream(survey: PreflightContext, matched: Matching, published: Publ
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
     pairs = {}
     for table, _ in joining(survey, matched, published):
-        before = [rows[str(one)] for one in survey.places.predecessors(table.table) if str(one) in rows]
+        before = [rows[str(one)] for one in survey.table_ids.predecessors(table.table) if str(one) in rows]
         exact = [row for row in before if row.life.keeps_its_promise and row.life.can_be_read and row.fingerprint]
         if len(exact) == 1:
             pairs[table.relation.oid] = (table, exact[0])
@@ -87,7 +89,7 @@ def begun_in_stream(survey: PreflightContext, matched: Matching, published: Publ
         assert row.fingerprint is not None
         then = Fingerprint.from_json(row.fingerprint)
         if now.is_published_since(then):
-            begun.add(str(survey.places.of_table(table)))
+            begun.add(str(survey.table_ids.id_of_table(table)))
     return begun
 
 
@@ -112,7 +114,9 @@ def join(
     checks = _EmptyChecks(survey.source, survey.config.bounds.lock_timeout_s)
     # The fingerprints are read before the checks, so that any later alteration differs from the fingerprint (R11).
     with table_locks.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
-        captured = survey.places.kept(t for t in catalog.captured_tables(survey.source, survey.config) if t.published)
+        captured = survey.table_ids.with_ids(
+            t for t in catalog.captured_tables(survey.source, survey.config) if t.published
+        )
         prints = catalog.fingerprint(survey.source, survey.config.publication, captured)
     always_published = set(prints) if is_slot_new else _always_published(survey, prints)
     as_created = set(prints) if is_slot_new else _as_created(survey, prints)
@@ -123,7 +127,7 @@ def join(
     if opened is not None and seen.timeline < opened.timeline:
         raise TimelineNotFollowed(what="No table joined", timeline=seen.timeline, followed=opened.timeline)
     for table, row in newcomers:
-        kept_as = survey.places.of_table(table)
+        kept_as = survey.table_ids.id_of_table(table)
         table_id = str(kept_as)
         backfill: tuple[str, str] | None = None
         if row is not None and not row.life.is_captured:
@@ -158,7 +162,7 @@ def to_put_aside(survey: PreflightContext) -> list[str]:
         for row in rows
         if row.life.capture == table_life.LEFT
         and row.life.is_merged
-        and survey.places.is_superseded(TableName.parse(row.table))
+        and survey.table_ids.is_superseded(TableName.parse(row.table))
     ]
     waiting = batches.unapplied_counts(survey.ledger, done) if done else {}
     return [table for table in done if table not in waiting]
@@ -169,7 +173,7 @@ def put_aside(survey: PreflightContext) -> None:
     aside if the relation is gone. A renamed relation still exists, and the file may name it again. If a relation is
     gone before its new shape was complete, the table that the shape was built next to is put aside too."""
     for table in to_put_aside(survey):
-        relation = survey.places.relation_of(TableName.parse(table))
+        relation = survey.table_ids.relation_of(TableName.parse(table))
         with survey.ledger.transaction():
             joins.forget(survey.ledger, table)
             if relation is not None and relation.gone_lsn is not None:
@@ -182,7 +186,7 @@ def put_aside(survey: PreflightContext) -> None:
 def recheck_marked(survey: PreflightContext, matched: Matching) -> None:
     """Clear the mark of tables that were marked for their older rows and are empty now: the stream has brought
     everything else. The fingerprints of the runs show what happened to such a table since its join."""
-    tables = {str(survey.places.of_table(table)): table for table in matched.tables}
+    tables = {str(survey.table_ids.id_of_table(table)): table for table in matched.tables}
     checks = _EmptyChecks(survey.source, survey.config.bounds.lock_timeout_s)
     rows = [row for row in ledger_tables.all_of(survey.ledger) if row.life.may_be_seen_empty and row.fingerprint]
     as_created = _as_created(survey, {row.table: Fingerprint.from_json(row.fingerprint) for row in rows})

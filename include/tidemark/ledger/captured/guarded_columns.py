@@ -91,20 +91,20 @@ def keep_columns(
     ledger: Ledger,
     system_identifier: str,
     relation_oid: int,
-    look: GuardedColumns,
+    reading: GuardedColumns,
 ) -> None:
-    """Store `look` as the earlier reading of the next drain. Guards of columns that it no longer has are deleted."""
-    gone = [str(attnum) for attnum in look.guards if attnum not in look.rows]
+    """Store `reading` as the earlier reading of the next drain. Guards of columns that it no longer has are deleted."""
+    gone = [str(attnum) for attnum in reading.guards if attnum not in reading.rows]
     ledger.execute(
         """
         UPDATE tidemark.guards SET "table" = %s, timeline = %s, snapshot = %s, rows = %s, guards = guards - %s::text[]
          WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s
         """,
         (
-            look.table,
-            look.timeline,
-            None if look.snapshot is None else str(look.snapshot),
-            Jsonb({str(attnum): list(row) for attnum, row in look.rows.items()}),
+            reading.table,
+            reading.timeline,
+            None if reading.snapshot is None else str(reading.snapshot),
+            Jsonb({str(attnum): list(row) for attnum, row in reading.rows.items()}),
             gone,
             ledger.pipeline,
             system_identifier,

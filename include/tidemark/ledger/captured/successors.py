@@ -1,12 +1,13 @@
-"""Records the swap of one table id for another: new tables are built beside the old ones, which readers use till then.
+"""Records the swap of a table's id for another, whose Delta tables are built beside the old ones: rows of `shapes`.
 
-    the drain reads it    an id is chosen ─► `reserve`
-    its batch registers   the relation has the new id from here on; the old id leaves ─► `begin`
-    all rows are in it    a plan writes its name into `_positions` ─► `name`; the result confirms it ─► `place`
-                          and the replaced table is put aside (`ledger.captured.put_aside`)
+    reserve         a drain reads the change, and an id for the new table is chosen
+    begin           its batch is registered: the relation has the new id from here on, the old id leaves
+    record_naming   all rows are in the new table: a plan writes its name into `_positions`
+    complete        the plan's result confirms that; the replaced table is put aside (`ledger.captured.put_aside`)
 
-An incomplete shape is given up if another one follows; the next one is built beside the same live table. A replay has
-the shape of the live table; `ledger.captured.replays` has its base.
+Readers use the old table until `complete`. If another successor follows before that, the incomplete one is given up,
+and the next one is built beside the same live table. A replay is a successor too, with the shape of the live table;
+`ledger.captured.replays` has its base.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ FOLLOWED: Final = "the table has another shape by now, which a backfill of its o
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """`table` follows `before` for a relation. It is built `beside` the table that readers use, until it is
-    complete, since `placed_at`. All changes of `before` lie below `begun_lsn`."""
+    """`table` is the id of a relation after `before`. It is built `beside` the table that readers use. It has been
+    complete since `placed_at`. All changes of `before` lie below `begun_lsn`."""
 
     table: str
     before: str
@@ -44,7 +45,7 @@ class Successor:
 
 
 def all_of(ledger: Ledger) -> dict[str, Successor]:
-    """By id, the successors that a registered batch has begun."""
+    """The successors that a registered batch has begun, by id."""
     rows = ledger.execute(
         'SELECT "table", before, beside, begun_lsn, placed_at FROM tidemark.shapes '
         'WHERE pipeline = %s AND begun_lsn IS NOT NULL ORDER BY "table"',
@@ -54,7 +55,7 @@ def all_of(ledger: Ledger) -> dict[str, Successor]:
 
 
 def unplaced(ledger: Ledger) -> set[str]:
-    """The tables that readers do not use yet under the name of their relation, given-up ones included."""
+    """The successors that are not complete, including those that were given up."""
     return {table for table, shape in all_of(ledger).items() if shape.placed_at is None}
 
 
@@ -65,7 +66,7 @@ def beside(shapes: Mapping[str, Successor], table: str) -> str:
 
 
 def reserve(ledger: Ledger, before: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
-    """Choose the id of the table's successor. A drain that runs again gets the id of the drain before."""
+    """Choose the id of the table's successor. A drain that runs again gets the same id."""
     with ledger.transaction():
         relation_ids.lock(ledger)
         row = ledger.execute(
@@ -86,12 +87,12 @@ def is_built_by_capture(row: TableRow, called: TableName, evolves: Callable[[Tab
 
 
 def marks_of(manifest: BatchManifest) -> dict[str, TableMark]:
-    """The marks of what the batch begins, by table."""
+    """The marks of the successors that the batch begins, by table."""
     return {mark.table: mark for mark in manifest.marks if mark.kind in KINDS}
 
 
-def left_by(ledger: Ledger, manifest: BatchManifest) -> dict[str, str]:
-    """By table that the batch begins, in order, the table that its relation had before."""
+def tables_left(ledger: Ledger, manifest: BatchManifest) -> dict[str, str]:
+    """Maps each table that the batch begins, in order, to the table that its relation had before."""
     begun = marks_of(manifest)
     if not begun:
         return {}
@@ -113,7 +114,7 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
         row = tables.one(ledger, before)
         is_replay = marks[table].kind == tables.REPLAYED
         if not is_replay:
-            # What else its rows lack, its backfill brings, whichever mark came first.
+            # Its backfill also brings what another mark says that its rows lack.
             tables.rename_mark(ledger, table, ANOTHER_SHAPE, marks[table].message)
         base = replays.begin(ledger, manifest, table, before) if is_replay else None
         backfills.close_of(ledger, before, FOLLOWED)
@@ -152,17 +153,17 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
         definition_changes.add(ledger, table, shown, "rebuilt", marks[table].message)
 
 
-def name(ledger: Ledger, plan: str, whole: Collection[str]) -> None:
-    """Record that a plan will give these tables the names of their relations."""
+def record_naming(ledger: Ledger, plan: str, whole: Collection[str]) -> None:
+    """Record that a plan writes the names of these tables' relations into `_positions`."""
     ledger.execute(
         'UPDATE tidemark.shapes SET named_by = %s WHERE pipeline = %s AND "table" = ANY(%s) AND placed_at IS NULL',
         (plan, ledger.pipeline, sorted(whole)),
     )
 
 
-def place(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
-    """Record the names that the plan gave, except for the tables that `failed`. Returns the tables that readers use
-    now."""
+def complete(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
+    """Record as complete the tables whose names the plan wrote, except those that `failed`. Returns them: readers use
+    them now."""
     rows = ledger.execute(
         "UPDATE tidemark.shapes SET placed_at = clock_timestamp() WHERE pipeline = %s AND named_by = %s "
         'AND placed_at IS NULL AND "table" <> ALL(%s) RETURNING "table"',
@@ -172,14 +173,14 @@ def place(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
 
 
 def given_up(ledger: Ledger, table: str) -> list[Successor]:
-    """As `replaced_by`, for a shape that readers will never use; no table for others."""
+    """As `replaced_by`, for a successor that is not complete and never will be; empty for any other table."""
     shape = all_of(ledger).get(table)
     return [] if shape is None or shape.placed_at is not None else replaced_by(ledger, table)
 
 
 def replaced_by(ledger: Ledger, table: str) -> list[Successor]:
-    """The shapes of the relation from this one back to the first that is built beside the same table. Readers need
-    none of the earlier ones once they use this one."""
+    """The successors of the relation from this one back to the first that was built beside the same table. Readers
+    need none of the earlier ones once this one is complete."""
     known = all_of(ledger)
     shapes = [known[table]]
     while shapes[-1].before != shapes[-1].beside and shapes[-1].before in known:

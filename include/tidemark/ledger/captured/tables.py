@@ -118,7 +118,7 @@ def one(ledger: Ledger, table: str) -> TableRow | None:
 
 
 def last_columns(ledger: Ledger) -> dict[int, int]:
-    """The highest number of a column that the last look found in each captured table, by the relation's OID."""
+    """The highest number of a column that the last reading found in each captured table, by the relation's OID."""
     rows = ledger.execute(
         """
         SELECT (fingerprint ->> 'relation_oid')::bigint, (fingerprint ->> 'last_attnum')::int FROM tidemark.tables

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from tidemark.formats.compaction_plan import Kind, TableCompaction
 from tidemark.formats.merge_result import DeltaSize, TableResult
-from tidemark.formats.upkeep_plan import Kind, TableUpkeep
 from tidemark.ledger.connection import Ledger
 
 
@@ -27,7 +27,7 @@ class DeltaTable:
     seen_at: datetime | None
 
 
-def keep(ledger: Ledger, seen: Iterable[TableUpkeep]) -> None:
+def keep(ledger: Ledger, seen: Iterable[TableCompaction]) -> None:
     """Store what a maintenance read of each table; what it could not read stays unchanged."""
     rows = [one for one in seen if one.bytes is not None]
     ledger.execute(

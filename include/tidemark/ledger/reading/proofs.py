@@ -29,8 +29,8 @@ from tidemark.wording import counted, plural
 @dataclass(frozen=True, slots=True)
 class Part:
     """One part of a table. `estimated_rows` is the estimate at the time of the cut. `differing` describes the
-    differences that a verify detected and did not repair, with the verify's id, because the verify's own rows are
-    retired with its staging."""
+    differences that a verify detected and did not repair, with the verify's id. The verify's own rows do not stay:
+    they are removed with its staging."""
 
     part: int
     bounds: KeyPart

@@ -106,7 +106,7 @@ def register(
         _extend_chain(ledger, manifest)
         touched = [t for t in manifest.tables if t.files or t.claims]
         _insert_batch(ledger, manifest, manifest_path, touched)
-        left = successors.left_by(ledger, manifest)
+        left = successors.tables_left(ledger, manifest)
         _lock_tables(ledger, manifest, touched, left.values())
         _insert_tables(ledger, manifest, touched)
         unfit_values.add(ledger, touched)

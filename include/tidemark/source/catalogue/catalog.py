@@ -50,7 +50,7 @@ _XIDS: Final = 2**32
 class CapturedTable:
     """A table of the source that a rule of the pipeline file names.
 
-    - `table` is the id that it is kept as (`capture.table_identities`); without one, the name at the source.
+    - `table` is the id that it is kept as (`capture.table_ids`); without one, the name at the source.
     - `kind` is pg_class.relkind: "r", or "p" for a partition root.
     - `key` has the columns of the replica identity in index order, under FULL those of the primary key. A deferrable
       key does not count, since two rows may hold one of its values for a moment.

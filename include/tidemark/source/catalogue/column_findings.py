@@ -84,7 +84,7 @@ def _captured_as_text(tables: Iterable[SourceTable]) -> Iterator[Finding]:
             "numeric",
             f"{_counted(numeric)} numeric without a precision, for which Delta has no exact type; captured as text: "
             f"{_names(numeric)}",
-            "If a precision is known, put it into the pipeline file, under `tables:`\n"
+            "If you know a precision, write it into the pipeline file, under `tables:`\n"
             f"{target_lines(numeric, DECIMAL)}\n"
             "         Values beyond it are then counted, NULL in current, and text in history",
         )

@@ -1,4 +1,4 @@
-"""Quotes names in SQL for people where PostgreSQL requires quotes, as `quote_ident` does.
+"""Quotes names in SQL statements for people, only where PostgreSQL requires quotes, as `quote_ident` does.
 
 Statements that run are composed with psycopg's `sql.Identifier`, which always quotes. This module is for statements
 that a person reads and copies. Source: PostgreSQL documentation, 4.1.1 "Identifiers and Key Words", Appendix C.

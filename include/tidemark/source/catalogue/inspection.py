@@ -20,7 +20,7 @@ from tidemark.config import PipelineConfig, split_pattern
 from tidemark.config.schedule import longest_gap_s
 from tidemark.errors import Move
 from tidemark.findings import Bars, Finding, listed
-from tidemark.names import TableName, alike, is_taken
+from tidemark.names import TableName, alike, is_reserved
 from tidemark.source.catalogue import providers
 from tidemark.source.catalogue.identifiers import qualified, quoted
 from tidemark.source.catalogue.providers import Service
@@ -119,7 +119,7 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
         yield Finding.warning(
             "version",
             f"The source is PostgreSQL {facts.major}; Tidemark was tried on {OLDEST_VERSION} to {NEWEST_VERSION}",
-            "Look for a newer Tidemark",
+            "Install a newer Tidemark that names this version, if there is one",
         )
     if facts.standby:
         yield Finding.error(
@@ -296,7 +296,7 @@ def _selection_findings(matched: Matching) -> Iterator[Finding]:
         else:
             yield Finding.warning(
                 "tables",
-                f"No table fits the pattern {rule.pattern} (line {rule.line} of the file)",
+                f"No table matches the pattern {rule.pattern} (line {rule.line} of the file)",
                 "Correct the pattern, or take it out",
                 Move.FIX_CONFIG,
             )
@@ -306,14 +306,14 @@ def _selection_findings(matched: Matching) -> Iterator[Finding]:
                 "tables",
                 [table],
                 f"{table} cannot be captured: {reason}",
-                "Correct `tables`",
+                "Take it out of `tables` in the pipeline file, or name another table",
                 bars="capture",
                 move=Move.FIX_CONFIG,
             )
     for source_table in matched.tables:
         if not source_table.unlogged:
             continue
-        message = f"{source_table.table} is unlogged: its changes are not in the write-ahead log, it is not captured"
+        message = f"{source_table.table} is unlogged, so its changes are not in the WAL: it is not captured"
         remedy = f"ALTER TABLE {qualified(source_table.table)} SET LOGGED"
         if source_table.partitioned:  # before 18 PostgreSQL accepts that statement, and does nothing
             remedy = "Create it anew without UNLOGGED, and attach its partitions to the new one"
@@ -357,7 +357,9 @@ def _column_findings(table: SourceTable, config: PipelineConfig, followed: Colle
         return Finding.of_tables(check, [name], message, remedy, bars=bars, move=move)
 
     for conflict in config.conflicts(name):
-        yield wrong("tables", f"The file contradicts itself: {conflict}", "Say one of them", "capture")
+        yield wrong(
+            "tables", f"The file contradicts itself: {conflict}", "Take one of the two out of the file", "capture"
+        )
     for entry in config.entries(name):
         if not entry.exact:
             continue
@@ -378,7 +380,7 @@ def _column_findings(table: SourceTable, config: PipelineConfig, followed: Colle
             "columns",
             f"{column!r} belongs to the key of {name} and is {'masked' if column in rule.mask else 'left out'}: two "
             "rows could become one",
-            "Capture the key as it is",
+            "Take it out of mask and leave_out",
             "capture",
         )
     for column, target in rule.target.items():
@@ -394,15 +396,15 @@ def _column_findings(table: SourceTable, config: PipelineConfig, followed: Colle
     for group in alike(captured):
         yield wrong(
             "columns",
-            f"The columns {listed(group)} of {name} differ only in case, which Delta does not tell apart",
+            f"The columns {listed(group)} of {name} differ only in case, and Delta ignores case",
             "Leave all but one of them out (leave_out), or rename them",
             move=Move.FIX_SOURCE,
         )
     for column in captured:
-        if is_taken(column):
+        if is_reserved(column):
             yield wrong(
                 "columns",
-                f"{column!r} of {name} is a name that Tidemark or Spark needs for itself",
+                f"{column!r} of {name} is a name that Tidemark or Spark uses itself",
                 "Leave it out (leave_out), or rename it",
                 move=Move.FIX_SOURCE,
             )
@@ -423,7 +425,7 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
                 "partitions",
                 [root.table],
                 f"{plural(len(leaves), 'Partition')} {listed(leaves)} of {root.table} {plural(len(leaves), 'is')} "
-                f"{without_wal}: changes of such a partition are in no write-ahead log here",
+                f"{without_wal}: changes of such a partition are not in this server's WAL",
                 "; ".join(remedy.format(leaf=qualified(leaf)) for leaf in leaves),
                 bars="capture",
             )
@@ -497,7 +499,7 @@ def slot_findings(slot: SlotState) -> Iterator[Finding]:
         )
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- wording ----------------------------------------------------------------------------------------------------------
 
 
 def _size(number: int) -> str:

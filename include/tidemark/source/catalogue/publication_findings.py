@@ -86,8 +86,8 @@ def publication_findings(
             yield Finding.warning(
                 "publication",
                 f'Publication "{publication.name}" is FOR ALL TABLES and publishes partitions as their root: '
-                "PostgreSQL ends with a segmentation fault, and again at each run, when it decodes a change that came "
-                "to a partition while ALTER TABLE … DETACH PARTITION … CONCURRENTLY of it was under way",
+                "PostgreSQL crashes (segmentation fault), and again at each run, when it decodes a change made "
+                "to a partition during its ALTER TABLE … DETACH PARTITION … CONCURRENTLY",
                 "Publish the tables one by one, or FOR TABLES IN SCHEMA; until then detach without CONCURRENTLY",
             )
     yield from _identity_findings(config, matching, publication, facts)
@@ -269,7 +269,7 @@ def _identity_findings(
                 [table.table],
                 f"{table.table} cannot be captured: {listed(unpublished)} of its key "
                 f"{'is generated and is' if len(unpublished) == 1 else 'are generated and are'} not published, so a "
-                "change does not say which row it is of",
+                "change does not identify its row",
                 remedy,
                 bars="capture",
             )

@@ -38,7 +38,7 @@ from tidemark.errors import PublicationWasMissing, ReplicationFailed, TidemarkEr
 from tidemark.lsn import Lsn
 from tidemark.postgres import postgres_session
 from tidemark.postgres.postgres_session import connect_walsender
-from tidemark.postgres.redaction import SPOKEN_BY_A_WALSENDER, from_result, without_values
+from tidemark.postgres.redaction import SAFE_FROM_A_WALSENDER, from_result, without_values
 from tidemark.source.wal.wal_messages import LOGICAL_MESSAGE, is_foreign
 
 XLOG_HEADER_BYTES: Final = 25
@@ -220,7 +220,7 @@ class ReplicationStream:
         result = self._pgconn.exec_(command.encode())
         if result.status == pq.ExecStatus.COPY_BOTH:
             return
-        refused = from_result(result, SPOKEN_BY_A_WALSENDER)
+        refused = from_result(result, SAFE_FROM_A_WALSENDER)
         if isinstance(refused, psycopg.errors.ObjectInUse):
             raise SlotInUse(str(refused))
         raise postgres_session.full(refused) or ReplicationFailed(detail=str(refused))
@@ -284,7 +284,7 @@ class ReplicationStream:
         result = self._pgconn.get_result()
         if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
             return ReplicationFailed(detail="the server ended the stream")
-        ended = from_result(result, SPOKEN_BY_A_WALSENDER)
+        ended = from_result(result, SAFE_FROM_A_WALSENDER)
         if isinstance(ended, psycopg.errors.UndefinedObject) and self._publication in str(ended):
             return PublicationWasMissing(publication=self._publication, slot=self._slot)
         return postgres_session.full(ended) or ReplicationFailed(detail=str(ended))

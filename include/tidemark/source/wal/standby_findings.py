@@ -1,4 +1,4 @@
-"""Judges a standby that is to have the slot -> findings about version, feedback and free slots.
+"""Checks the standby that the slot is on, or shall be created on -> findings about version, feedback and free slots.
 
 Without `hot_standby_feedback` a vacuum on the primary removes rows of the catalogue that the slot still needs, and the
 standby then invalidates it: a gap, and every table is read again. Feedback is forgotten while the standby is away,
@@ -31,7 +31,7 @@ def standby_findings(standby: psycopg.Connection[Any], connection_id: str, slot:
     assert row is not None
     major, in_recovery, feeds_back, has_own_slot, others, room = row
     if not in_recovery:
-        return  # it was promoted, and the slot with it
+        return  # it was promoted: it is the primary now, and has the slot
     if major < OLDEST_STANDBY:
         yield Finding.error(
             "standby",
@@ -51,13 +51,15 @@ def standby_findings(standby: psycopg.Connection[Any], connection_id: str, slot:
             "standby",
             "The standby has no slot at the primary (primary_slot_name): while it is away, a vacuum there or removed "
             "WAL may invalidate the slot on the standby",
-            "Make a physical slot at the primary, and name it in primary_slot_name of the standby",
+            "At the primary: SELECT pg_create_physical_replication_slot('<name>'); then name it in the standby's "
+            "primary_slot_name",
             Move.FIX_SOURCE,
         )
     if others >= room:
         yield Finding.error(
             "standby",
             f"All {room} replication slots of the standby are in use",
-            "Raise max_replication_slots on the standby and restart it",
+            "Raise max_replication_slots on the standby and restart it, or drop a slot that is not needed any more "
+            "(SELECT * FROM pg_replication_slots)",
             Move.FIX_SOURCE,
         )

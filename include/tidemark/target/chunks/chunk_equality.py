@@ -33,7 +33,7 @@ from tidemark.names import ROW_HOLES
 from tidemark.schema.postgres_types import STRING, target_of
 from tidemark.schema.table import TableSchema
 from tidemark.target.chunks import chunk_fold, chunk_keys
-from tidemark.target.chunks.chunk_rows import NextBatches, TouchedRows
+from tidemark.target.chunks.chunk_input import NextBatches, TouchedRows
 from tidemark.target.delta import data_files, hadoop_files
 from tidemark.target.delta.delta_tables import PinnedPair
 from tidemark.target.driver import driver_memory

@@ -30,7 +30,7 @@ from tidemark.formats.manifest import Claim
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.names import ROW_HOLES
-from tidemark.target.chunks.chunk_rows import TouchedRows, watermark_time
+from tidemark.target.chunks.chunk_input import TouchedRows, watermark_time
 from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.driver import arrow_columns, driver_memory
 from tidemark.target.driver.arrow_columns import Key

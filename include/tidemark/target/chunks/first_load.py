@@ -39,7 +39,7 @@ from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.schema.table import TableSchema
 from tidemark.target.chunks import chunk_keys
-from tidemark.target.chunks.chunk_rows import (
+from tidemark.target.chunks.chunk_input import (
     NextBatches,
     TouchedRows,
     watermark_time,

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from pyspark.sql import SparkSession
 
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 from tidemark.target.delta.jvm import java_class
 
 PIECE_BYTES: Final = 4 * 2**20
@@ -95,7 +95,10 @@ def is_object(spark: SparkSession, path: Any) -> bool:
 
     The driver has that jar if its log store is configured for S3.
     """
-    return str(path.toUri().getScheme()) == "s3a" and spark.conf.get(commit_safety.OF_S3, None) == commit_safety.OWN
+    return (
+        str(path.toUri().getScheme()) == "s3a"
+        and spark.conf.get(log_store_settings.OF_S3, None) == log_store_settings.OWN
+    )
 
 
 def is_local(spark: SparkSession, path: Any) -> bool:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import DeltaMissing, LogStoreMissing, LogStoreUnfenced, SparkUnsupported
 from tidemark.spark_submit.delta_version import delta_version, refusal
-from tidemark.storage import commit_safety
+from tidemark.storage import log_store_settings
 from tidemark.storage.lake_access import AZURE_SECRET
 from tidemark.target.delta import hadoop_files, internals
 from tidemark.target.delta.jvm import java_class
@@ -42,10 +42,10 @@ APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     # If two drivers commit the same version on S3, exactly one succeeds (spark_apps/log_store). Delta's own log store
     # for S3 is only safe with a single driver.
-    commit_safety.OF_S3: commit_safety.OWN,
+    log_store_settings.OF_S3: log_store_settings.OWN,
     # The same for a local folder. Delta's own log store also starts ten processes for each commit, and ten for its
     # checksum file.
-    commit_safety.OF_FILES: commit_safety.OWN_OF_FILES,
+    log_store_settings.OF_FILES: log_store_settings.OWN_OF_FILES,
     # S3A does not check for folders before it writes a file.
     "spark.hadoop.fs.s3a.create.performance": "true",
     # The metrics thread of Hadoop's client for Azure would keep the JVM alive after the application has ended.
@@ -181,10 +181,10 @@ def require_fence(session: SparkSession, lake: str) -> None:
     Tidemark's log store is configured, but the jar of this release is missing.
     """
     settings = _start_settings(session.sparkContext)
-    setting = commit_safety.unfenced_setting(settings, urlsplit(lake).scheme)
+    setting = log_store_settings.unfenced_setting(settings, urlsplit(lake).scheme)
     if setting is not None:
         raise LogStoreUnfenced(setting=setting, value=settings[setting])
-    own = commit_safety.own_log_store(settings, lake)
+    own = log_store_settings.own_log_store(settings, lake)
     if own is not None and isinstance(java_class(session, own), JavaPackage):
         raise LogStoreMissing(name=own)
 
@@ -197,7 +197,7 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    has_own_log_store = commit_safety.own_log_store(
+    has_own_log_store = log_store_settings.own_log_store(
         _start_settings(spark.sparkContext), lake
     ) and _has_checkpoint_manager(spark)
     _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **(LOG_SETTINGS if has_own_log_store else {})})
@@ -269,9 +269,9 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
     file if it is absent. An existing file is kept: another driver's result for the same plan is as valid.
     """
     scheme = urlsplit(uri).scheme
-    if scheme in commit_safety.FENCING:
+    if scheme in log_store_settings.FENCING:
         _write_by_log_store(
-            spark, uri, text, commit_safety.log_store(dict(spark.sparkContext.getConf().getAll()), scheme)
+            spark, uri, text, log_store_settings.log_store(dict(spark.sparkContext.getConf().getAll()), scheme)
         )
         return
     path = java_class(spark, "org.apache.hadoop.fs.Path")

@@ -1,8 +1,8 @@
-"""Checks in Spark's settings that of two drivers exactly one wins each version of a Delta table (R5).
+"""Checks in Spark's settings that Delta has a log store by which only one driver can commit each version (R5).
 
-Delta's own log stores for S3 and for files keep drivers apart in one JVM only; those for Google's store and Azure's do
-it at the store. Preflight checks the files of its machine, and every driver checks its own settings, because their
-spark-defaults.conf may differ. Delta Lake documentation, "Storage configuration".
+Delta's own log stores for S3 and for files keep writers apart only within one JVM. Those for Google's store and
+Azure's keep all drivers apart. Preflight checks the files of its machine, and every driver checks its own settings,
+because their spark-defaults.conf may differ. Delta Lake documentation, "Storage configuration".
 """
 
 from __future__ import annotations

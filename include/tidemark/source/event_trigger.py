@@ -1,8 +1,8 @@
 """Renders the SQL of the event trigger that writes definitions into the stream, and compares the installed one with it.
 
     CREATE, ALTER  ──ddl_command_end──►  tell(relations)  ──►  one logical message per relation, in the transaction
-    DROP           ──sql_drop────────►                         that changes it and so in the order of the WAL
-    ALTER, rows    ──table_rewrite───►  on_rewrite        ──►  one that says so, before the relation's own
+    DROP           ──sql_drop────────►                         that changes it, so in the order of the WAL
+    ALTER, rows    ──table_rewrite───►  on_rewrite        ──►  a message that the rows are rewritten, before that one
 
 The trigger is optional. A DBA creates it: PostgreSQL requires a superuser, or the role that a provider has for that. It
 fails no statement of a user: after an error in it, it writes a message that makes the definitions unknown from there
@@ -394,7 +394,7 @@ class InstalledTrigger:
     keys: Keys | None = None
 
 
-def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrigger | None:
+def installed_trigger(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrigger | None:
     """Read the trigger that is installed for the pipeline; None if there is none."""
     schema = schema_of(config)
     names = [_trigger_name(config, event) for event in _EVENTS]
@@ -451,12 +451,12 @@ def look(conn: psycopg.Connection[Any], config: PipelineConfig) -> InstalledTrig
     return InstalledTrigger(None, max(next_xid - (next_xid - xmin) % 2**32 for xmin in written), Keys(inner, outer))
 
 
-def findings(
+def trigger_findings(
     conn: psycopg.Connection[Any], config: PipelineConfig, created_by: str = "a superuser"
 ) -> Iterator[Finding]:
     """A finding if the trigger is missing or not trusted. `created_by` is who may create event triggers on this
     server."""
-    installed = look(conn, config)
+    installed = installed_trigger(conn, config)
     if installed is None:
         yield Finding.note(
             "trigger",

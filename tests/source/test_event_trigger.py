@@ -29,8 +29,8 @@ from tidemark.formats.definition import (
     parse,
 )
 from tidemark.postgres import postgres_session
-from tidemark.source import definition_trigger
-from tidemark.source.definition_trigger import InstalledTrigger
+from tidemark.source import event_trigger
+from tidemark.source.event_trigger import InstalledTrigger
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Source:
 
     def installed(self, conninfo: str | None = None) -> InstalledTrigger:
         with postgres_session.connect(conninfo or self.conninfo, application_name="test") as session:
-            found = definition_trigger.look(session, self.config)
+            found = event_trigger.installed_trigger(session, self.config)
         assert found is not None
         return found
 
@@ -116,7 +116,7 @@ def source(server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[S
     config = pipeline_config(f"trigger_{name}", "lake")
     with psycopg.connect(conninfo, autocommit=True) as conn:
         conn.execute(f"CREATE PUBLICATION {config.publication} FOR ALL TABLES".encode())
-        conn.execute(definition_trigger.create_sql(config, "postgres").encode())
+        conn.execute(event_trigger.create_sql(config, "postgres").encode())
         conn.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (config.slot,))
         source = Source(conninfo, config, conn)
         yield source
@@ -301,7 +301,7 @@ def test_an_older_snapshot_makes_the_definition_unknown(source: Source) -> None:
 def test_an_error_within_fails_no_statement_and_is_told(source: Source, broken: str) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     keys = source.keys
-    source.execute(broken.format(schema=definition_trigger.schema_of(source.config)))
+    source.execute(broken.format(schema=event_trigger.schema_of(source.config)))
     source.raw()
     source.execute("ALTER TABLE t ADD v text", "INSERT INTO t VALUES (1, 'v')", "DROP TABLE t")
     written = [parse(content, xid, keys, source.config.publication) for content, xid in source.raw()]
@@ -311,7 +311,7 @@ def test_an_error_within_fails_no_statement_and_is_told(source: Source, broken: 
 
 def test_a_trigger_that_may_write_nothing_fails_no_statement(source: Source) -> None:
     source.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE ROLE definer SUPERUSER")
-    schema = definition_trigger.schema_of(source.config)
+    schema = event_trigger.schema_of(source.config)
     try:
         for function in ("emit(json)", "tell(oid[])", "on_change()", "on_drop()", "on_rewrite()"):
             source.execute(f"ALTER FUNCTION {schema}.{function} OWNER TO definer")
@@ -330,7 +330,7 @@ def test_a_trigger_that_may_write_nothing_fails_no_statement(source: Source) -> 
     finally:
         source.execute(
             "ALTER ROLE definer SUPERUSER",
-            definition_trigger.drop_sql(source.config),
+            event_trigger.drop_sql(source.config),
             "DROP OWNED BY definer",
             "DROP ROLE definer",
         )
@@ -341,7 +341,7 @@ def test_a_lock_on_what_it_reads_keeps_no_statement_waiting(source: Source) -> N
     keys = source.keys
     source.raw()
     holder = source.another()
-    schema = definition_trigger.schema_of(source.config)
+    schema = event_trigger.schema_of(source.config)
     holder.execute(f"BEGIN; REFRESH MATERIALIZED VIEW {schema}.keys".encode())
     source.execute("ALTER TABLE t ADD v text")
     holder.execute("ROLLBACK")
@@ -363,7 +363,7 @@ def test_anybody_may_alter_what_he_owns(source: Source) -> None:
         source.raw()
         session.execute("CREATE TABLE t (id int PRIMARY KEY)")
         assert [numbers(one) for one in source.written()] == [[(1, "id")]]
-        schema = definition_trigger.schema_of(source.config)
+        schema = event_trigger.schema_of(source.config)
         for query in (f"SELECT * FROM {schema}.keys", f"SELECT {schema}.emit('{{}}')"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 session.execute(query.encode())
@@ -412,14 +412,14 @@ def test_what_a_stranger_writes_is_no_definition(source: Source) -> None:
 )
 def test_a_trigger_that_is_not_as_it_was_made_is_not_trusted(source: Source, statement: str, problem: str) -> None:
     assert source.installed().problem is None
-    source.execute(statement.format(schema=definition_trigger.schema_of(source.config)))
+    source.execute(statement.format(schema=event_trigger.schema_of(source.config)))
     assert problem in (source.installed().problem or "")
     assert source.installed().keys is None
 
 
 def test_it_is_trusted_from_the_last_transaction_on_that_changed_it(source: Source) -> None:
     made = source.installed().since_xid
-    schema = definition_trigger.schema_of(source.config)
+    schema = event_trigger.schema_of(source.config)
     source.execute(f"ALTER EVENT TRIGGER {schema}_end DISABLE")
     disabled = int(source.one("SELECT pg_current_xact_id()::text"))
     source.execute(f"ALTER EVENT TRIGGER {schema}_end ENABLE ALWAYS")
@@ -433,17 +433,17 @@ def test_the_pipelines_role_reads_what_it_needs_and_others_do_not(source: Source
     conninfo = make_conninfo(source.conninfo, user=role)
     try:
         assert "may not read its keys" in (source.installed(conninfo).problem or "")
-        source.execute(definition_trigger.create_sql(source.config, role))
+        source.execute(event_trigger.create_sql(source.config, role))
         assert source.installed(conninfo).keys is not None
         assert "others than its owner" in (source.installed().problem or ""), "to any other role"
     finally:
-        source.execute(definition_trigger.drop_sql(source.config), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+        source.execute(event_trigger.drop_sql(source.config), f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 def test_nothing_of_it_is_left_behind(source: Source) -> None:
-    source.execute(definition_trigger.drop_sql(source.config))
+    source.execute(event_trigger.drop_sql(source.config))
     with postgres_session.connect(source.conninfo, application_name="test") as session:
-        assert definition_trigger.look(session, source.config) is None
+        assert event_trigger.installed_trigger(session, source.config) is None
     source.execute("CREATE TABLE t (id int PRIMARY KEY)")
     assert source.raw() == []
 
@@ -451,11 +451,11 @@ def test_nothing_of_it_is_left_behind(source: Source) -> None:
 def test_a_long_name_of_a_slot_gives_names_that_postgresql_does_not_cut(source: Source) -> None:
     slots = ["a" * 63, "a" * 62 + "b", "a" * 55, "a" * 54]
     configs = [replace(source.config, slot=slot) for slot in slots]
-    assert len({definition_trigger.schema_of(config) for config in configs}) == len(slots)
+    assert len({event_trigger.schema_of(config) for config in configs}) == len(slots)
     for config in configs:
-        source.execute(definition_trigger.create_sql(config, "postgres"))
+        source.execute(event_trigger.create_sql(config, "postgres"))
     with postgres_session.connect(source.conninfo, application_name="test") as session:
-        found = [definition_trigger.look(session, config) for config in configs]
+        found = [event_trigger.installed_trigger(session, config) for config in configs]
     assert [one is not None and one.problem for one in found] == [None] * len(slots)
 
 
@@ -471,7 +471,7 @@ def test_it_survives_a_dump_and_its_restore(source: Source, server: PostgresServ
             lines = [line for line in script.splitlines() if not line.startswith("\\")]
             conn.execute("\n".join(lines).encode())
         with postgres_session.connect(restored, application_name="test") as session:
-            found = definition_trigger.look(session, source.config)
+            found = event_trigger.installed_trigger(session, source.config)
         assert found is not None
         assert found.problem is None
         assert found.keys not in (None, before)

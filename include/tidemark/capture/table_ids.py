@@ -1,15 +1,15 @@
-"""Assigns each relation of the source, by its OID, the id under which its table is kept, whatever its name is (R11).
+"""Assigns each relation of the source a table id by its OID, so that a renamed table keeps its Delta tables (R11).
 
-    RELATION message, or a catalogue reading ──► OID ──known──► its id
-                                                  └─unknown──► an id by its name, new if another relation has that one
+    RELATION message, or a catalogue reading ──► OID ──recorded──────► its id
+                                                  └─not recorded──► `schema.table`, or the next place of that name
 
-    DROP TABLE, CREATE TABLE    another OID: the next place of the name, `schema.table~2`; the old tables stay
+    DROP TABLE, CREATE TABLE    another OID: the next place of the name, `schema.table~2`; the old Delta tables stay
     RENAME TABLE, SET SCHEMA    the same OID, the same id; also if two tables swap their names
     another shape               the same OID, the next place from a position on (`capture.definitions.successor_shapes`)
 
-An id belongs to the relation as a whole, so it is written at once, before any batch is registered. A drain that begins
-again finds the id that the previous one chose. The rules of the file apply by the name at the source: for a change, by
-the name at the time of the change.
+An id belongs to the relation as a whole, so it is written at once, before any batch is registered. A drain that runs
+again reads the id that the previous one chose. The rules of the pipeline file apply by the name at the source: for a
+change, by the name at the time of the change.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tidemark.source.catalogue.source_tables import SourceTable
 from tidemark.storage.store import Store
 
 
-class TableIdentities:
-    """The relations of one pipeline on one server. Without `records` nothing is written to the ledger."""
+class TableIds:
+    """The ids of one pipeline's tables on one server. Without `records` nothing is written to the ledger."""
 
     def __init__(self, config: PipelineConfig, ledger: Ledger, system_identifier: str, *, records: bool = True) -> None:
         self._config = config
@@ -45,13 +45,13 @@ class TableIdentities:
         self.read_again()
 
     def read_again(self) -> None:
-        """Read the relations from the ledger again. A drain may have assigned a relation to another table since; it
-        cannot while the caller holds its lease."""
+        """Read the relations from the ledger again. A drain may have given a relation another id since; it cannot
+        while the caller holds the lease `slot`."""
         self._relations = relation_ids.all_of(self._ledger, self._system_identifier)
         self._followed = {shape.before: shape.table for shape in successors.all_of(self._ledger).values()}
 
-    def look(self, source: psycopg.Connection[Any]) -> None:
-        """Read the present names of the known relations, and record new names and dropped relations."""
+    def record_names(self, source: psycopg.Connection[Any]) -> None:
+        """Read the present names of the recorded relations at the source. Record new names and dropped relations."""
         called = catalog.current_names(source, self._relations)
         altered, gone = {}, []
         for oid, relation in self._relations.items():
@@ -65,22 +65,22 @@ class TableIdentities:
             relation_ids.note(self._ledger, self._system_identifier, altered, gone, called.lsn)
             self._relations = relation_ids.all_of(self._ledger, self._system_identifier)
 
-    def known(self, oid: int) -> TableName | None:
+    def recorded_id(self, oid: int) -> TableName | None:
         """The id of a recorded relation by its OID, None if it is not recorded."""
         relation = self._relations.get(oid)
         return None if relation is None else relation.table
 
-    def of(self, oid: int, called: TableName, born: int | None = None) -> TableName:
-        """The id of a relation. A relation without one gets one here."""
+    def id_of(self, oid: int, called: TableName, born: int | None = None) -> TableName:
+        """The id of a relation. A relation without an id is assigned one."""
         relation = self._relations.get(oid)
         if relation is None or relation.is_another(born):
             relation = self._assigned(oid, called, born)
             self._relations[oid] = relation
         return relation.table
 
-    def go_on(self, oid: int) -> TableName:
-        """Keep a known relation as another table from here on, and return that table. The batch that contains the
-        change records it in the ledger."""
+    def begin_successor(self, oid: int) -> TableName:
+        """Give a recorded relation another id from here on, and return it. The batch that contains the change records
+        it in the ledger."""
         relation = self._relations[oid]
 
         def in_lake() -> Iterable[int]:
@@ -91,8 +91,8 @@ class TableIdentities:
         self._relations[oid] = replace(relation, table=table)
         return table
 
-    def readers_see(self, table: TableName) -> TableName:
-        """The table that readers use for a relation that is kept as this table."""
+    def id_for_readers(self, table: TableName) -> TableName:
+        """The table that readers use for the relation with this id: the one before, until this one is complete."""
         known = successors.all_of(self._ledger)
         followed = {after: before for before, after in self._followed.items()}
         while str(table) in followed and str(table) not in known:  # assigned by this drain, in no batch yet
@@ -119,20 +119,20 @@ class TableIdentities:
         of_name = re.compile(rf"{re.escape(called.at_source.folder)}-p(\d+)")
         return [int(found[1]) for entry in self._folders[schema] if (found := of_name.fullmatch(entry))]
 
-    def of_table(self, table: SourceTable) -> TableName:
-        return self.of(table.relation.oid, table.table, table.relation.born)
+    def id_of_table(self, table: SourceTable) -> TableName:
+        return self.id_of(table.relation.oid, table.table, table.relation.born)
 
-    def kept(self, captured: Iterable[CapturedTable]) -> list[CapturedTable]:
-        """The tables with the ids that they are kept as. Tables that are not published and were never recorded are
-        left out: their kind may not be capturable."""
+    def with_ids(self, captured: Iterable[CapturedTable]) -> list[CapturedTable]:
+        """The captured tables with their ids. A table that is neither published nor recorded is left out, because its
+        kind may not be capturable."""
         return [
-            table.kept_as(self.of(table.relation_oid, table.name, table.born))
+            table.kept_as(self.id_of(table.relation_oid, table.name, table.born))
             for table in captured
             if table.published or table.relation_oid in self._relations
         ]
 
     def relation_of(self, table: TableName) -> RelationRecord | None:
-        """The relation that is kept as this table, preferably the existing one; None without any."""
+        """The relation that has this id. Of several, the one that exists; None if no relation has it."""
         of_table = [relation for relation in self._relations.values() if relation.table == table]
         return max(of_table, key=lambda relation: (relation.gone_lsn is None, relation.oid), default=None)
 
@@ -141,7 +141,7 @@ class TableIdentities:
         relation = self.relation_of(table)
         return table.at_source if relation is None else relation.name
 
-    def called(self, name: TableName) -> TableName:
+    def id_of_name(self, name: TableName) -> TableName:
         """The id of the table that has this name at the source now; the name itself if no such relation is recorded."""
         there = [relation for relation in self._relations.values() if relation.gone_lsn is None]
         return next((relation.table for relation in there if relation.name == name), name)

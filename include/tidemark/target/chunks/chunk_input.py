@@ -1,4 +1,4 @@
-"""Defines the driver's input for applying chunks: the next batches, and the chunk rows whose keys changes have too."""
+"""Defines the records that the steps of applying chunks in the driver pass on: `NextBatches` and `TouchedRows`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NextBatches:
 
 @dataclass(frozen=True, slots=True)
 class TouchedRows:
-    """Chunk rows whose keys changes have too, or that must be compared with current for another reason.
+    """Chunk rows whose keys occur in changes too, or that must be compared with current for another reason.
 
     `rows` has them by chunk. `target` finds the rows of current that have these keys.
     """
@@ -46,5 +46,5 @@ def watermark_time(claim: Claim) -> datetime:
     """The commit time of the chunk's high watermark. Raises Declined if the time has no time zone."""
     moment = datetime.fromisoformat(claim.watermark_at)
     if moment.tzinfo is None:
-        raise Declined("a watermark's moment has no zone")
+        raise Declined("a watermark's time has no time zone")
     return moment

@@ -12,13 +12,13 @@ from tests.support.definitions import missing, numbers, state
 from tests.support.pipeline import Pipeline
 from tidemark.capture import drain as drain_module
 from tidemark.ledger.captured import tables
-from tidemark.source import definition_trigger
+from tidemark.source import event_trigger
 
 TABLE = "public.item"
 
 
 def install(pipeline: Pipeline) -> None:
-    pipeline.execute(definition_trigger.create_sql(pipeline.config, "postgres"))
+    pipeline.execute(event_trigger.create_sql(pipeline.config, "postgres"))
 
 
 @pytest.fixture
