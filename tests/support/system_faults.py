@@ -9,18 +9,22 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import secrets
 import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntFlag
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from sandbox.services.postgres import OUTSIDE, make_outside
 
 SOURCE: Final = Path(__file__).with_name("system_faults.c")
 _ORDERS: Final = struct.Struct("=7q512s")
@@ -39,6 +43,18 @@ class Call(IntFlag):
 
 
 ANY = Call.SYNC | Call.WRITE | Call.CREATE | Call.NAME | Call.FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class MovableClock:
+    """The clock of the processes that follow these orders. Any process may move it."""
+
+    orders: Path
+
+    def move(self, seconds: int) -> None:
+        """Let it be so far from the machine's."""
+        with self.orders.open("r+b") as file:
+            file.write(_CLOCK.pack(seconds))
 
 
 class SystemFaults:
@@ -75,9 +91,9 @@ class SystemFaults:
                 pool.submit(os.getpid).result()
             yield pool
 
-    def move_clock(self, seconds: int) -> None:
-        """Let the clock be so far from the machine's."""
-        _CLOCK.pack_into(self._shared, 0, seconds)
+    @property
+    def clock(self) -> MovableClock:
+        return MovableClock(self._orders)
 
     @contextmanager
     def failing(
@@ -109,6 +125,16 @@ class SystemFaults:
     def failed(self) -> int:
         """The number of calls that failed in it."""
         return int(_COUNTS.unpack_from(self._shared, _SEEN_AT)[1])
+
+
+@contextmanager
+def for_any_user() -> Iterator[SystemFaults]:
+    """Orders that a server's user can read, who has no access to the folders of pytest."""
+    folder = make_outside(OUTSIDE / f"tidemark-faults-{secrets.token_hex(6)}", (os.geteuid(), os.getegid()), 0o755)
+    try:
+        yield SystemFaults(folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def _compile(library: Path) -> None:
