@@ -19,8 +19,9 @@ def with_gone_columns(shape: TableSchema, ahead: list[TableSchema], gone: Collec
 
 def next_number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
     """The version number of a new shape in the stream: that of a reader's version of the same shape, or else the next
-    number."""
-    read_version = next((version for version in ahead if version.same_shape(shape)), None)
+    number. A shape without column numbers is never the same as one with them."""
+    same = (version for version in ahead if version.same_shape(shape) and not in_doubt(version, shape))
+    read_version = next(same, None)
     if read_version is not None:
         return read_version.version
     return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
@@ -56,6 +57,8 @@ def another_shape(
     `dropped` and `gone` as in `differences_since`."""
     if latest is not None:
         return [*in_doubt(latest, schema), *compare_schemas(latest, schema, dropped)]
+    if ahead and (doubt := in_doubt(ahead[0], schema)):
+        return [*doubt, *compare_schemas(ahead[0], schema, dropped)]
     if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0], gone)):
         return []
     return compare_schemas(ahead[0], schema, dropped)
