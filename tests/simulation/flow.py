@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tests.simulation.workload import SCHEMA
 from tests.support.pipeline import Place
 
-ENOUGH = 5
+ENOUGH = 20
 ROW_CHANGES = frozenset({"insert", "update", "delete"})
 
 _OF_A_KEY = frozenset({*ROW_CHANGES, "truncate", "moved"})
