@@ -277,6 +277,15 @@ class DiskFull(TargetError):
         return cls(place=f"the lake {lake}, or of Spark's temporary files (spark.local.dir)")
 
 
+class DiskFailed(RetryError):
+    is_of_no_table = True
+    happened = "The disk of {place} failed: {detail}"
+    remedy = (
+        "The retry writes new files; what this try left is not used. If it persists, look at the machine's kernel log, "
+        "at how the disk is mounted, and at the server of a network file system."
+    )
+
+
 class LedgerFull(ConfigError):
     happened = "The ledger's server has no space left on a disk: {detail}"
     remedy = (

@@ -16,13 +16,16 @@ import traceback
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from tidemark.errors import DiskFull, TidemarkError, UnexpectedError
+from tidemark.errors import DiskFailed, DiskFull, TidemarkError, UnexpectedError
 
 # In a checkout, and where the wheel was installed.
 _OWN: Final = re.compile(r"/(include|plugins|spark_apps|site-packages/tidemark|site-packages/tidemark_airflow)/")
 
 # A full disk, and a quota that is used up.
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+
+# A disk that cannot be written or read, is read-only since it failed, or is gone with its server.
+DISK_FAILED: Final = (errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ENOTCONN)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -50,8 +53,8 @@ def without_texts(failed: BaseException, passing: tuple[type[BaseException], ...
     """The exception to raise instead: itself where its words are the project's own, less what led to it and is not."""
     # Airflow shows the locals of every frame where DEV is set, and some hold a connection string.
     traceback.clear_frames(failed.__traceback__)
-    if (full := _full(failed)) is not None:
-        return full.with_traceback(failed.__traceback__)
+    if (of_a_disk := _of_a_disk(failed)) is not None:
+        return of_a_disk.with_traceback(failed.__traceback__)
     if _is_psycopgs(failed) or not isinstance(failed, (TidemarkError, *passing)):
         return UnexpectedError(kind=_kind(failed), place=_place(failed)).with_traceback(failed.__traceback__)
     one: BaseException = failed
@@ -64,17 +67,26 @@ def without_texts(failed: BaseException, passing: tuple[type[BaseException], ...
     return failed
 
 
-def _full(failed: BaseException) -> TidemarkError | None:
-    """For a disk without space, at a server or where the task runs, the error that says so."""
+def disk_error(failed: OSError, place: str) -> DiskFull | DiskFailed | None:
+    """The error of a disk that is full or that failed; None for any other."""
+    if failed.errno in NO_SPACE:
+        return DiskFull(place=place)
+    if failed.errno in DISK_FAILED:
+        return DiskFailed(place=place, detail=failed.strerror)
+    return None
+
+
+def _of_a_disk(failed: BaseException) -> TidemarkError | None:
+    """The error of a disk, at a server or where the task runs; None for any other."""
     if _is_psycopgs(failed):
         from psycopg import Error
 
         from tidemark.postgres import postgres_session
 
         return postgres_session.full(failed) if isinstance(failed, Error) else None
-    if isinstance(failed, OSError) and failed.errno in NO_SPACE:
+    if isinstance(failed, OSError):
         where = f", at {failed.filename}" if failed.filename else ""
-        return DiskFull(place=f"the machine that runs the task{where}")
+        return disk_error(failed, f"the machine that runs the task{where}")
     return None
 
 

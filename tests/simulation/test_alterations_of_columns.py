@@ -8,6 +8,7 @@ many."""
 from __future__ import annotations
 
 import os
+from collections import Counter
 from random import Random
 
 import pyarrow.parquet as pq
@@ -20,6 +21,9 @@ FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "4"))  # of the first on
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
 TABLES, ROUNDS = 6, 5
 NAMES = ("a", "b", "c", "a__2")
+ENOUGH = 5
+
+met: Counter[str] = Counter()  # of the plays of this session
 
 
 class Altered:
@@ -38,6 +42,7 @@ class Altered:
         free = [name for name in NAMES if name not in self.columns.values()]
         acts = {"write": 6, "add": 2 * bool(free), "drop": 2, "rename": 2 * bool(free), "swap": 1, "replace": 2}
         act = self.rng.choices(list(acts), list(acts.values()))[0]
+        met[act] += 1
         if act == "write" or not self.columns:
             self.write()
         elif act == "add":
@@ -116,3 +121,9 @@ def test_every_staged_value_stands_under_the_column_that_it_was_written_to(seed:
     assert rows == sum(table.rows for table in altered)
     assert not [table for table, row in pipeline.table_rows().items() if row.life.is_parked]
     assert placed > rows * 0.6, f"seed {seed}: {placed} of {rows}"
+    met["plays"] += 1
+
+
+@pytest.mark.thorough
+def test_the_plays_before_altered_columns_in_every_way() -> None:
+    assert {*met} >= {"write", "add", "drop", "rename", "swap", "replace"} or met["plays"] < ENOUGH

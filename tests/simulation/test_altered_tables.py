@@ -23,6 +23,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.simulation import altering
 from tests.simulation.altering import HEAP, ITEM, Altered
+from tests.simulation.flow import ENOUGH, ROW_CHANGES, Met
 from tests.simulation.workload import TABLES, Workload, create_tables
 from tests.support import judge
 from tests.support.pipeline import Pipeline
@@ -41,6 +42,8 @@ from tidemark.target.spark.table_shape import PlannedShape
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "5"))  # with a key that is renamed beside what cannot be told
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
 ROUNDS = 12
+
+met = Met()  # by the plays of this session
 
 Row = dict[str, Any]
 
@@ -244,3 +247,12 @@ def test_altered_tables_end_equal_to_their_source(seed: int, new_pipeline: Calla
         assert set(numbers) <= set(named), f"{table}: {named}, {context}"
         merged = Counter(tuple(_stored(row[named[number]]) for number in numbers) for row in target.rows)
         assert merged == Counter(tuple(map(_stored, row)) for row in rows), f"{table}: {context}"
+    met.add(pipeline)
+
+
+@pytest.mark.thorough
+def test_the_plays_before_brought_changes_of_every_kind() -> None:
+    assert met.missing() == {}
+    if met.plays >= ENOUGH:
+        for table in (HEAP, ITEM):
+            assert {kind for kind in ROW_CHANGES if met.kinds[table][kind]} == ROW_CHANGES

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from sandbox.checks.comparison import compare_rows
+from tests.simulation.flow import Met
 from tests.simulation.test_simulation import SEEDS, _attempt
 from tests.simulation.workload import SCHEMA, TABLES, Workload, create
 from tests.support import delta_files
@@ -18,6 +19,8 @@ from tidemark.lake import Lake
 from tidemark.lsn import Lsn
 
 NAMES = [rule.pattern.partition(".")[2] for rule in TABLES]
+
+met = Met()  # by the plays of this session
 
 
 @pytest.mark.thorough
@@ -45,6 +48,12 @@ def test_the_lake_tells_what_the_source_was_when_somebody_looked(
     for schema, moment in moments.items():
         wrongs = [wrong for name in NAMES if (wrong := _wrong(environment, schema, name, moment))]
         assert wrongs == [], f"seed {seed}, acts {acts}"
+    met.add(environment)
+
+
+@pytest.mark.thorough
+def test_the_plays_before_brought_changes_of_every_kind() -> None:
+    assert met.missing() == {}
 
 
 def _copied(environment: Environment, schema: str) -> Lsn:

@@ -16,12 +16,15 @@ import psycopg
 import pytest
 
 from tests.simulation.backfilling import HISTORY_ONLY, Play
+from tests.simulation.flow import Met
 from tests.support import judge
 from tests.support.capture import Environment
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
 ACTS = 6
+
+met = Met()  # by the plays of this session
 
 
 @pytest.mark.thorough
@@ -50,6 +53,12 @@ def test_the_tables_end_equal_to_their_source(
         # A table that was empty all along, and that nobody had to read, gets its Delta tables now.
         assert {table: what for table, what in written.items() if table in versions or "add" in what} == {}, context
     assert judge.wrongs(environment) == [], context
+    met.add(environment)
+
+
+@pytest.mark.thorough
+def test_the_plays_before_brought_changes_of_every_kind() -> None:
+    assert met.missing() == {}
 
 
 def _history_of_what_has_no_current(environment: Environment) -> Counter[tuple[object, ...]]:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.simulation.backfilling import Play
 from tests.simulation.chunk_model import Model
+from tests.simulation.flow import Met
 from tests.support import stages
 from tests.support.capture import Environment
 from tests.support.thorough import thorough
@@ -23,6 +24,8 @@ from tests.support.thorough import thorough
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
 ACTS = 15
+
+met = Met()  # by the plays of this session
 
 
 @pytest.mark.parametrize("alters", [False, *thorough(True)], ids=["", "altering"])
@@ -59,3 +62,9 @@ def test_chunks_and_changes_come_to_the_source_whatever_happens(
     again = play.once_more()
     assert model.wrongs() == [], context
     assert [name for name in play.names if model.would_change(name, again)] == [], context
+    met.add(environment)
+
+
+@pytest.mark.thorough
+def test_the_plays_before_brought_changes_of_every_kind() -> None:
+    assert met.missing() == {}

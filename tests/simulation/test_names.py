@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from psycopg import sql
 
-from tests.simulation import names
+from tests.simulation import flow, names
 from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.config import TableRule
@@ -53,6 +53,11 @@ def test_what_preflight_passes_merges(seed: int, new_environment: Callable[..., 
     wrong = judge.wrongs(environment)
     assert wrong == [], f"seed {seed}: {named_tables}"
     assert judge.second_run_changes_nothing(environment) == [], f"seed {seed}"
+    for table_id, kinds in flow.of_tables(environment).items():
+        if table_id in by_id:
+            assert kinds["insert"] >= 3, table_id
+            assert kinds["update"] >= 2, table_id
+            assert kinds["delete"] == 2, table_id
 
 
 def _refused(environment: Environment) -> set[str]:

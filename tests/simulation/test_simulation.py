@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.simulation.flow import Met
 from tests.simulation.workload import TABLES, Workload, create
 from tests.support import failpoint_names, judge
 from tests.support.capture import Environment
@@ -23,6 +24,8 @@ from tidemark.errors import RetryError
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
 ROUNDS = 8
+
+met = Met()  # by the plays of this session
 
 
 class Died(BaseException):
@@ -51,6 +54,12 @@ def test_the_tables_end_equal_to_their_source(
     context = f"seed {seed}, bounds {bounds}, acts {acts}"
     assert judge.wrongs(environment) == [], context
     assert judge.second_run_changes_nothing(environment) == [], context
+    met.add(environment)
+
+
+@pytest.mark.thorough
+def test_the_plays_before_brought_changes_of_every_kind() -> None:
+    assert met.missing() == {}
 
 
 def _attempt(environment: Environment, random: Random, monkeypatch: pytest.MonkeyPatch) -> str:

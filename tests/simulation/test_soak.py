@@ -27,6 +27,7 @@ from tests.simulation import altering
 from tests.simulation.altering import Altered
 from tests.simulation.backfilling import HISTORY_ONLY, RULES
 from tests.simulation.failing_over import GAPS, Chain
+from tests.simulation.flow import Met
 from tests.simulation.workload import Workload, create_tables
 from tests.support import judge
 from tests.support.capture import Environment
@@ -201,6 +202,7 @@ class Soak:
         repaired = [table for table in judge.captured(self.environment) if table != HISTORY_ONLY]
         assert judge.wrongs(self.environment, repaired) == [], figures
         assert judge.second_run_changes_nothing(self.environment) == [], figures
+        Met().add(self.environment)
 
     def finish(self) -> None:
         """Runs until one of them has nothing to say, and backfills until nothing is wanted."""

@@ -239,7 +239,7 @@ class Workload:
         return self.random.choice(
             [
                 f"INSERT INTO moment VALUES ({at}, {day}, '{{\"k\": null}}', '{{1,NULL}}', '\\x00ff') {_UNLESS_TAKEN}",
-                f"UPDATE moment SET at = {at} WHERE at = {at} + '1 us'",
+                f"UPDATE moment SET at = at + '10 us' WHERE day = {day}",
                 f"UPDATE moment SET l = l || 1, j = NULL WHERE day = {day}",
                 f"DELETE FROM moment WHERE at = {at}",
             ]

@@ -165,10 +165,22 @@ class Environment(Place):
         self, *tables: str, share: Fraction = Fraction(1), run_id: str | None = None, **request: Any
     ) -> VerifyReport:
         """One run of the verify DAG, as its form asks for it; what it found, differences included."""
+        self.begin_verify(*tables, share=share, run_id=run_id, **request)
+        self.plan_verify()
+        self.read()
+        return self.end_verify()
+
+    def begin_verify(
+        self, *tables: str, share: Fraction = Fraction(1), run_id: str | None = None, **request: Any
+    ) -> None:
+        """What is called from now on are tasks of this run."""
         self.begin_run(run_id or f"verify-{next(self.numbers)}")
         self.verify_request = VerifyRequest(tables=tables, share=share, **request)
+
+    def plan_verify(self) -> None:
         stages.plan_verify(self.stage_input())
-        self.read()
+
+    def end_verify(self) -> VerifyReport:
         self.drain()
         self.merge()
         self.confirm()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from structlog.dev import RichTracebackFormatter
 
-from tidemark.errors import DiskFull, LakeUnusable, SlotSynced, UnexpectedError
+from tidemark.errors import DiskFailed, DiskFull, LakeUnusable, SlotSynced, UnexpectedError
 from tidemark.unexpected_errors import hides_foreign_texts
 
 MARKER = "hunter2"
@@ -122,10 +122,18 @@ def test_locals_are_gone_where_tracebacks_show_them(function: Callable[[], objec
 
 
 def test_a_system_calls_words_stay() -> None:
-    def full() -> object:
-        raise OSError(5, "Input/output error", "/lake/shop/x.parquet")
+    def refused() -> object:
+        raise OSError(13, "Permission denied", "/lake/shop/x.parquet")
 
-    assert "OSError (Input/output error: /lake/shop/x.parquet)" in str(raised(full))
+    assert "PermissionError (Permission denied: /lake/shop/x.parquet)" in str(raised(refused))
+
+
+def test_a_disk_that_failed_is_an_error_with_a_remedy() -> None:
+    def failed() -> object:
+        raise OSError(5, "Input/output error", "/tmp/x.parquet")
+
+    assert isinstance(raised(failed), DiskFailed)
+    assert "The disk of the machine that runs the task, at /tmp/x.parquet failed: Input/output" in str(raised(failed))
 
 
 def test_a_full_disk_is_an_error_with_a_remedy() -> None:

@@ -2,7 +2,7 @@
 
     schemas, published ──► a run ──► each one's set-up ──► a run
             ──► each one's steps, on its sessions' connections, and the sessions' tear-down
-                  └── between two steps, now and then: a drain, or a chunk of a backfill
+                  └── between two steps, now and then: a drain, or the chunks of a backfill or of a verify
             ──► a run, and each table judged; a verify of some
 
 The tear-down of the specification is not played: it drops the tables that are judged. The event trigger is there, so
@@ -29,7 +29,7 @@ from tests.support import judge
 from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict, error_of
 from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, parse
 from tidemark.backfill.verify_report import TableProof
-from tidemark.errors import BackfillClosed, BackfillNotApplied, SourceLocked, TidemarkError
+from tidemark.errors import BackfillClosed, BackfillNotApplied, DifferencesFound, SourceLocked, TidemarkError
 from tidemark.ledger.captured import relation_ids
 from tidemark.names import TableName
 
@@ -38,9 +38,11 @@ EXCLUDED_SPECS: Final = {
     "stats": "waits for statistics, and changes no table that is kept",
     "intra-grant-inplace": "deletes a table's row of pg_class by hand: PostgreSQL itself cannot drop its schema then",
 }
-# The shares of permutations with a backfill, or a drain, between two of their steps; each file has a backfill in one.
+# The shares of permutations with a backfill, a drain, or a verify between two of their steps; each file has a backfill
+# in one. A verify compares Delta tables.
 _READ: Final = 0.1
 _DRAINED: Final = 0.2
+_VERIFIED: Final = 0.1
 _ANCHOR: Final = "witness_anchor"
 # A step that takes longer is cancelled, as isolationtester does.
 _STEP_S: Final = 30.0
@@ -133,6 +135,7 @@ class IsolationSuite:
     reads_again: int = 0  # of backfills, since a table changed behind a chunk
     closed: int = 0  # backfills of tables that steps dropped or built anew
     verified: int = 0  # tables
+    verified_between: int = 0  # tables, between two steps
 
     def files(self, chosen: Iterable[str] = ()) -> list[str]:
         names = sorted(file.stem for file in self._folder.glob("*.spec"))
@@ -157,6 +160,7 @@ class IsolationSuite:
             "readings that a changed table asked for again": self.reads_again,
             "backfills that ended with a table's life or shape": self.closed,
             "tables verified": self.verified,
+            "of these, tables read between two steps": self.verified_between,
         }
 
     def groups(self, chosen: Iterable[str] = ()) -> Iterator[list[str]]:
@@ -239,14 +243,19 @@ class IsolationSuite:
         source, spec, steps = self.database.environment.source, permutation.spec, permutation.steps
         random = Random(f"{self.seed} {permutation.schema}")
         sessions = {session.name: SpecConnection.open(source, permutation.schema) for session in spec.sessions}
-        end_backfill: Callable[[], None] | None = None
+        end_reading: Callable[[], None] | None = None
         try:
             for session in spec.sessions:
                 sessions[session.name].play(session.setup)
-            stop = random.randrange(len(steps)) if permutation.has_chunk or random.random() < _DRAINED else None
+            chance = random.random()
+            has_verify = chance > 1 - _VERIFIED and isinstance(self.database.tables, DeltaTables)
+            has_stop = permutation.has_chunk or chance < _DRAINED or has_verify
+            stop = random.randrange(len(steps)) if has_stop else None
             for number, step in enumerate(steps):
                 if number == stop and permutation.has_chunk:
-                    end_backfill = self._begin_backfill(permutation)
+                    end_reading = self._begin_backfill(permutation)
+                elif number == stop and has_verify:
+                    end_reading = self._begin_verify(permutation)
                 elif number == stop:
                     self.drains += 1
                     permutation.error = self.database.drain()
@@ -258,8 +267,8 @@ class IsolationSuite:
             for connection in sessions.values():
                 connection.close()
         self.database.end_prepared()
-        if end_backfill is not None:
-            permutation.error = error_of(end_backfill)
+        if end_reading is not None:
+            permutation.error = error_of(end_reading)
 
     def _step(self, session: SpecSession, step: PlayedStep, sessions: dict[str, SpecConnection]) -> None:
         """Play a step until it has ended, or waits for another session."""
@@ -330,15 +339,60 @@ class IsolationSuite:
                 self.reads_again += 1
         environment.reported()
 
+    def _begin_verify(self, permutation: _Permutation) -> Callable[[], None] | None:
+        """Plan a verify of the tables and read their chunks; what ends it when the sessions are gone."""
+        environment = self.database.environment
+        tables = self._provable({permutation.schema})
+        if not tables:
+            return None
+        environment.begin_verify(*tables)
+        is_planned = False
+        try:
+            environment.plan_verify()
+            is_planned = True
+            environment.read()
+            self.verified_between += len(tables)
+        except SourceLocked:
+            pass
+        except TidemarkError as error:
+            permutation.error = f"{type(error).__name__}: {error}"
+            return None
+        return self._end_verify if is_planned else None
+
+    def _end_verify(self) -> None:
+        """As `_end_backfill`. Nobody touches the lake, so a difference is a fault."""
+        environment = self.database.environment
+        for _ in range(_READS):
+            environment.read()
+            try:
+                report = environment.end_verify()
+            except BackfillClosed:
+                self.closed += 1
+                return
+            except BackfillNotApplied:
+                self.reads_again += 1
+                continue
+            if differences := self._differences(report.tables):
+                raise DifferencesFound(pipeline=environment.config.pipeline, differences=differences, keys="not told")
+            return
+        environment.end_verify()
+
+    def _provable(self, schemas: Collection[str]) -> list[str]:
+        """The captured tables of these schemas that no mark excuses, by their ids."""
+        tables = [table for table, row in judge.captured(self.database.environment).items() if not judge.marked(row)]
+        return [table for table in tables if TableName.parse(table).schema in schemas]
+
     def _verify(self, schemas: Collection[str]) -> str | None:
         """What a verify of these schemas' tables detects."""
-        environment = self.database.environment
-        tables = [table for table, row in judge.captured(environment).items() if judge.marked(row) is None]
-        chosen = [table for table in tables if TableName.parse(table).schema in schemas]
+        chosen = self._provable(schemas)
         if not chosen:
             return None
         proofs: list[TableProof] = []
-        if error := error_of(lambda: proofs.extend(environment.verify(*chosen).tables)):
+        if error := error_of(lambda: proofs.extend(self.database.environment.verify(*chosen).tables)):
             return error
+        return self._differences(proofs) or None
+
+    def _differences(self, proofs: Iterable[TableProof]) -> str:
+        proofs = list(proofs)
         self.verified += sum(not proof.unproven for proof in proofs)
-        return "; ".join(str(proof) for proof in proofs if proof.outcome.differences) or None
+        return "; ".join(str(proof) for proof in proofs if proof.outcome.differences)

@@ -111,6 +111,7 @@ SIMULATIONS: Final = {
     "test_chunks_against_a_model": 1.0,
     "test_alterations_of_columns": 1.0,
     "test_altered_tables": 1.0,
+    "test_pairs_of_deaths": 0.25,
     "test_failovers": 0.1,
     "test_backfill_simulation": 0.1,
     "test_simulation": 0.1,

@@ -41,13 +41,13 @@ _SETTINGS = {
 _CHECKOUT = Path(__file__).resolve().parents[3]
 # Below the checkout: where version 17 lies once it was asked for.
 APART = Path(".tidemark", "postgres17")
-_OUTSIDE = Path("/var/tmp")
+OUTSIDE = Path("/var/tmp")
 MEMORY = Path("/dev/shm")
 
 
 def folders_outside(checkout: Path) -> list[Path]:
     """What a checkout's servers and tests have made below /var/tmp and /dev/shm."""
-    marks = [mark for place in (_OUTSIDE, MEMORY) for mark in place.glob("tidemark-*/checkout")]
+    marks = [mark for place in (OUTSIDE, MEMORY) for mark in place.glob("tidemark-*/checkout")]
     return sorted(m.parent for m in marks if m.stat().st_uid == os.geteuid() and m.read_text() == str(checkout))
 
 
@@ -92,16 +92,17 @@ def free_port() -> int:
 class PostgresServer:
     """One server; `folder` keeps its data (as root: the path of its real place is derived from `folder`).
 
-    `settings` are added to postgresql.conf at every start. The superuser is `postgres`. Everybody is asked for a
-    password: on a machine with several users, loopback is open to all of them. It is one of this process alone unless
-    it is given, as it is for a server that outlives the command that started it. It stands in no command line: programs
-    find it in `passfile`.
+    `settings` are added to postgresql.conf at every start, and `environment` to the variables of its programs. The
+    superuser is `postgres`. Everybody is asked for a password: on a machine with several users, loopback is open to all
+    of them. It is one of this process alone unless it is given, as it is for a server that outlives the command that
+    started it. It stands in no command line: programs find it in `passfile`.
     """
 
     folder: Path
     version: int = 18
     port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ class PostgresServer:
         self._as_root = os.geteuid() == 0
         if self._as_root:
             digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
-            place = MEMORY if self.folder.is_relative_to(MEMORY) else _OUTSIDE
+            place = MEMORY if self.folder.is_relative_to(MEMORY) else OUTSIDE
             self.home = place / f"tidemark-postgres-{digest}"
         else:
             self.home = self.folder
@@ -221,7 +222,7 @@ class PostgresServer:
         # The copy is shared by all servers of this machine's root; its name holds the wheel's path, so that another
         # environment brings its own. Built aside and renamed, so that two first starts at once do not meet halfway.
         digest = hashlib.sha256(f"{wheel}{wheel.stat().st_mtime_ns}".encode()).hexdigest()[:12]
-        install = make_outside(_OUTSIDE / f"tidemark-pginstall-{digest}", (0, 0), 0o755)
+        install = make_outside(OUTSIDE / f"tidemark-pginstall-{digest}", (0, 0), 0o755)
         copy = install / wheel.parent.name / wheel.name
         if not copy.exists():
             aside = copy.with_name(f"{copy.name}.{os.getpid()}")
@@ -249,7 +250,7 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "HOME": "/"},
+            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "HOME": "/", **self.environment},
             text=True,
             **options,
         )

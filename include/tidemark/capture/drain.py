@@ -465,14 +465,13 @@ class Draining:
         reach("drain.before_files")
         staged = batch.finish()
         reach("drain.after_files")
-        if staged.tables:
+        if staged.tables or staged.transactions is not None:
             self._store.sync_folders(batch.folder)
         claims = self._claims()
         manifest = self._manifest(staged, claims, heartbeat_lsn)
         path = layout.manifest_file(batch.folder)
         reach("drain.before_manifest")
         self._store.write_new(path, manifest.to_json().encode())
-        self._store.sync_folders(batch.folder)
         reach("drain.after_manifest")
         reach("drain.before_register")
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)

@@ -153,7 +153,6 @@ def restore(config: PipelineConfig, ledger: Ledger, store: Store, lease: Lease, 
     with ledger.transaction():
         lease.check(ledger, SLOT)
         store.write_new(layout.generation_file(lease.pipeline, generation.number), again.to_json().encode())
-        store.sync_folders(layout.generation_folder(lease.pipeline, generation.number))
     return True
 
 

@@ -19,8 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tidemark.errors import DiskFull
-from tidemark.unexpected_errors import NO_SPACE
+from tidemark.unexpected_errors import disk_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -35,31 +34,28 @@ class DiskFiles:
         self._root = Path(root)
 
     def open_new(self, target: str) -> IO[bytes]:
-        with self._space():
+        with self._disk_errors():
             self._make_folders(Path(target).parent)
             return self._create_private(Path(target))
 
     def sync(self, file: IO[bytes]) -> None:
-        with self._space():
+        with self._disk_errors():
             file.flush()
             os.fsync(file.fileno())
 
     def sync_folders(self, target: str) -> None:
         top = Path(target)
-        with self._space():
+        with self._disk_errors():
             for below, _, _ in os.walk(top, topdown=False):
                 _fsync_folder(Path(below))
-            for parent in top.parents:
-                _fsync_folder(parent)
-                if parent == self._root:
-                    break
+            self._sync_parents(top)
 
     def write_new(self, target: str, content: bytes) -> None:
-        with self._space():
+        with self._disk_errors():
             self._write_whole(Path(target), content, _link)
 
     def write_atomic(self, target: str, content: bytes) -> None:
-        with self._space():
+        with self._disk_errors():
             self._write_whole(Path(target), content, Path.rename)
 
     def _write_whole(self, final: Path, content: bytes, put: Callable[[Path, Path], object]) -> None:
@@ -72,7 +68,15 @@ class DiskFiles:
             put(aside, final)
         finally:
             aside.unlink(missing_ok=True)
-        _fsync_folder(final.parent)
+        self._sync_parents(final)
+
+    def _sync_parents(self, path: Path) -> None:
+        """Make the names of the path and of all folders above it durable, up to the root. A try that died may have
+        created any of them."""
+        for parent in path.parents:
+            _fsync_folder(parent)
+            if parent == self._root:
+                break
 
     def open(self, target: str) -> IO[bytes]:
         return Path(target).open("rb")
@@ -106,17 +110,17 @@ class DiskFiles:
         shared = _shared_with_group(path.parent) & 0o060
         if shared:
             os.fchmod(descriptor, 0o600 | shared)
-        return io.BufferedWriter(_LakeFile(descriptor, self._space))
+        return io.BufferedWriter(_LakeFile(descriptor, self._disk_errors))
 
     @contextmanager
-    def _space(self) -> Iterator[None]:
-        """Raises DiskFull for a full disk or an exhausted quota."""
+    def _disk_errors(self) -> Iterator[None]:
+        """Raises DiskFull for a full disk or an exhausted quota, DiskFailed for a disk that failed."""
         try:
             yield
         except OSError as failed:
-            if failed.errno not in NO_SPACE:
+            if (error := disk_error(failed, f"the lake {self._root}")) is None:
                 raise
-            raise DiskFull(place=f"the lake {self._root}") from None
+            raise error from None
 
     def _make_folders(self, folder: Path) -> None:
         """Create missing folders. The root and the pipelines' folders in it hold tables for other readers."""
@@ -132,14 +136,14 @@ class DiskFiles:
 
 
 class _LakeFile(io.FileIO):
-    """A file whose writes all run in a block of `space`, also when its buffer is emptied."""
+    """A file whose writes all run in a block of `disk_errors`, also when its buffer is emptied."""
 
-    def __init__(self, descriptor: int, space: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, descriptor: int, disk_errors: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__(descriptor, "wb")
-        self._space = space
+        self._disk_errors = disk_errors
 
     def write(self, content: ReadableBuffer, /) -> int:
-        with self._space():
+        with self._disk_errors():
             return super().write(content)
 
 

@@ -97,6 +97,8 @@ def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
         return MergeBroken(table=table, condition=condition)
     if (full := as_disk_full(failed, lake)) is not None:
         return full
+    if isinstance(failed, OSError):  # of a file that the driver itself reads; its words hold no value
+        return LakeFailed(table=table, condition=failed.strerror or condition)
     if isinstance(failed, Py4JNetworkError):  # the JVM has died
         return LakeFailed(table=table, condition=condition)
     if not isinstance(failed, PySparkException | Py4JJavaError):

@@ -185,6 +185,15 @@ def test_a_column_that_a_reader_saw_and_the_first_change_has_no_more_parks_the_t
     assert (differs.version, [m.state for m in followed.take_marks(differs)]) == (2, ["parked"])
 
 
+def test_changes_whose_columns_are_in_doubt_follow_no_definition_with_numbers_that_has_their_names() -> None:
+    """The names may have moved to other columns since, and the values would stand under those that had them before."""
+    numbered = structs.replace(shape(WIDE, 1), published=(1, 2))
+    followed = beside([], [numbered])
+    doubtful = one(followed, WIDE)
+    assert doubtful.published == ()
+    assert (doubtful.version, [m.state for m in followed.take_marks(doubtful)]) == (2, ["parked"])
+
+
 def test_a_new_shape_takes_no_number_that_a_reader_has() -> None:
     other = relation(("id", 20, True), ("more", 20, False))
     followed = beside([shape(NARROW, 1)], [shape(WIDE, 2)])

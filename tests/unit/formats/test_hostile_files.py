@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.manifests import SOURCE, manifest_of, plan_of, schema_of
+from tests.support.thorough import thorough
 from tidemark.errors import FormatIsNewer, LakeFileBroken
 from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, TableCompaction
 from tidemark.formats.error_record import ErrorFacts, ErrorRecord
@@ -170,8 +171,9 @@ def test_the_message_names_the_place() -> None:
 
 
 @BY_NAME
-def test_bytes_that_were_changed_anywhere_give_a_file_or_its_error(whole: JsonFile) -> None:
-    chance, content = random.Random(31), whole.to_json().encode()
+@pytest.mark.parametrize("seed", [31, *thorough(*range(31))])
+def test_bytes_that_were_changed_anywhere_give_a_file_or_its_error(whole: JsonFile, seed: int) -> None:
+    chance, content = random.Random(seed), whole.to_json().encode()
     broken = 0
     for _ in range(1000):
         changed = bytearray(content)

@@ -63,3 +63,9 @@ def test_azures_word_for_a_missing_file_is_of_that_table_and_for_a_missing_conta
     code = SimpleNamespace(getErrorCode=lambda: word)
     raised = Raised(ANSWERS[-1][0], {"getStatusCode": 404, "getErrorCode": code, "getCondition": ""})
     assert type(merge_failures.as_error(raised, "public.t", "abfss://c@a/lake")) is leaf
+
+
+def test_a_disk_that_fails_under_the_driver_is_no_tables_fault() -> None:
+    error = merge_failures.as_error(OSError(5, "Input/output error", "/lake/shop/x"), "public.t", "/lake")
+    assert isinstance(error, LakeFailed)
+    assert "Input/output error" in str(error)

@@ -211,9 +211,10 @@ class RelationVersions:
             if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
                 self._take_over_readings(another, relation.table)
                 return self.schema_for(sent)
+            before = latest or next(iter(ahead), None)
             since = [
                 *differences_since(latest, ahead, schema, dropped, gone_names),
-                *([] if latest is None else numbering_difference(latest, schema)),
+                *([] if before is None else numbering_difference(before, schema)),
             ]
             differences += self._since_merged(schema, since, dropped)
             differences += self._older_values(schema, ahead if latest is None else [latest])

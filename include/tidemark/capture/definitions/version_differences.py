@@ -26,8 +26,9 @@ def versions_with_columns(shape: TableSchema, ahead: list[TableSchema], gone: Co
 
 def next_number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
     """The version number of a new shape in the stream: that of a reader's version of the same shape, or else the next
-    number."""
-    read_version = next((version for version in ahead if version.same_shape(shape)), None)
+    number. A shape without column numbers is never the same as one with them."""
+    same = (version for version in ahead if version.same_shape(shape) and not numbering_difference(version, shape))
+    read_version = next(same, None)
     if read_version is not None:
         return read_version.version
     return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
@@ -65,6 +66,8 @@ def shape_differences(
     stream may be behind that one, with narrower types. `dropped` and `gone` are as in `differences_since`."""
     if latest is not None:
         return [*numbering_difference(latest, schema), *compare_schemas(latest, schema, dropped)]
+    if ahead and (doubt := numbering_difference(ahead[0], schema)):
+        return [*doubt, *compare_schemas(ahead[0], schema, dropped)]
     if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0], gone)):
         return []
     return compare_schemas(ahead[0], schema, dropped)

@@ -13,6 +13,11 @@ from typing import Any, Final
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 INTEGERS: Final = (I16, I32, I64)
 
+# Footers nest less than ten structs and lists.
+MOST_LEVELS: Final = 32
+# A 64-bit number takes so many bytes at most.
+_NUMBER_BYTES: Final = 10
+
 # A struct: field number -> (type, value). The value of a list is (type of the elements, elements).
 Struct = dict[int, tuple[int, Any]]
 
@@ -29,13 +34,17 @@ def value_of(fields: Struct, number: int) -> Any:
 
 
 class ThriftReader:
-    """Reads consecutive structs; `at` is the position of the next one."""
+    """Reads consecutive structs; `at` is the position of the next one. Raises UnsupportedParquet for damaged ones."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
+        self._levels = 0
         self.at = 0
 
     def struct(self) -> Struct:
+        self._levels += 1
+        if self._levels > MOST_LEVELS:
+            raise UnsupportedParquet
         fields: Struct = {}
         number = 0
         while kind := self._byte():
@@ -44,6 +53,7 @@ class ThriftReader:
             else:
                 number = self._integer()
             fields[number] = (kind & 15, self._of(kind & 15))
+        self._levels -= 1
         return fields
 
     def _of(self, kind: int) -> Any:
@@ -64,13 +74,17 @@ class ThriftReader:
         raise UnsupportedParquet
 
     def _list(self) -> tuple[int, list[Any]]:
+        self._levels += 1
+        if self._levels > MOST_LEVELS:
+            raise UnsupportedParquet
         head = self._byte()
         kind, size = head & 15, head >> 4
         if size == 15:
             size = self._unsigned()
-        if kind in (TRUE, FALSE):
-            return kind, [self._take(1) for _ in range(size)]
-        return kind, [self._of(kind) for _ in range(size)]
+        of_bytes = kind in (TRUE, FALSE)
+        elements = [self._take(1) if of_bytes else self._of(kind) for _ in range(size)]
+        self._levels -= 1
+        return kind, elements
 
     def _byte(self) -> int:
         return self._take(1)[0]
@@ -83,13 +97,13 @@ class ThriftReader:
         return taken
 
     def _unsigned(self) -> int:
-        number = shift = 0
-        while True:
+        number = 0
+        for shift in range(0, 7 * _NUMBER_BYTES, 7):
             byte = self._byte()
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
-            shift += 7
+        raise UnsupportedParquet
 
     def _integer(self) -> int:
         zigzag = self._unsigned()

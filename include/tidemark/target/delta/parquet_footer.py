@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
@@ -81,10 +82,21 @@ def read_footer(file: BinaryIO, size: int) -> Footer:
     if body < len(MAGIC):
         raise UnsupportedParquet
     file.seek(body)
-    fields = ThriftReader(file.read(length)).struct()
-    if _ENCRYPTION in fields:
-        raise UnsupportedParquet
-    return Footer(fields, body)
+    footer = Footer(ThriftReader(file.read(length)).struct(), body)
+    with _other_fields_refused():
+        if _ENCRYPTION in footer.fields or any(count < 0 for count in footer.rows):
+            raise UnsupportedParquet
+    return footer
+
+
+@contextmanager
+def _other_fields_refused() -> Iterator[None]:
+    """Raises UnsupportedParquet where a damaged footer has a field of another type than `parquet.thrift`, or too few
+    elements."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise UnsupportedParquet from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +124,13 @@ def joined(parts: Sequence[tuple[Footer, ConstantColumns]], excluded: Set[str]) 
     """The bytes that follow all bodies in the joined file: footer, length and magic.
 
     Each body is followed by its constants, in the order of `parts`, which all have the same `shape`. The joined file
-    does not have the columns named in `excluded`.
+    does not have the columns named in `excluded`. Raises UnsupportedParquet.
     """
+    with _other_fields_refused():
+        return _joined(parts, excluded)
+
+
+def _joined(parts: Sequence[tuple[Footer, ConstantColumns]], excluded: Set[str]) -> bytes:
     fields = dict(parts[0][0].fields)
     added = parts[0][1].footer.fields
     groups: list[Struct] = []
