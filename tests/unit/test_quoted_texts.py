@@ -42,7 +42,7 @@ MAY_SEE = {
     "as_disk_full",
     "as_refusal",
     "full",
-    "_full",
+    "disk_error",
     "is_transient",
     "stack_frames",
     "condition_of",
