@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tidemark.backfill import planning
+from tidemark.backfill import planning, range_planning
 from tidemark.backfill.backfill_requests import RequestedTable, requested_tables
 from tidemark.config import TableRule
 from tidemark.errors import (
@@ -244,7 +244,7 @@ def test_a_row_that_several_keys_find_is_read_once(
     assert backfill.estimated_rows == 1200
     ranges = captured.ranges(backfill)
     assert {one for r in ranges for one in r.keys or ()} == {tuple(one.values()) for one in keys}
-    assert max(len(r.keys or ()) for r in ranges) == planning.KEYS_PER_RANGE
+    assert max(len(r.keys or ()) for r in ranges) == range_planning.KEYS_PER_RANGE
     captured.read()
     assert sorted(row["name"] for row in captured.rows(backfill)) == sorted(names)
 

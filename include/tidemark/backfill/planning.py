@@ -24,7 +24,8 @@ import psycopg
 from tidemark.backfill import backfill_checks, read_sessions
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.backfill.chunk_reading import KEY_REORDERED
-from tidemark.config import TableRule
+from tidemark.backfill.named_tables import matching_tables, unknown_table
+from tidemark.backfill.range_planning import RANGES_PER_READER, chosen_keys, ranges_of, ranges_of_keys
 from tidemark.errors import (
     BackfillIsOpen,
     BackfillIsRead,
@@ -43,9 +44,8 @@ from tidemark.ledger.captured import joins, tables
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import backfills, chunks
-from tidemark.ledger.reading.backfills import Backfill, Key, KeyOrder, Mode, Range
+from tidemark.ledger.reading.backfills import Backfill, KeyOrder, Mode, Range
 from tidemark.lsn import WalPoint
-from tidemark.names import TableName
 from tidemark.postgres import postgres_session
 from tidemark.run import Run
 from tidemark.source.catalogue.catalog import CapturedTable
@@ -54,19 +54,14 @@ from tidemark.source.rows import key_ranges
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal.wal_messages import make_durable
 from tidemark.wait_log import Wait
-from tidemark.wording import TABLE_CUTOFF, closest, counted, duration, moment
+from tidemark.wording import counted, duration, moment
 
 log = logging.getLogger(__name__)
 
 NOT_PUBLISHED: Final = "it is not in the publication"
 
-# More ranges than readers, so that a reader that finishes early can read another range.
-RANGES_PER_READER: Final = 4
-KEYS_PER_RANGE: Final = 1000
 # Longer than a lease lasts, so that the run can continue the backfill of a reader that was killed.
 READER_WAIT_S: Final = 75.0
-
-_PARAMETER_TEXT = str | int | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +407,8 @@ class _BackfillPlanner:
             return "it reads other columns"
         if backfill.mode == "keys":
             ranges = chunks.ranges_of(self._ledger, backfill.backfill)
-            if {key for key_range in ranges for key in key_range.keys or ()} != set(self._keys(table_request)):
+            chosen = chosen_keys(self._source, table_request.captured, table_request.keys)
+            if {key for key_range in ranges for key in key_range.keys or ()} != set(chosen):
                 return "it reads other keys"
         return None
 
@@ -494,14 +490,14 @@ class _BackfillPlanner:
     def _inspect(self, table_request: _TableRequest) -> _Prepared:
         self._refuse_unfit(table_request)
         by_keys = table_request.mode == "keys"
-        keys = self._keys(table_request) if by_keys else []
+        keys = chosen_keys(self._source, table_request.captured, table_request.keys) if by_keys else []
         with backfill_checks.locked(
             self._config, self._source, table_request.captured, table_request.row_filter, BackfillRefused
         ) as locked:
             to_read = locked.to_read
             if by_keys:
                 alike = key_ranges.equal_keys(self._source, to_read.key, keys)
-                estimated, ranges = len(alike), _ranges_of_keys(alike)
+                estimated, ranges = len(alike), ranges_of_keys(alike)
             else:
                 estimated = key_ranges.estimated_rows(self._source, to_read)
                 ranges = self._ranges(to_read, estimated)
@@ -546,87 +542,3 @@ class _BackfillPlanner:
         most = RANGES_PER_READER * (request.readers or bounds.readers)
         chunk_rows = request.chunk_rows or bounds.chunk_rows
         return ranges_of(self._source, to_read, min(most, estimated // chunk_rows))
-
-    def _keys(self, table_request: _TableRequest) -> list[Key]:
-        """The keys in PostgreSQL's output form. Raises BackfillRefused, which names a key by its number only."""
-        columns = table_request.captured.key
-        if not columns:
-            raise BackfillRefused(table=table_request.table, reason="it has no key")
-        if not table_request.keys:
-            raise BackfillRefused(table=table_request.table, reason="mode keys needs keys")
-        keys = [_texts(table_request.table, columns, number, key) for number, key in enumerate(table_request.keys, 1)]
-        with self._source.transaction():
-            key = key_ranges.table_to_read(self._source, table_request.captured).key
-        canonical: list[Key] = []
-        for cut in range(0, len(keys), KEYS_PER_RANGE):
-            some_keys = keys[cut : cut + KEYS_PER_RANGE]
-            try:
-                canonical += key_ranges.canonical_keys(self._source, key, some_keys)
-            except psycopg.errors.DataError:
-                for number, one in enumerate(some_keys, cut + 1):
-                    self._try_key(table_request, key, number, one)
-                raise
-        return list(dict.fromkeys(canonical))
-
-    def _try_key(
-        self, table_request: _TableRequest, key: Sequence[key_ranges.KeyColumn], number: int, values: Key
-    ) -> None:
-        """Raises BackfillRefused if the key's values do not fit the types of its columns."""
-        try:
-            key_ranges.canonical_keys(self._source, key, [values])
-        except psycopg.errors.DataError as wrong:
-            names = ", ".join(f"{column.name} ({column.type})" for column in key)
-            reason = f"key {number} is no value of {names} (SQLSTATE {wrong.sqlstate})"
-            raise BackfillRefused(table=table_request.table, reason=reason) from None
-
-
-def ranges_of(source: psycopg.Connection[Any], to_read: TableToRead, most: int) -> tuple[Range, ...]:
-    """The whole table in at most `most` ranges; one range if its key has no order."""
-    cuts = key_ranges.sampled_bounds(source, to_read, most) if to_read.is_walked else []
-    return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
-
-
-def _ranges_of_keys(alike: Sequence[Sequence[Key]]) -> tuple[Range, ...]:
-    """The ranges of chosen keys. Equal keys are in one range: otherwise two ranges would read the same row, and a
-    merge requires that no two ranges have a row in common. No equal key is left out, because the target may have
-    the row under any of them."""
-    ranges: list[list[Key]] = [[]]
-    for keys in alike:
-        if ranges[-1] and len(ranges[-1]) + len(keys) > KEYS_PER_RANGE:
-            ranges.append([])
-        ranges[-1] += keys
-    return tuple(Range(keys=tuple(keys)) for keys in ranges)
-
-
-def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapping[str, Any] | Sequence[Any]) -> Key:
-    """One key of the form as texts in the key's order. Raises BackfillRefused."""
-    if isinstance(values_given, Mapping):
-        if set(values_given) != set(columns):
-            raise BackfillRefused(table=table, reason=f"key {number} must have the columns {', '.join(columns)}")
-        values = [values_given[column] for column in columns]
-    else:
-        values = [values_given] if isinstance(values_given, str) else list(values_given)
-        if len(values) != len(columns):
-            raise BackfillRefused(table=table, reason=f"key {number} must have {counted(len(columns), 'value')}")
-    if any(isinstance(value, bool | None) or not isinstance(value, _PARAMETER_TEXT) for value in values):
-        raise BackfillRefused(table=table, reason=f"key {number} must hold texts or numbers")
-    return tuple(str(value) for value in values)
-
-
-def unknown_table(text: str, at_source: Mapping[str, CapturedTable], taken: Sequence[str]) -> str:
-    """The text that matches no table, for a message, with the most similar table name that is not in `taken`."""
-    meant = closest(text, [str(captured.name) for captured in at_source.values()], taken=taken, cutoff=TABLE_CUTOFF)
-    return f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else "")
-
-
-def matching_tables(text: str, names: Mapping[str, TableName]) -> list[str]:
-    """The ids of the tables that the text matches: an id, a name, or a pattern as in the pipeline file. `names` are
-    the names at the source, by id."""
-    shown = [table for table, name in names.items() if text in (table, str(name))]
-    if shown and set(text) & set("*?["):
-        return shown  # a name with such a character: as a pattern it would match other tables too
-    rule = TableRule(text)
-    try:
-        return list(dict.fromkeys([*shown, *(table for table, name in names.items() if rule.matches(name))]))
-    except ValueError:
-        return shown

@@ -26,7 +26,8 @@ import psycopg
 
 from tidemark.backfill import backfill_checks, read_sessions
 from tidemark.backfill.chunk_reading import shape
-from tidemark.backfill.planning import RANGES_PER_READER, matching_tables, ranges_of, unknown_table
+from tidemark.backfill.named_tables import matching_tables, unknown_table
+from tidemark.backfill.range_planning import RANGES_PER_READER, ranges_of
 from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,

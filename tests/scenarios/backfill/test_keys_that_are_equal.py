@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import judge
 from tests.support.capture import Environment
-from tidemark.backfill.planning import KEYS_PER_RANGE
+from tidemark.backfill.range_planning import KEYS_PER_RANGE
 from tidemark.config import TableRule
 from tidemark.ledger.captured import tables
 

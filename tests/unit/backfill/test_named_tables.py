@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.backfill.planning import matching_tables
+from tidemark.backfill.named_tables import matching_tables
 from tidemark.names import TableName
 
 ODD = ("a.b", 'we"ird', "a*b", "lines[1]", "größe", "with space", "50%", "tilde~2", "Capital")
