@@ -1,7 +1,7 @@
 """Decides what Airflow does with a failed task: an error whose `Move` is RETRY is retried.
 
 A retry is worth its wait only if the same task, run again, is expected to succeed. An operator may name further moves
-of which that is true (`retried_moves`). Every other error of the tree fails the task at once: it is raised as a
+that are retried, too (`retried_moves`). Every other error of the tree fails the task at once: it is raised as a
 subclass of its own class and of AirflowFailException, which Airflow never retries. The subclass has the name of the
 error, so log and callbacks show that name. Errors outside of the tree (spark-submit's exit code) keep Airflow's
 ordinary retries.

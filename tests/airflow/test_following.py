@@ -27,39 +27,43 @@ def is_driver(process: psutil.Process) -> bool:
         return False
 
 
+def states(shop: Shop) -> list[dict[str, str]]:
+    """Of each run of the capture, the states of its tasks."""
+    return shop.airflow.task_states("shop_capture")
+
+
+def is_equal(shop: Shop) -> bool:
+    """Whether the tables equal the source by now; a table may not be there yet."""
+    try:
+        return shop.differences() == {}
+    except AssertionError:
+        return False
+
+
 @pytest.mark.thorough
 def test_runs_follow_the_source_one_after_the_other_and_a_killed_driver_is_replaced(shop: Shop) -> None:
     airflow = shop.airflow
     shop.configure(schedule='"*/2 * * * *"', follow="{every: 1s}")
     shop.sql(FIRST_ORDERS, MORE_ORDERS)
 
-    def states() -> list[dict[str, str]]:
-        return airflow.task_states("shop_capture")
-
-    def equal() -> bool:
-        try:
-            return shop.differences() == {}
-        except AssertionError:
-            return False
-
     with airflow.services("api-server", "scheduler", "dag-processor", "triggerer"):
         airflow.wait_until_healthy("scheduler", "dag_processor", "triggerer", seconds=SLOW_S)
         wait_for("the capture is known", lambda: airflow.unpause("shop_capture"), SLOW_S)
-        wait_for("a run follows", lambda: [s for s in states() if s["drain"] == s["merge"] == "running"], SLOW_S)
-        wait_for("the tables equal the source", equal, SLOW_S)
-        assert states()[-1]["drain"] == "running", states()
+        wait_for("a run follows", lambda: [s for s in states(shop) if s["drain"] == s["merge"] == "running"], SLOW_S)
+        wait_for("the tables equal the source", lambda: is_equal(shop), SLOW_S)
+        assert states(shop)[-1]["drain"] == "running", states(shop)
         shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
-        wait_for("they do again, in the middle of the run", equal, SLOW_S)
+        wait_for("they do again, in the middle of the run", lambda: is_equal(shop), SLOW_S)
         (driver,) = drivers(shop)
         driver.kill()
         shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
-        wait_for("they do again, by another driver", equal, SLOW_S)
+        wait_for("they do again, by another driver", lambda: is_equal(shop), SLOW_S)
         ended = dict.fromkeys(TASKS, "success")
-        wait_for("the first run is over", lambda: states()[0] == ended, SLOW_S)
-        wait_for("the next one follows", lambda: [s for s in states()[1:] if s["merge"] == "running"], SLOW_S)
+        wait_for("the first run is over", lambda: states(shop)[0] == ended, SLOW_S)
+        wait_for("the next one follows", lambda: [s for s in states(shop)[1:] if s["merge"] == "running"], SLOW_S)
         shop.sql("DELETE FROM shop.orders WHERE customer <= 20")
-        wait_for("the tables equal the source", equal, SLOW_S)
-        assert not [run for run in states() if {"failed", "upstream_failed"} & set(run.values())], states()
+        wait_for("the tables equal the source", lambda: is_equal(shop), SLOW_S)
+        assert not [run for run in states(shop) if {"failed", "upstream_failed"} & set(run.values())], states(shop)
     assert {uri for uri, _ in airflow.asset_events()} >= {"tidemark://shop/shop/orders"}
 
 
@@ -71,37 +75,28 @@ def test_a_run_outlasts_a_pause_gives_way_to_another_and_ends_with_its_merge(sho
     shop.sql(FIRST_ORDERS)
     path = "/api/v2/dags/shop_capture"
 
-    def states() -> list[dict[str, str]]:
-        return airflow.task_states("shop_capture")
-
     def triggered() -> str:
         return str(airflow.send("POST", f"{path}/dagRuns", {"logical_date": None})["dag_run_id"])
-
-    def equal() -> bool:
-        try:
-            return shop.differences() == {}
-        except AssertionError:
-            return False
 
     with airflow.services("api-server", "scheduler", "dag-processor", "triggerer"):
         airflow.wait_until_healthy("scheduler", "dag_processor", "triggerer", seconds=SLOW_S)
         wait_for("the capture is known", lambda: airflow.unpause("shop_capture"), SLOW_S)
-        wait_for("the tables equal the source, by the run of last Sunday", equal, SLOW_S)
+        wait_for("the tables equal the source, by the run of last Sunday", lambda: is_equal(shop), SLOW_S)
         airflow.send("PATCH", path, {"is_paused": True})
         shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
-        wait_for("they do again, although the DAG is paused", equal, SLOW_S)
+        wait_for("they do again, although the DAG is paused", lambda: is_equal(shop), SLOW_S)
         airflow.send("PATCH", path, {"is_paused": False})
         other = triggered()
-        wait_for("the first run is over", lambda: states()[0] == dict.fromkeys(TASKS, "success"), SLOW_S)
-        wait_for("the other one follows", lambda: states()[-1]["merge"] == "running", SLOW_S)
+        wait_for("the first run is over", lambda: states(shop)[0] == dict.fromkeys(TASKS, "success"), SLOW_S)
+        wait_for("the other one follows", lambda: states(shop)[-1]["merge"] == "running", SLOW_S)
         shop.sql("DELETE FROM shop.orders WHERE customer <= 20")
-        wait_for("the tables equal the source", equal, SLOW_S)
+        wait_for("the tables equal the source", lambda: is_equal(shop), SLOW_S)
         shop.sql(
             "ALTER TABLE shop.orders ALTER note TYPE bytea USING note::bytea",
             "DELETE FROM shop.orders WHERE customer = 21",
         )
         wait_for("its backfill begins meanwhile", lambda: airflow.task_states("shop_backfill"), SLOW_S)
-        assert (states()[-1]["drain"], states()[-1]["merge"]) == ("running", "running")
+        assert (states(shop)[-1]["drain"], states(shop)[-1]["merge"]) == ("running", "running")
         airflow.send("PATCH", f"{path}/dagRuns/{other}/taskInstances/merge", {"new_state": "failed"})
         ended = {**dict.fromkeys(TASKS, "success"), "merge": "failed", "confirm": "upstream_failed", "health": "failed"}
-        wait_for("the run ends with its merge", lambda: states()[-1] == ended, SLOW_S)
+        wait_for("the run ends with its merge", lambda: states(shop)[-1] == ended, SLOW_S)

@@ -62,7 +62,7 @@ def context_of(task: str, *, tries: int = 1, airflow: Airflow | None = None) -> 
 
 @dataclass
 class Airflow:
-    """What it says of other runs, and of the merge of this one."""
+    """A task instance: how many other runs are queued, and the state of this run's merge."""
 
     queued: int = 0
     merge: str = "running"

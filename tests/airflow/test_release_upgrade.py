@@ -1,7 +1,7 @@
 """An upgrade from this release to a made-up next one and back, as docs/operations.md has it: nothing is lost.
 
-The next release has another version and one migration more. It finds what the older one left: a staged batch, a plan of
-which one step is done, and a backfill of which one chunk is read.
+The next release has another version and one migration more. The older one leaves work that it has begun: a staged
+batch, a plan whose first step is done, and a backfill with one chunk read.
 """
 
 from __future__ import annotations

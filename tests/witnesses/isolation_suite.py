@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 import psycopg
 from psycopg import pq
@@ -49,6 +49,8 @@ _STEP_S: Final = 30.0
 TOGETHER: Final = 20
 # How often what a backfill lacks is read again, as when a person clears its reading tasks.
 _READS: Final = 4
+
+_Reached = Literal["nowhere", "planned", "read"]
 
 
 @dataclass
@@ -295,18 +297,24 @@ class IsolationSuite:
         if not names:
             return None
         environment.begin_backfill(*names)
-        is_planned = False
+        came = self._plan_and_read(permutation, environment.plan)
+        self.chunks += len(names) if came == "read" else 0
+        return None if came is None else lambda: self._end_backfill(permutation.schema, came != "nowhere")
+
+    def _plan_and_read(self, permutation: _Permutation, plan: Callable[[], object]) -> _Reached | None:
+        """How far it came before a lock; None after an error, which the permutation keeps."""
+        came: _Reached = "nowhere"
         try:
-            environment.plan()
-            is_planned = True
-            environment.read()
-            self.chunks += len(names)
+            plan()
+            came = "planned"
+            self.database.environment.read()
+            came = "read"
         except SourceLocked:
             pass
         except TidemarkError as error:
             permutation.error = f"{type(error).__name__}: {error}"
             return None
-        return lambda: self._end_backfill(permutation.schema, is_planned)
+        return came
 
     def _readable(self, schema: str) -> list[str]:
         """The captured tables of a schema that are at the source now. No lock keeps this query waiting."""
@@ -346,18 +354,9 @@ class IsolationSuite:
         if not tables:
             return None
         environment.begin_verify(*tables)
-        is_planned = False
-        try:
-            environment.plan_verify()
-            is_planned = True
-            environment.read()
-            self.verified_between += len(tables)
-        except SourceLocked:
-            pass
-        except TidemarkError as error:
-            permutation.error = f"{type(error).__name__}: {error}"
-            return None
-        return self._end_verify if is_planned else None
+        came = self._plan_and_read(permutation, environment.plan_verify)
+        self.verified_between += len(tables) if came == "read" else 0
+        return self._end_verify if came in ("planned", "read") else None
 
     def _end_verify(self) -> None:
         """As `_end_backfill`. Nobody touches the lake, so a difference is a fault."""

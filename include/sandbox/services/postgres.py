@@ -94,8 +94,8 @@ class PostgresServer:
 
     `settings` are added to postgresql.conf at every start, and `environment` to the variables of its programs. The
     superuser is `postgres`. Everybody is asked for a password: on a machine with several users, loopback is open to all
-    of them. It is one of this process alone unless it is given, as it is for a server that outlives the command that
-    started it. It stands in no command line: programs find it in `passfile`.
+    of them. Each process makes a password of its own, unless one is given, as for a server that outlives the command
+    that started it. No command line holds the password: programs read it from `passfile`.
     """
 
     folder: Path

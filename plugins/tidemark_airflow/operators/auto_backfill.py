@@ -53,7 +53,7 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
 
 
 def start_in_the_middle(run: Run, *, context: Context) -> None:
-    """Start what is wanted, in the middle of a task that goes on."""
+    """Start the backfill that tables need, without ending the task that calls this."""
     answer = _wanted_run(run, context)
     if isinstance(answer, DagRunTriggerException):
         log.info("Starting a run of %s", backfill_dag_id(run.config))
@@ -61,7 +61,7 @@ def start_in_the_middle(run: Run, *, context: Context) -> None:
 
 
 def _wanted_run(run: Run, context: Context) -> DagRunTriggerException | str | None:
-    """The run to start, or what stands in the way of it; None if nothing is wanted."""
+    """The exception that starts the run, or why none is started; None if no table needs a backfill."""
     from tidemark.backfill.backfill_requests import requested_tables
 
     takes_all = run.config.auto_backfill

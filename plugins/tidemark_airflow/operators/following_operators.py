@@ -67,8 +67,8 @@ JUDGE_AGAIN_S = 60
 
 
 def window(config: PipelineConfig, context: Context) -> FollowWindow:
-    """That of the run, by when it began: every try of its tasks has the same one. It is over where the file does not
-    say `follow` any more."""
+    """The window of the run, counted from the run's start: every try of its tasks has the same one. Without `follow` in
+    the file it is over."""
     from tidemark.capture.following.window import FollowWindow, window_of
 
     began_at = context["dag_run"].start_date
@@ -199,8 +199,8 @@ class FollowMergeOperator(MergeOperator):
 
 
 class _PreflightedFile:
-    """The pipeline file of a drain that goes on for long. A table that joined in the stream has it taken up once more:
-    only a preflight judges a join, and the table's backfill waits for that."""
+    """The pipeline file during a drain that follows. New content is used once a preflight has passed it. A preflight
+    also runs when a table has joined in the stream, since the table's backfill waits for its verdict."""
 
     def __init__(self, operator: FollowDrainOperator, context: Context, window: _DrainWindow, run: Run) -> None:
         from tidemark.capture.following.changed_file import ChangedFile
@@ -221,8 +221,8 @@ class _PreflightedFile:
         return self._joins or self._file.newer() is not None
 
     def taken_up(self, run: Run) -> Run:
-        """A later try, and one that begins with a file that no preflight saw, do what preflight does; raises what that
-        finds."""
+        """The run with the file's content of now, if a preflight passes that. A preflight also runs in a later try, and
+        if none has seen the content that the run began with; its errors are raised."""
         newer = self._file.newer()
         if newer is None:
             if self._needs_preflight or not _is_in_force(run, run.config):
@@ -253,8 +253,7 @@ class _PreflightedFile:
 
 
 class _FileInForce:
-    """The pipeline file of a merge that goes on for long. What it says is taken up after the drain, whose preflight may
-    refuse it."""
+    """The pipeline file during a merge that follows. New content is used once the drain's preflight has passed it."""
 
     def __init__(self, config: PipelineConfig) -> None:
         from tidemark.capture.following.changed_file import ChangedFile

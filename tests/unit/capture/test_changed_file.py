@@ -1,4 +1,4 @@
-"""What a run that goes on for long sees of its pipeline file."""
+"""What a run that follows sees of its pipeline file while that changes."""
 
 from __future__ import annotations
 

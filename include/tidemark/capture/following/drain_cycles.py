@@ -63,7 +63,7 @@ class Window(Protocol):
 
 
 class RunFile(Protocol):
-    """The pipeline file of a run that goes on for long."""
+    """The pipeline file of a run that follows, which may change meanwhile."""
 
     def has_changed(self) -> bool:
         """Whether its content differs from what the run works with."""
