@@ -67,17 +67,24 @@ def main() -> int:
     if not Path(tree, "src", "test", "regress", "sql").is_dir():
         print("No PostgreSQL source tree: name one by POSTGRES_SOURCE=/path/to/postgresql", file=sys.stderr)
         return 0
-    faults = 0
+    faults, are_played = 0, False
     for suite in arguments.suite or SUITES:
+        result = None  # stays so for a suite that has none of the named files
         with tempfile.TemporaryDirectory() as folder:
             for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
                 if not arguments.files:
                     result.keep(KEPT)
+        if result is None:
+            continue
+        are_played = True
         print(page([result]))
         faults += result.outcomes["differs"] + result.outcomes["error"]
         if not arguments.files:
             written = REPOSITORY / "docs" / "witnesses.md"
             written.write_text(page(kept_in(KEPT), written.read_text()))
+    if not are_played:
+        print(f"No test is called {' or '.join(arguments.files)}", file=sys.stderr)
+        return 2
     return 1 if faults else 0
 
 
