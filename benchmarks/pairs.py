@@ -395,5 +395,7 @@ def set_up() -> None:
 
 @contextmanager
 def scratch(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-", dir=folder, ignore_cleanup_errors=True) as made:
         yield Path(made)
