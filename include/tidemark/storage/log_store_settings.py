@@ -25,6 +25,9 @@ DELTAS_FOR_AZURE: Final = "io.delta.storage.AzureLogStore"
 # Schemes of a lake that is a folder.
 FILES: Final = ("", "file")
 
+# Scheme of a lake -> the setting that names its log store.
+OF_SCHEMES: Final[Mapping[str, str]] = {"file": OF_FILES, "s3a": OF_S3, "gs": OF_GOOGLE, "abfss": OF_AZURE}
+
 # Scheme of a lake in an object store -> the setting that names its log store -> those that fence; the first one is
 # taken where nothing is set.
 FENCING: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {

@@ -56,7 +56,7 @@ from tidemark.target.chunks import chunk_fold
 from tidemark.target.chunks.chunk_equality import EqualChunks, equal_chunks
 from tidemark.target.chunks.chunk_input import NextBatches
 from tidemark.target.chunks.first_load import FirstLoad, first_load
-from tidemark.target.delta import data_files, delta_tables
+from tidemark.target.delta import checkpoints, data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.delta.hadoop_files import exists
 from tidemark.target.delta.session import expect_any_rows, expect_few_rows, table_session
@@ -125,11 +125,28 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
 
 def apply_and_write_result(spark: SparkSession, uri: str) -> PlanResult:
     """Apply the plan at the URI and write the result next to it. Raises PlanMissing if there is no plan."""
-    result = apply_plan(spark, MergePlan.from_json(read_plan(spark, uri), uri))
+    plan = MergePlan.from_json(read_plan(spark, uri), uri)
+    result = apply_plan(spark, plan)
     failpoints.reach("merge.before_result")
     write_result(spark, uri, result.to_json())
     failpoints.reach("merge.after_result")
+    write_checkpoints(spark, plan, result)
     return result
+
+
+def write_checkpoints(spark: SparkSession, plan: MergePlan, result: PlanResult) -> None:
+    """Write the checkpoints that are due. Nobody waits for them: the result is written."""
+    session = table_session(spark, pool="checkpoints", lake=plan.lake)
+    schemas = {table.table: table.schemas[-1].table for table in plan.tables}
+    for table in result.tables:
+        for layout_of, version in (
+            (layout.history_table, table.history_version),
+            (layout.current_table, table.current_version),
+        ):
+            if version is not None:
+                path = f"{plan.lake}/{layout_of(plan.pipeline, schemas[table.table])}"
+                checkpoints.write_if_due(session, path, version)
+    checkpoints.write_if_due(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
 
 
 def _as_table_errors(results: Sequence[TableResult]) -> list[TableResult]:

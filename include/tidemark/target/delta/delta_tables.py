@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -48,7 +47,7 @@ from tidemark.errors import LocationTaken, NeedsDeltaInternals
 from tidemark.formats.merge_result import Holes
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES, spark_identifier
-from tidemark.target.delta import hadoop_files, internals, log_files, public_path
+from tidemark.target.delta import checkpoints, hadoop_files, internals, log_files, public_path
 from tidemark.target.delta.internals import DeltaSnapshot, Transaction
 from tidemark.target.delta.jvm import array_list, java_class
 from tidemark.target.delta.log_files import LoggedVersion
@@ -60,9 +59,6 @@ _COMMITS: Final = frozenset({"_generation", "_commit_lsn"})
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
 
 COPY_BUFFER: Final = 2**20
-
-# The least number of commits between two checkpoints of a table.
-CHECKPOINTS: Final = 40
 
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
@@ -268,14 +264,14 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
     commit leaves an empty log, and the table could never be created. Another driver that is creating the same table has
     an empty log too, and the slower of the two would fail. So an empty log is accepted here.
 
-    Unless `properties` set the interval, the table gets a checkpoint every `CHECKPOINTS` commits or up to half as many
-    more. The table's path decides the number, so tables that are merged together do not write checkpoints together.
+    `checkpoints.write_if_due` writes the table's checkpoints, or Delta itself on `public_path` and if `properties` set
+    an interval.
 
     Raises LocationTaken, and an error that `is_contested` recognises if another driver was faster.
     """
     _refuse_foreign_files(spark, table)
-    interval = CHECKPOINTS + zlib.crc32(table.path.encode()) % (CHECKPOINTS // 2)
-    properties = {"delta.checkpointInterval": str(interval), **properties, **_column_mapping(schema.names)}
+    interval = checkpoints.NEVER if table.logged is None else str(checkpoints.commits_between(table.path))
+    properties = {checkpoints.PROPERTY: interval, **properties, **_column_mapping(schema.names)}
     if table.logged is not None:
         public_path.create(table.logged, schema, properties)
     else:

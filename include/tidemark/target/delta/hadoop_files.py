@@ -12,10 +12,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, cast
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
 from tidemark.storage import log_store_settings
+from tidemark.storage.store import OBJECT_STORES
 from tidemark.target.delta.jvm import java_class
 
 PIECE_BYTES: Final = 4 * 2**20
@@ -123,6 +125,24 @@ def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
     finally:
         stream.close()
     return name
+
+
+def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
+    """Write a file of this name, so that a reader gets all of it or none. An existing file is replaced.
+
+    An object store shows a file when it is closed. In a folder a temporary file is renamed.
+    """
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    temporary = path if urlsplit(uri).scheme in OBJECT_STORES else path.suffix(f".{uuid.uuid4()}.tmp")
+    stream = files.create(temporary, True)
+    try:
+        for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
+            stream.write(bytearray(content[at : at + PIECE_BYTES]))
+    finally:
+        stream.close()
+    if temporary is not path and not files.rename(temporary, path):
+        raise OSError(f"could not rename {temporary} to {uri}")
 
 
 @dataclass(frozen=True, slots=True)

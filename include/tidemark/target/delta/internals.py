@@ -61,11 +61,15 @@ SHAPES: Final[Mapping[str, Sequence[str]]] = {
         f"startTransaction({_OPTION},{_OPTION})",
         f"createRelation({_SEQ},{_OPTION},{_OPTION},boolean)",
         f"createDataFrame({_DELTA}.SnapshotDescriptor,{_SEQ},boolean,{_OPTION})",
+        f"checkpoint({_DELTA}.Snapshot,{_OPTION})",
+        f"doLogCleanup({_DELTA}.Snapshot,{_OPTION})",
     ),
     f"{_DELTA}.Snapshot": (
         *("version()", "metadata()", "protocol()", "schema()", "checksumOpt()", "transactions()"),
-        *("allFiles()", "numOfFiles()"),
+        *("allFiles()", "numOfFiles()", "logSegment()"),
     ),
+    f"{_DELTA}.LogSegment": ("checkpointProvider()",),
+    f"{_DELTA}.UninitializedCheckpointProvider": ("version()",),
     f"{_DELTA}.VersionChecksum": ("numFiles()", "tableSizeBytes()", "setTransactions()", "allFiles()"),
     f"{_DELTA}.OptimisticTransaction": (
         *("readTxn()", "readWholeTable()", "writeFiles(org.apache.spark.sql.Dataset)"),
@@ -202,6 +206,19 @@ class DeltaSnapshot:
         """The size of the version's data files, None if its checksum file is missing."""
         checksum = self.snapshot.checksumOpt()
         return int(checksum.get().tableSizeBytes()) if checksum.isDefined() else None
+
+    @property
+    def checkpoint_version(self) -> int:
+        """The version of the checkpoint that this version was read from, -1 if there was none."""
+        return int(self.snapshot.logSegment().checkpointProvider().version())
+
+    def write_checkpoint(self) -> None:
+        """Have Delta write a checkpoint of this version by a Spark job, and clean up the log."""
+        self.log.checkpoint(self.snapshot, option(self.spark))
+
+    def clean_up_log(self) -> None:
+        """Have Delta remove commits and checkpoints that are older than the table's log retention."""
+        self.log.doLogCleanup(self.snapshot, option(self.spark))
 
     def position(self, application: str) -> Lsn | None:
         """The position of an application, None if it has none.

@@ -1,0 +1,194 @@
+"""A checkpoint keeps all that a table's log says, is written once it is due, and by Delta where it is left to Delta."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.merge_ways import take_the_public_path
+from tests.target.lake import TEXTS, Lake, StagedTable, every_way, table_schema
+from tests.target.test_values import delete, insert, update
+from tidemark.target.delta import checkpoints, internals
+from tidemark.target.delta.internals import DeltaSnapshot
+from tidemark.target.merge import write_checkpoints
+
+EVERY = 4
+STEPS = ("history", "current")
+
+
+@pytest.fixture(autouse=True)
+def soon_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "LEAST_COMMITS", EVERY)
+    monkeypatch.setattr(checkpoints, "SPREAD", 1)
+    be_a_new_driver(monkeypatch)
+
+
+def be_a_new_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_last", {})
+    monkeypatch.setattr(checkpoints, "_cleaned_at", {})
+
+
+@pytest.fixture
+def by_delta(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The versions whose checkpoints were left to Delta."""
+    versions: list[int] = []
+    write = DeltaSnapshot.write_checkpoint
+
+    def spied(snapshot: DeltaSnapshot) -> None:
+        versions.append(snapshot.version)
+        write(snapshot)
+
+    monkeypatch.setattr(DeltaSnapshot, "write_checkpoint", spied)
+    return versions
+
+
+@pytest.fixture
+def table(lake: Lake) -> StagedTable:
+    """One with column mapping, and with another table feature."""
+    return lake.table(table_schema("t", {**TEXTS, "with a space": "timestamp_ntz"}))
+
+
+def merge(lake: Lake, table: StagedTable, *numbers: int, dies: bool = False) -> None:
+    """Merge batches of a few changes, one after another. A driver that dies writes no checkpoint."""
+    for number in numbers:
+        table.stage([insert(number), insert(1000 + number)], [update(number, n=-number), delete(1000 + number - 1)])
+        plan = lake.plan(table.planned(number))
+        result = lake.apply(*plan.tables)
+        assert [t.error for t in result.tables] == [None]
+        if not dies:
+            write_checkpoints(lake.spark, plan, result)
+
+
+def checkpointed(lake: Lake, step: str, table: StagedTable) -> list[int]:
+    log = lake.folder(step, table) / "_delta_log"
+    return sorted(int(file.name.partition(".")[0]) for file in log.glob("*.checkpoint*.parquet"))
+
+
+def state(lake: Lake, path: str) -> dict[str, Any]:
+    """What Delta makes of the table's log, which it reads anew, without the checksum files."""
+    for checksum in (Path(path) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    java: Any = lake.spark._jvm
+    java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    known = internals.newest(lake.spark, path)
+    files = [json.loads(row) for row in known.added.toJSON().collectAsList()]
+    removed = [json.loads(row) for row in known.snapshot.tombstones().toJSON().collectAsList()]
+    for file in files:
+        file.pop("dataChange")  # of an action in a checkpoint it is false
+    kept = ("path", "deletionTimestamp", "deletionVector", "size")  # Delta's own checkpoints leave out others
+    positions = internals.json_of(
+        lake.spark, java.scala.jdk.CollectionConverters.SeqHasAsJava(known.snapshot.setTransactions()).asJava()
+    )
+    return {
+        "version": known.version,
+        "files": sorted(files, key=json.dumps),
+        "removed": sorted(({name: file.get(name) for name in kept} for file in removed), key=json.dumps),
+        "positions": sorted(positions, key=json.dumps),
+        "metadata": known.metadata,
+        "protocol": known.protocol,
+    }
+
+
+def assert_nothing_is_lost(lake: Lake, table: StagedTable) -> None:
+    """With the checkpoints Delta reads of the log what it reads of the commits alone."""
+    for step in STEPS:
+        with_them = state(lake, lake.path(step, table))
+        log = lake.folder(step, table) / "_delta_log"
+        for file in (*log.glob("*.checkpoint*"), log / "_last_checkpoint"):
+            file.unlink()
+        assert with_them == state(lake, lake.path(step, table)), step
+        assert with_them["positions"], step
+
+
+@every_way
+def test_a_checkpoint_keeps_what_the_log_says(lake: Lake, table: StagedTable, by_delta: list[int]) -> None:
+    """Files with statistics, tags and deletion vectors, removed files, positions, schema and properties."""
+    merge(lake, table, *range(2 * EVERY + 1))
+    for step in STEPS:
+        assert len(checkpointed(lake, step, table)) >= 2, step
+    assert by_delta == []
+    assert state(lake, lake.path("current", table))["removed"]
+    assert_nothing_is_lost(lake, table)
+
+
+def test_a_checkpoint_of_deltas_own_is_continued(lake: Lake, table: StagedTable, by_delta: list[int]) -> None:
+    merge(lake, table, *range(EVERY - 1))
+    for step in STEPS:
+        internals.newest(lake.spark, lake.path(step, table)).write_checkpoint()
+    first = {step: checkpointed(lake, step, table) for step in STEPS}
+    by_delta.clear()
+    merge(lake, table, *range(EVERY - 1, 2 * EVERY + 1))
+    for step in STEPS:
+        assert len(checkpointed(lake, step, table)) > len(first[step]) == 1, step
+    assert by_delta == []
+    assert_nothing_is_lost(lake, table)
+
+
+def test_the_next_driver_writes_what_a_dead_one_did_not(
+    lake: Lake, table: StagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(lake, table, *range(2 * EVERY), dies=True)
+    assert [checkpointed(lake, step, table) for step in STEPS] == [[], []]
+    be_a_new_driver(monkeypatch)
+    merge(lake, table, 2 * EVERY)
+    written = {step: checkpointed(lake, step, table) for step in STEPS}
+    assert written == {step: [lake.version(step, table)] for step in STEPS}
+    be_a_new_driver(monkeypatch)
+    merge(lake, table, 2 * EVERY + 1)
+    assert {step: checkpointed(lake, step, table) for step in STEPS} == written
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"delta.feature.changeDataFeed": "supported"},
+        {"delta.checkpoint.writeStatsAsStruct": "true"},
+        {"delta.checkpointPolicy": "v2"},
+    ],
+    ids=["a table feature", "a property of checkpoints", "the second version"],
+)
+def test_what_is_not_known_is_left_to_delta(
+    lake: Lake, table: StagedTable, by_delta: list[int], properties: dict[str, str]
+) -> None:
+    merge(lake, table, 0)
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    for step in STEPS:
+        lake.spark.sql(f"ALTER TABLE delta.`{lake.path(step, table)}` SET TBLPROPERTIES ({listed})")
+    merge(lake, table, *range(1, 2 * EVERY))
+    assert len(by_delta) >= 2
+    assert_nothing_is_lost(lake, table)
+
+
+@pytest.mark.thorough
+def test_a_log_that_was_misread_is_left_to_delta(
+    lake: Lake, table: StagedTable, by_delta: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reconciled = checkpoints.reconciled
+
+    def misread(*arguments: Any) -> pa.Table:
+        rows = reconciled(*arguments)
+        first = rows["add"].is_valid().to_pylist().index(True)
+        return pa.concat_tables([rows[:first], rows[first + 1 :]])
+
+    monkeypatch.setattr(checkpoints, "reconciled", misread)
+    merge(lake, table, *range(EVERY + 1))
+    assert by_delta
+    assert_nothing_is_lost(lake, table)
+
+
+@pytest.mark.thorough
+def test_on_the_public_path_delta_writes_them_again(
+    lake: Lake, table: StagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(lake, table, 0)
+    be_a_new_driver(monkeypatch)
+    take_the_public_path(monkeypatch)
+    merge(lake, table, *range(1, 2 * EVERY + 1))
+    for step in STEPS:
+        assert checkpointed(lake, step, table), step
+    assert_nothing_is_lost(lake, table)
