@@ -6,8 +6,9 @@ do with the minute. A row can be read
 from the moment at which the log of its Delta table names the version that has it, so its latency is the time of that
 file less the time of the commit. Airflow and server are started for it and stopped behind it.
 
-The busy lines have 20 tables and 200 changes a second, in commits of ten, and say besides what all of Airflow's
-processes, drivers among them, took of CPU, and what they take when the source rests.
+The busy lines have 20 tables and 200 changes a second, in commits of ten, or 100 tables and 5,000 changes, in commits
+of fifty. They say besides what all of Airflow's processes, drivers among them, took of CPU, and what they take when the
+source rests.
 """
 
 from __future__ import annotations
@@ -40,8 +41,6 @@ from tidemark.wait_log import Wait
 DATABASES: Final = ("latency", "latency_ledger", "airflow")
 BETWEEN_S: Final = 17.3  # two commits: the minute is met at every point of it
 WAIT_S: Final = 300
-TABLES: Final = 20
-COMMITS_S: Final = 20  # of ten changes each
 WARM_S: Final = 30  # of a busy source before what counts
 REST_S: Final = 60
 
@@ -57,6 +56,20 @@ spark: {{connection: spark_default}}
 {way}
 maintenance: {{schedule: null}}
 """
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many commits a second, of so many tables in turn; each inserts rows and updates those before them."""
+
+    tables: int
+    commits_s: int
+    inserted: int
+    updated: int
+
+
+FEW: Final = Load(tables=20, commits_s=20, inserted=7, updated=3)
+MANY: Final = Load(tables=100, commits_s=100, inserted=35, updated=15)
 
 
 @dataclass
@@ -117,21 +130,24 @@ def pairs(setting: Setting, way: str, *, starts_it: bool = False) -> Pairs:
     yield Pair(Taken(statistics.median(took)), facts=facts)
 
 
-def busy_pairs(setting: Setting, way: str, *, starts_it: bool) -> Pairs:
+def busy_pairs(setting: Setting, load: Load, way: str, *, starts_it: bool) -> Pairs:
     """One pair: the median of all commits of a source that is busy for `size` seconds, and what else it took."""
     lake = setting.folder / "lake"
-    logs = [lake / "latency" / "current" / "public" / f"m{number}" / "_delta_log" for number in range(TABLES)]
+    logs = [lake / "latency" / "current" / "public" / f"m{number}" / "_delta_log" for number in range(load.tables)]
     with (
-        at_work(setting.folder, lake, way, starts_it=starts_it, create=create_many) as (source, services),
+        at_work(setting.folder, lake, way, starts_it=starts_it, create=partial(create_many, tables=load.tables)) as (
+            source,
+            services,
+        ),
         psycopg.connect(source, autocommit=True) as connection,
     ):
         wait_for_slot(connection)
-        first = [change(connection, number) for number in range(TABLES)]
+        first = [change(connection, number, load) for number in range(load.tables)]
         for log, (_, lsn) in zip(logs, first, strict=True):
             applied_at(log, lsn)  # the first rows make the tables
-        be_busy(connection, WARM_S)
+        be_busy(connection, load, WARM_S)
         with Processes(services) as in_use:
-            committed = be_busy(connection, setting.size)
+            committed = be_busy(connection, load, setting.size)
             taken = in_use.taken_s()
         took = sorted(at - when for when, at in zip(*applied(logs, committed), strict=True))
         time.sleep(REST_S / 2)
@@ -150,27 +166,30 @@ def busy_pairs(setting: Setting, way: str, *, starts_it: bool) -> Pairs:
     yield Pair(Taken(statistics.median(took)), facts=facts)
 
 
-def create_many(connection: psycopg.Connection[Any]) -> None:
-    for number in range(TABLES):
+def create_many(connection: psycopg.Connection[Any], tables: int) -> None:
+    for number in range(tables):
         connection.execute(f"CREATE TABLE m{number} ({workloads.COLUMNS})".encode())
 
 
-def be_busy(connection: psycopg.Connection[tuple[object, ...]], seconds: float) -> list[tuple[int, float, Lsn]]:
+def be_busy(
+    connection: psycopg.Connection[tuple[object, ...]], load: Load, seconds: float
+) -> list[tuple[int, float, Lsn]]:
     """The commits of so many seconds: table, when, and below which LSN."""
     began, committed = time.monotonic(), []
-    for number in range(round(seconds * COMMITS_S)):
-        time.sleep(max(0.0, began + number / COMMITS_S - time.monotonic()))
-        table = number % TABLES
-        committed.append((table, *change(connection, table)))
+    for number in range(round(seconds * load.commits_s)):
+        time.sleep(max(0.0, began + number / load.commits_s - time.monotonic()))
+        table = number % load.tables
+        committed.append((table, *change(connection, table, load)))
     return committed
 
 
-def change(connection: psycopg.Connection[tuple[object, ...]], table: int) -> tuple[float, Lsn]:
-    """Seven new rows and three changed ones in one transaction; when, and below which LSN its commit lies."""
+def change(connection: psycopg.Connection[tuple[object, ...]], table: int, load: Load) -> tuple[float, Lsn]:
+    """New rows and changed ones in one transaction; when, and below which LSN its commit lies."""
     with connection.transaction():
         last = number_of(connection.execute(f"SELECT coalesce(max(id), 0) FROM m{table}".encode()).fetchone())
-        connection.execute(f"INSERT INTO m{table} {workloads.ROWS}".encode(), (last + 1, last + 7))
-        connection.execute(f"UPDATE m{table} SET price = price + 1 WHERE id > {last - 3} AND id <= {last}".encode())
+        connection.execute(f"INSERT INTO m{table} {workloads.ROWS}".encode(), (last + 1, last + load.inserted))
+        changed = f"id > {last - load.updated} AND id <= {last}"
+        connection.execute(f"UPDATE m{table} SET price = price + 1 WHERE {changed}".encode())
     at = time.time()
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
@@ -355,7 +374,7 @@ BENCHMARKS = (
         goals=(Goal("seconds", 60),),
         unit="seconds",
         sizes={"tiny": 20, "small": 180, "full": 900},
-        pairs=partial(busy_pairs, way=BY_MINUTES, starts_it=False),
+        pairs=partial(busy_pairs, load=FEW, way=BY_MINUTES, starts_it=False),
     ),
     Benchmark(
         name="latency-busy-following",
@@ -364,7 +383,16 @@ BENCHMARKS = (
         goals=(Goal("seconds", 4),),
         unit="seconds",
         sizes={"tiny": 20, "small": 180, "full": 900},
-        pairs=partial(busy_pairs, way=FOLLOWING, starts_it=True),
+        pairs=partial(busy_pairs, load=FEW, way=FOLLOWING, starts_it=True),
+    ),
+    Benchmark(
+        name="latency-busier-following",
+        what="5,000 changes a second in 100 tables, commit to readable in Delta, every: 2s, median",
+        beside="",
+        goals=(Goal("seconds", 8),),
+        unit="seconds",
+        sizes={"tiny": 20, "small": 180, "full": 600},
+        pairs=partial(busy_pairs, load=MANY, way=FOLLOWING, starts_it=True),
     ),
 )
 

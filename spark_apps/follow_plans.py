@@ -4,6 +4,8 @@ It does for each plan what merge_batch.py does for one. It logs one line per pla
 per table and plan would be a gigabyte a day in the task's log. Plans are applied beside each other: the operator orders
 one while a slow table keeps another one busy.
 
+When no plan came for `REST_S`, the JVM collects all garbage and returns the memory of its last burst to the machine.
+
 The exit code is 0 after the last order. It is 1 if the operator is gone, or if the driver itself failed; then the plan
 that it was applying has no result.
 """
@@ -31,9 +33,12 @@ log = logging.getLogger(__name__)
 
 NEEDS = "tidemark.target.merge"
 
+REST_S = 30.0
+
 
 def run(spark: SparkSession, uri: str) -> None:
     """Apply every plan that is ordered in the folder of the beat at `uri`."""
+    from tidemark.target.delta.jvm import java_class
     from tidemark.target.merge import apply_and_write_result
     from tidemark.target.ordered_plans import ordered_plans
 
@@ -45,15 +50,21 @@ def run(spark: SparkSession, uri: str) -> None:
         log.info("%s: %s%s, %.1f s", result.plan, counted(len(result.tables), "table"), said, time.monotonic() - began)
 
     running: set[Future[None]] = set()
+    collect_at: float | None = None
 
     def pause(seconds: float) -> None:
         """Until a plan is applied, or the time is over. Raises what ended one."""
+        nonlocal collect_at
         if not running:
+            if collect_at is not None and time.monotonic() >= collect_at:
+                collect_at = None
+                java_class(spark, "java.lang.System").gc()
             time.sleep(seconds)
             return
         for ended in wait(running, seconds, FIRST_COMPLETED).done:
             running.remove(ended)
             ended.result()
+        collect_at = time.monotonic() + REST_S
 
     with ThreadPoolExecutor(thread_name_prefix="plan") as pool:
         for plan in ordered_plans(spark, uri, sleep=pause):

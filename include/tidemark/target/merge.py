@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -90,6 +91,9 @@ from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
 
+# By their number of threads, those that no plan uses.
+_idle: Final[dict[int, list[ThreadPoolExecutor]]] = {}
+
 AnyChunkChanges = TypeVar("AnyChunkChanges", bound=ChunkChanges)
 Attempted = TypeVar("Attempted")
 
@@ -114,13 +118,29 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
         return merge.run()
 
     largest_first = sorted(plan.tables, key=lambda t: -t.rows)
-    with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="merge") as pool:
+    with _threads(max(1, plan.threads)) as pool:
         results = {r.table: r for r in pool.map(merge_table, largest_first)}
     ordered = _as_table_errors([results[t.table] for t in plan.tables])
     result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(ordered))
     noted = positions_table.record_positions(spark, plan, result)
     catalogue_names.name_tables(spark, plan, result)
     return replace(result, noted=noted)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads of the plan's own. A driver that applies plan after plan uses them again.
+
+    For each thread of Python the JVM has one too, which finds methods by reflection and remembers them.
+    """
+    idle = _idle.setdefault(number, [])
+    pool = idle.pop() if idle else ThreadPoolExecutor(max_workers=number, thread_name_prefix="merge")
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown()
+        raise
+    idle.append(pool)
 
 
 def apply_and_write_result(spark: SparkSession, uri: str) -> PlanResult:

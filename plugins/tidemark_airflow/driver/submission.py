@@ -34,9 +34,9 @@ JVM_VARIABLE = "SPARK_SUBMIT_OPTS"  # spark-submit's own
 # the first one alone is too small by default (full, it stops compiling). It takes some nine CPU seconds, and gains them
 # back where Spark folds four million changes, or where much is copied and hashed: SHA-256 is ten times as slow without.
 FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-# Of a driver that works all day: what a burst took of memory goes back to the machine when it rests. Another collector
-# than the JVM's default passes over them.
-GIVING_MEMORY_BACK = "-XX:G1PeriodicGCInterval=60000 -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30"
+# Of a driver that works all day: it collects all garbage when it rests (spark_apps/follow_plans.py), and what the heap
+# then has beyond a third goes back to the machine.
+GIVING_MEMORY_BACK = "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30"
 SMALL_PLAN_CHANGES = 3_000_000
 SMALL_PLAN_CHUNK_ROWS = 12_000_000  # most are copied as they are, or compared, without Spark
 SMALL_PLAN_BYTES = 256 * 2**20

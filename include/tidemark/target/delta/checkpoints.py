@@ -33,7 +33,7 @@ from tidemark.names import spark_identifier
 from tidemark.storage import log_store_settings
 from tidemark.target.delta import hadoop_files, internals, log_files
 from tidemark.target.delta.internals import DeltaSnapshot
-from tidemark.target.delta.jvm import java_class
+from tidemark.target.delta.jvm import hadoop_configuration, java_class
 from tidemark.target.merge_failures import condition_of, stack_frames
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ def _write(spark: SparkSession, path: str, committed: DeltaSnapshot, last: int) 
     }
     lines = java_class(spark, "java.util.ArrayList")()
     lines.add(json.dumps(pointer))
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    configuration = hadoop_configuration(spark)
     place = java_class(spark, "org.apache.hadoop.fs.Path")(f"{folder}/_last_checkpoint")
     java_class(spark, log_store)(configuration).write(place, lines.iterator(), True, configuration)
 

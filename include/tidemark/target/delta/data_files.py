@@ -38,7 +38,9 @@ PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants"
 # The tag of files that the driver wrote from rows.
 ROWS_TAG: Final = "tidemark.rows"
 
-# The length before a vector in its file, and the checksum after it ("Deletion Vector File Storage Format").
+# A vector file begins with its version. A length stands before each vector, and a checksum after it (Delta protocol,
+# "Deletion Vector File Storage Format").
+_VERSION: Final = b"\x01"
 _LENGTH: Final = struct.Struct(">i")
 _SUM: Final = struct.Struct(">I")
 
@@ -196,15 +198,15 @@ def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> d
 class _VectorFile:
     """Writes the deletion vectors of one commit to one file in the table's folder (Delta protocol, "Deletion Vectors").
 
-    The file is created for the first vector, and is complete once it is closed. The protocol also allows a small vector
+    The file is written when it is closed, if it has a vector. The protocol also allows a small vector
     in the log itself. But Delta's VACUUM fails if a present or recently removed file has such a vector.
     """
 
     def __init__(self, spark: SparkSession, table: PinnedTable) -> None:
         self._spark = spark
         self._table = table
-        self._writer: Any = None
-        self._number: Any = None
+        self._number = java_class(spark, "java.util.UUID").randomUUID()
+        self._content = bytearray()
 
     def store(self, bitmap: Any, rows: Sequence[int]) -> Any:
         """Add these rows to the bitmap and write it. Returns Delta's descriptor of the vector."""
@@ -216,20 +218,15 @@ class _VectorFile:
         bitmap.addAll(sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
         bitmap.runOptimize()
         content = internals.bytes_of(spark, bitmap)
-        at = self._open().write(content).offset()
+        at = len(self._content) or len(_VERSION)
+        self._content += (b"" if self._content else _VERSION) + _LENGTH.pack(len(content)) + content
+        self._content += _SUM.pack(zlib.crc32(content))
         return internals.descriptor(spark, self._number, len(content), int(bitmap.cardinality()), at)
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def _open(self) -> Any:
-        if self._writer is None:
-            vector_store = internals.vector_store(self._spark)
-            self._number = java_class(self._spark, "java.util.UUID").randomUUID()
-            folder = vector_store.pathWithFileSystem(self._table.snapshot.log.dataPath())
-            self._writer = vector_store.createWriter(vector_store.generateFileNameInTable(folder, self._number, ""))
-        return self._writer
+        if self._content:
+            name = f"deletion_vector_{self._number.toString()}.bin"
+            hadoop_files.write_new(self._spark, self._table.path, bytes(self._content), name)
 
 
 def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Sequence[str]) -> list[WrittenFile]:

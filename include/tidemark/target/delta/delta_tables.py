@@ -49,7 +49,7 @@ from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES, spark_identifier
 from tidemark.target.delta import checkpoints, hadoop_files, internals, log_files, public_path
 from tidemark.target.delta.internals import DeltaSnapshot, Transaction
-from tidemark.target.delta.jvm import array_list, java_class
+from tidemark.target.delta.jvm import array_list, hadoop_configuration, java_class
 from tidemark.target.delta.log_files import LoggedVersion
 
 # The columns that name a row's commit at the source. Appends to a table that has both are of whole commits.
@@ -284,7 +284,7 @@ def _refuse_foreign_files(spark: SparkSession, table: PinnedTable) -> None:
     They are not Tidemark's, and the next VACUUM would remove them. Delta keeps names that begin with "_" or ".".
     """
     folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
-    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = folder.getFileSystem(hadoop_configuration(spark))
     names = sorted(str(file.getPath().getName()) for file in files.listStatus(folder)) if files.exists(folder) else []
     foreign = [name for name in names if not name.startswith(("_", "."))]
     # If there is a version by now, another driver made it, and the commit that follows will conflict with it.
@@ -357,7 +357,7 @@ def copy_into_table(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[
     source = path(uri)
     name = f"staged-{java_class(spark, 'java.util.UUID').randomUUID()}.parquet"
     target = path(table.path, name)
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    configuration = hadoop_configuration(spark)
     digest = java_class(spark, "java.security.MessageDigest").getInstance("SHA-256")
     read = java_class(spark, "java.security.DigestInputStream")(
         source.getFileSystem(configuration).open(source), digest

@@ -1,13 +1,15 @@
 """Reads, writes and concatenates files of the lake in the driver, through Hadoop's file systems (R10).
 
 A Spark application uses the lake only through Hadoop, so it needs no other client of an object store. A local file is
-read without the JVM. It is written through the JVM, since Hadoop may write a checksum file for it. A small object of S3
-is read by one request; S3A would first request its length.
+read and, if its name is new, written without the JVM. A small object of S3 is read by one request; S3A would first
+request its length.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.storage import log_store_settings
 from tidemark.storage.store import OBJECT_STORES
-from tidemark.target.delta.jvm import java_class
+from tidemark.target.delta.jvm import hadoop_configuration, java_class
 
 PIECE_BYTES: Final = 4 * 2**20
 
@@ -36,7 +38,7 @@ def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> Bina
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     if is_local(spark, path):
         return open(path.toUri().getPath(), "rb")
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = path.getFileSystem(hadoop_configuration(spark))
     if size is not None and size <= WHOLE_BYTES and is_object(spark, path):
         return io.BytesIO(bytes(java_class(spark, _OBJECT).read(files, path)))
     builder = files.openFile(path)
@@ -53,7 +55,7 @@ def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
     """Read a whole file, which must fit into memory. Raises the errors of `open_to_read`."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     if is_object(spark, path):
-        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        files = path.getFileSystem(hadoop_configuration(spark))
         return bytes(java_class(spark, _OBJECT).read(files, path))
     with open_to_read(spark, uri, size) as file:
         return file.read()
@@ -62,7 +64,7 @@ def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
 def exists(spark: SparkSession, uri: str) -> bool:
     """Whether the file exists; costs one request to an object store. Raises errors of the file system."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
+    return bool(path.getFileSystem(hadoop_configuration(spark)).exists(path))
 
 
 def visible_files(spark: SparkSession, folder: str) -> Iterator[tuple[str, int]]:
@@ -71,7 +73,7 @@ def visible_files(spark: SparkSession, folder: str) -> Iterator[tuple[str, int]]
     Files and folders that Spark treats as hidden are omitted: their names begin with "_" or ".".
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = path.getFileSystem(hadoop_configuration(spark))
     folders = [path]
     while folders:
         listing = files.listStatusIterator(folders.pop())
@@ -88,7 +90,7 @@ def visible_files(spark: SparkSession, folder: str) -> Iterator[tuple[str, int]]
 
 def read_piece(spark: SparkSession, path: Any, begins: int, size: int) -> bytes:
     """Read `size` bytes from position `begins` of an object (`is_object`); `path` is a Hadoop Path."""
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = path.getFileSystem(hadoop_configuration(spark))
     return bytes(java_class(spark, _OBJECT).read(files, path, begins, size))
 
 
@@ -109,16 +111,20 @@ def is_local(spark: SparkSession, path: Any) -> bool:
     return scheme == "file" or (scheme is None and str(path).startswith("/") and _is_local_by_default(spark))
 
 
-def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
-    """Write a new Parquet file with a unique name into the folder, and return the name.
+def write_new(spark: SparkSession, folder: str, content: bytes, name: str | None = None) -> str:
+    """Write a new file into the folder, and return its name: by default a unique one of a Parquet file.
 
     An object store shows the file when it is closed. The folder may be a table's: until a commit adds the file, no
     version has it, and VACUUM removes it.
     """
-    name = f"part-{uuid.uuid4()}.parquet"
+    name = name or f"part-{uuid.uuid4()}.parquet"
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    stream = files.create(path, False)
+    configuration = hadoop_configuration(spark)
+    mode = _mode_of_files(configuration) if is_local(spark, path) else None
+    if mode is not None:
+        _write_local(path.toUri().getPath(), content, mode)
+        return name
+    stream = path.getFileSystem(configuration).create(path, False)
     try:
         for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
             stream.write(bytearray(content[at : at + PIECE_BYTES]))
@@ -127,13 +133,30 @@ def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
     return name
 
 
+def _mode_of_files(configuration: Any) -> int | None:
+    """The permissions that Hadoop gives to new files, None if its umask is symbolic."""
+    umask = str(configuration.get("fs.permissions.umask-mode", "022"))
+    return 0o666 & ~int(umask, 8) if re.fullmatch("[0-7]+", umask) else None
+
+
+def _write_local(path: str, content: bytes, mode: int) -> None:
+    """Without its native library, which pip's Spark lacks, Hadoop starts two processes for each file: ten milliseconds.
+
+    Hadoop also writes a checksum file, which a new file does not need.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+
+
 def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
     """Write a file of this name, so that a reader gets all of it or none. An existing file is replaced.
 
     An object store shows a file when it is closed. In a folder a temporary file is renamed.
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = path.getFileSystem(hadoop_configuration(spark))
     temporary = path if urlsplit(uri).scheme in OBJECT_STORES else path.suffix(f".{uuid.uuid4()}.tmp")
     stream = files.create(temporary, True)
     try:
@@ -163,7 +186,7 @@ def write_joined(spark: SparkSession, folder: str, bodies: Sequence[Body], end: 
     name = f"part-{uuid.uuid4()}.parquet"
     path_class = java_class(spark, "org.apache.hadoop.fs.Path")
     path = path_class(folder, name)
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    configuration = hadoop_configuration(spark)
     copy = java_class(spark, "org.apache.commons.io.IOUtils").copyLarge
     nowhere = java_class(spark, "java.io.OutputStream").nullOutputStream()
     digests = []
@@ -188,7 +211,7 @@ def write_joined(spark: SparkSession, folder: str, bodies: Sequence[Body], end: 
 
 
 def _is_local_by_default(spark: SparkSession) -> bool:
-    default = spark._jsparkSession.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")
+    default = hadoop_configuration(spark).get("fs.defaultFS", "file:///")
     return str(default).startswith("file:")
 
 

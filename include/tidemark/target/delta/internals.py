@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.errors import NeedsDeltaInternals
 from tidemark.lsn import Lsn
-from tidemark.target.delta.jvm import array, array_list, java_class, option, sequence
+from tidemark.target.delta.jvm import array, array_list, hadoop_configuration, java_class, option, sequence
 
 # Its `toString` accepts an array of any class; py4j cannot pass such an array to java.util.Arrays.
 ARRAYS: Final = "org.apache.commons.lang3.ArrayUtils"
@@ -104,9 +104,6 @@ SHAPES: Final[Mapping[str, Sequence[str]]] = {
     VECTOR_STORE: (
         "(org.apache.hadoop.conf.Configuration)",
         f"read({_VECTOR},{_PATH})",
-        f"pathWithFileSystem({_PATH})",
-        f"generateFileNameInTable({_DELTA}.util.PathWithFileSystem,java.util.UUID,java.lang.String)",
-        f"createWriter({_DELTA}.util.PathWithFileSystem)",
     ),
     f"{_DELTA}.util.JsonUtils": ("mapper()",),
     _VERSIONED: (f"apply({_SESSION},{_PATH},{_OPTION},{_OPTION},{_MAP},{_OPTION})",),
@@ -441,8 +438,8 @@ def _action(spark: SparkSession, text: str) -> Any:
 
 
 def vector_store(spark: SparkSession) -> Any:
-    """Delta's reader and writer of deletion vectors."""
-    return java_class(spark, VECTOR_STORE)(spark._jsparkSession.sessionState().newHadoopConf())
+    """Delta's reader of deletion vectors."""
+    return java_class(spark, VECTOR_STORE)(hadoop_configuration(spark))
 
 
 def new_bitmap(spark: SparkSession) -> Any:
@@ -482,7 +479,7 @@ def parquet_rows(spark: SparkSession, of: StructType, files: Sequence[tuple[str,
     jvm_session = spark._jsparkSession
     status_class, path_class = java_class(spark, "org.apache.hadoop.fs.FileStatus"), java_class(spark, _PATH)
     status_cache = java_class(spark, f"{_SOURCES}.FileStatusCache").getOrCreate(jvm_session)
-    configuration = jvm_session.sessionState().newHadoopConf()
+    configuration = hadoop_configuration(spark)
     paths = array_list(spark)
     for uri, size in files:
         path = path_class(uri)

@@ -20,7 +20,7 @@ from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
 from tidemark.target.delta import hadoop_files
 from tidemark.target.delta.internals import ARRAYS
-from tidemark.target.delta.jvm import java_class
+from tidemark.target.delta.jvm import hadoop_configuration, java_class
 
 # File names of commits, and of checkpoints: in one file, in parts, or with a UUID (version 2).
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
@@ -114,7 +114,7 @@ def _log_names(spark: SparkSession, folder: str) -> list[str]:
     if not hadoop_files.exists(spark, folder):
         return []
     log_path = java_class(spark, "org.apache.hadoop.fs.Path")(folder)
-    files = log_path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = log_path.getFileSystem(hadoop_configuration(spark))
     paths = java_class(spark, "org.apache.hadoop.fs.FileUtil").stat2Paths(files.listStatus(log_path))
     text = str(java_class(spark, ARRAYS).toString(paths))
     return re.findall(r"/(\d{20}\.[^/,}]+)", text)

@@ -27,7 +27,7 @@ from tidemark.spark_submit.delta_version import delta_version, refusal
 from tidemark.storage import log_store_settings
 from tidemark.storage.lake_access import AZURE_SECRET
 from tidemark.target.delta import hadoop_files, internals
-from tidemark.target.delta.jvm import java_class
+from tidemark.target.delta.jvm import hadoop_configuration, java_class, keep_hadoop_configuration
 from tidemark.target.delta.socket_acknowledgements import acknowledge_at_once
 from tidemark.target.driver_log import silence_loggers
 
@@ -203,6 +203,7 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **(LOG_SETTINGS if has_own_log_store else {})})
     if internals.misfit(session) is not None:
         _set_unless_given(session, PUBLIC_PATH_SETTINGS)
+    keep_hadoop_configuration(session)
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
     return session
@@ -277,7 +278,7 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
     path = java_class(spark, "org.apache.hadoop.fs.Path")
     final = path(uri)
     temporary = path(final.getParent(), f".{final.getName()}.{os.getpid()}")
-    files = final.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    files = final.getFileSystem(hadoop_configuration(spark))
     stream = files.create(temporary, True)
     try:
         stream.write(bytearray(text.encode()))
@@ -293,7 +294,7 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
 def _write_by_log_store(spark: SparkSession, uri: str, text: str, log_store: str) -> None:
     """Write a file through the log store, which only writes a file that is absent. An existing file is no error."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    configuration = hadoop_configuration(spark)
     lines = java_class(spark, "java.util.ArrayList")()
     lines.add(text)
     store = java_class(spark, log_store)(configuration)
