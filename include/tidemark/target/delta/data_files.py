@@ -52,7 +52,8 @@ class DataFile:
     """A data file of a pinned version.
 
     `path` is relative to the table's folder. `rows` includes the `masked` rows, which a deletion vector masks. `low`
-    and `high` have the bounds of its integer columns, as far as they are known. `added` is Delta's own AddFile action.
+    and `high` have the bounds of its integer columns, as far as they are known. The file is the one of this `number` in
+    `actions`, a sequence of the JVM.
     """
 
     path: str
@@ -62,7 +63,13 @@ class DataFile:
     high: Mapping[str, int]
     masked: int
     tags: Mapping[str, str]
-    added: Any
+    actions: Any
+    number: int = 0
+
+    @property
+    def added(self) -> Any:
+        """Delta's own AddFile action."""
+        return self.actions.apply(self.number)
 
 
 def is_plain(table: PinnedTable) -> bool:
@@ -110,7 +117,8 @@ def _parse_files(added: Any, actions: Sequence[Mapping[str, Any]]) -> list[DataF
                 _integers(statistics.get("maxValues", {})),
                 (action.get("deletionVector") or {}).get("cardinality", 0),
                 action.get("tags") or {},
-                added.apply(n),
+                added,
+                n,
             )
         )
     return files
@@ -151,7 +159,7 @@ def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
     if not file.masked:
         return internals.new_bitmap(spark)
     descriptor, folder = file.added.deletionVector(), table.snapshot.log.dataPath()
-    content = _read_vector(spark, table, descriptor) if hadoop_files.is_object(spark, folder) else None
+    content = _read_vector(spark, table, descriptor) if hadoop_files.is_object(spark, table.path) else None
     if content is not None:
         return internals.bitmap_of(spark, content)
     return internals.vector_store(spark).read(descriptor, folder)

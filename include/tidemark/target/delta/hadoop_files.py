@@ -35,11 +35,12 @@ def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> Bina
     With a `size` up to `WHOLE_BYTES`, an S3 object is read whole by one request. With a greater size, opening costs no
     request for the size. Without a size, one request reads it.
     """
+    local = local_path(spark, uri)
+    if local is not None:
+        return open(local, "rb")
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    if is_local(spark, path):
-        return open(path.toUri().getPath(), "rb")
     files = path.getFileSystem(hadoop_configuration(spark))
-    if size is not None and size <= WHOLE_BYTES and is_object(spark, path):
+    if size is not None and size <= WHOLE_BYTES and is_object(spark, uri):
         return io.BytesIO(bytes(java_class(spark, _OBJECT).read(files, path)))
     builder = files.openFile(path)
     if size is None:
@@ -53,8 +54,8 @@ def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> Bina
 
 def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
     """Read a whole file, which must fit into memory. Raises the errors of `open_to_read`."""
-    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    if is_object(spark, path):
+    if is_object(spark, uri):
+        path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
         files = path.getFileSystem(hadoop_configuration(spark))
         return bytes(java_class(spark, _OBJECT).read(files, path))
     with open_to_read(spark, uri, size) as file:
@@ -94,21 +95,19 @@ def read_piece(spark: SparkSession, path: Any, begins: int, size: int) -> bytes:
     return bytes(java_class(spark, _OBJECT).read(files, path, begins, size))
 
 
-def is_object(spark: SparkSession, path: Any) -> bool:
-    """Whether a Hadoop Path leads to an S3 object that the log store's jar can read.
+def is_object(spark: SparkSession, uri: str) -> bool:
+    """Whether the URI names an S3 object that the log store's jar can read.
 
     The driver has that jar if its log store is configured for S3.
     """
-    return (
-        str(path.toUri().getScheme()) == "s3a"
-        and spark.conf.get(log_store_settings.OF_S3, None) == log_store_settings.OWN
-    )
+    return uri.startswith("s3a:") and spark.conf.get(log_store_settings.OF_S3, None) == log_store_settings.OWN
 
 
-def is_local(spark: SparkSession, path: Any) -> bool:
-    """Whether a Hadoop Path leads to a file of this machine, which is read without the JVM."""
-    scheme = path.toUri().getScheme()
-    return scheme == "file" or (scheme is None and str(path).startswith("/") and _is_local_by_default(spark))
+def local_path(spark: SparkSession, uri: str) -> str | None:
+    """The path of a file of this machine, which is read without the JVM; None if the URI leads elsewhere."""
+    if uri.startswith("file:"):
+        return re.sub("/+", "/", uri.removeprefix("file:"))
+    return uri if uri.startswith("/") and _is_local_by_default(spark) else None
 
 
 def write_new(spark: SparkSession, folder: str, content: bytes, name: str | None = None) -> str:
@@ -118,12 +117,12 @@ def write_new(spark: SparkSession, folder: str, content: bytes, name: str | None
     version has it, and VACUUM removes it.
     """
     name = name or f"part-{uuid.uuid4()}.parquet"
-    path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
     configuration = hadoop_configuration(spark)
-    mode = _mode_of_files(configuration) if is_local(spark, path) else None
-    if mode is not None:
-        _write_local(path.toUri().getPath(), content, mode)
+    local, mode = local_path(spark, folder), _mode_of_files(configuration)
+    if local is not None and mode is not None:
+        _write_local(f"{local}/{name}", content, mode)
         return name
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
     stream = path.getFileSystem(configuration).create(path, False)
     try:
         for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text

@@ -13,6 +13,7 @@ commits of rows without a Spark job.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -313,13 +314,14 @@ class DeltaSnapshot:
 
 def newest(spark: SparkSession, path: str) -> DeltaSnapshot:
     """The newest version of the table, read from its log now."""
-    clock = java_class(spark, "java.lang.System")
-    called_at = now = int(clock.currentTimeMillis())
     logs = java_class(spark, f"{_DELTA}.DeltaLog")
     # Delta records the millisecond in which a listing of the log began. A listing of the present millisecond may have
-    # begun before this call. So wait for the next millisecond, and demand a listing that began then or later.
-    while now == called_at:
-        now = int(clock.currentTimeMillis())
+    # begun before this call. So wait for the next millisecond, and demand a listing that began then or later. Python
+    # and its JVM have one clock.
+    now = called_at = time.time_ns() // 1_000_000
+    while now <= called_at:
+        time.sleep(0.0005)
+        now = time.time_ns() // 1_000_000
     log = logs.forTable(spark._jsparkSession, path)
     # `forTable` lists a log that is new to this driver; `update` lists a log that the driver already had.
     return DeltaSnapshot(spark, log, log.update(False, option(spark, now), option(spark)))

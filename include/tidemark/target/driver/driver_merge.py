@@ -24,7 +24,6 @@ from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import data_files, delta_tables, hadoop_files
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
-from tidemark.target.delta.jvm import java_class
 from tidemark.target.driver import driver_memory, history_files
 from tidemark.target.driver.change_reader import StagedTable, read_changes
 from tidemark.target.driver.driver_fold import FoldedChanges, NewestChanges, fold_changes, newest_changes
@@ -146,9 +145,7 @@ def driver_merge(
 
 def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) -> TargetRows:
     """Prepare the lookup of keys in current, with limits for a local folder or an object store. Raises Declined."""
-    is_local = hadoop_files.is_local(
-        table.session, java_class(table.session, "org.apache.hadoop.fs.Path")(current.path)
-    )
+    is_local = hadoop_files.local_path(table.session, current.path) is not None
     max_key_bytes = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
     return TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=max_key_bytes)
 
