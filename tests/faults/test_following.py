@@ -20,6 +20,7 @@ from tests.support.following import Follower
 from tidemark.capture.confirm import confirm
 from tidemark.capture.following.merge_cycles import MergeCycles
 from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
+from tidemark.capture.table_progress import advanced, merged_in_run
 from tidemark.config import TableRule
 from tidemark.errors import LeaseLost, PlanMissing, SparkApplicationFailed
 from tidemark.formats.merge_result import TableResult
@@ -198,6 +199,11 @@ def test_a_merge_whose_application_dies_fails_and_the_next_one_goes_on(shop: Env
         follower.end()
     second.end()
     assert is_level(shop)
+    run = shop.task("merge", "following")
+    (orders,) = advanced(run, [merged_in_run(run)])
+    ((last,),) = shop.ledger_query("SELECT applied_lsn FROM tidemark.positions")
+    assert (str(orders.table), orders.start_lsn, orders.end_lsn) == ("public.orders", None, last)
+    assert orders.rows["history"] == 2
 
 
 def test_an_operator_that_outlives_its_successor_orders_nothing_more(shop: Environment) -> None:

@@ -13,7 +13,7 @@ by the next cycle.
 
 While nothing happens at the source no cycle begins, and nothing is written. Somebody else's heartbeat is nothing, too.
 Meanwhile the status replies carry what the ledger says is confirmable: nobody else can move a slot in use. A changed
-pipeline file is taken up between two batches, while the slot is free.
+pipeline file, and a new table that it names, is taken up between two batches, while the slot is free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import psycopg
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
 from tidemark.capture.waiting import with_more_columns
@@ -63,10 +65,11 @@ class Window(Protocol):
 
 
 class RunFile(Protocol):
-    """The pipeline file of a run that follows, which may change meanwhile."""
+    """The pipeline file of a run that follows. It may change meanwhile, and so may the tables that it names."""
 
-    def has_changed(self) -> bool:
-        """Whether its content differs from what the run works with."""
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
+        """Whether its content differs from what the run works with, or the source has tables that it names and no
+        preflight has judged."""
 
     def taken_up(self, run: Run) -> Run:
         """The run with the file's new content if a preflight accepts it, else the run as it is. Called while the run
@@ -76,7 +79,7 @@ class RunFile(Protocol):
 class UnchangingRunFile:
     """A file that does not change."""
 
-    def has_changed(self) -> bool:
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
         return False
 
     def taken_up(self, run: Run) -> Run:
@@ -183,7 +186,7 @@ class _Following:
                 if (waiting := leases.awaited(self.book, self.run.holder).get(leases.SLOT)) is not None:
                     log.info("The slot is let go for %s", waiting)
                     return None
-                if self.file.has_changed():
+                if self.file.has_changed(self.taken.source):
                     return None
             left_s = self.window.left_s(self.run.now())
             if left_s <= 0:
