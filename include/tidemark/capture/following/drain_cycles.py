@@ -32,7 +32,7 @@ from tidemark.ledger import leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
-from tidemark.ledger.staged import applied_positions, generations
+from tidemark.ledger.staged import applied_positions, batches, generations
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.source.wal import slot
@@ -107,9 +107,7 @@ def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | Non
 
 def _is_over(run: Run, book: Ledger, window: Window) -> bool:
     """Whether the window is, and all up to a heartbeat of the run is staged."""
-    if window.left_s(run.now()) > 0:
-        return False
-    return of_run(book, run.run_id).reached_target
+    return window.left_s(run.now()) <= 0 and batches.has_heartbeat(book, run.run_id)
 
 
 def _let_in(run: Run, book: Ledger) -> None:

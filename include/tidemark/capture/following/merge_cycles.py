@@ -155,9 +155,7 @@ class MergeCycles:
     def _is_over(self, book: Ledger) -> bool:
         if leases.holders(book).get(SLOT) == self.drain_holder:
             return False
-        if self.window.left_s(self.run.now()) <= 0 and any(
-            batch.heartbeat_lsn is not None for batch in batches.of_run(book, self.run.run_id)
-        ):
+        if self.window.left_s(self.run.now()) <= 0 and batches.has_heartbeat(book, self.run.run_id):
             return True
         if self.run.clock() - self._asked_at < ASK_S:
             return False
