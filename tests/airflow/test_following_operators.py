@@ -398,6 +398,8 @@ def test_a_preflight_without_its_source_is_tried_again_and_tells(
             preflight.execute(context_of("preflight", tries=tries))
         assert not isinstance(raised.value, AirflowFailException)
         assert len(examined) == tries - 1
+    with pytest.raises(AirflowFailException):
+        preflight.execute(context_of("preflight", airflow=Airflow(queued=1)))
 
 
 @pytest.mark.parametrize("airflow", [Airflow(queued=1), Airflow(merge="failed")])

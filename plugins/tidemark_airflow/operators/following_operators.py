@@ -115,7 +115,7 @@ class FollowPreflightOperator(TriedWithinWindow, PreflightOperator):
 
     @guarded
     def execute(self, context: Context) -> dict[str, Any]:
-        self.within = window(self.config, context)
+        self.within = _EarlyEndingWindow(self.config, context)
         if context["ti"].try_number > 1:
             _FollowingHealth(self, context).examine_if_due(run_of(self.config, context))
         return super().execute(context)
@@ -137,7 +137,7 @@ class FollowDrainOperator(TriedWithinWindow, PipelineOperator):
         block_pandas_import()
         from tidemark.capture.following.drain_cycles import follow
 
-        self.within = within = _DrainWindow(self.config, context)
+        self.within = within = _EarlyEndingWindow(self.config, context)
         run = run_of(self.config, context, salted=True)
         file = _PreflightedFile(self, context, within, run)
         drained = follow(run, within, wait_s=slot_wait_s(self.config), file=file)
@@ -252,7 +252,7 @@ class _PreflightedFile:
     also runs when a table has joined in the stream, since the table's backfill waits for its verdict, and when the
     source has a table that the publication lacks, since a preflight adds it."""
 
-    def __init__(self, operator: FollowDrainOperator, context: Context, window: _DrainWindow, run: Run) -> None:
+    def __init__(self, operator: FollowDrainOperator, context: Context, window: _EarlyEndingWindow, run: Run) -> None:
         from tidemark.capture.following.changed_file import ChangedFile
         from tidemark.capture.following.unpublished_tables import UnpublishedTables
 
@@ -334,7 +334,7 @@ class _FileInForce:
         return accepted
 
 
-class _DrainWindow:
+class _EarlyEndingWindow:
     """The run's window, which ends before its time where a next run waits, or nothing merges what the drain stages."""
 
     def __init__(self, config: PipelineConfig, context: Context) -> None:
