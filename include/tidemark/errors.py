@@ -53,6 +53,9 @@ class TidemarkError(Exception):
     remedy: ClassVar[str]
     # Whether an error during a table's merge is not the table's own. Then it does not count towards `park_after` (R6).
     is_of_no_table: ClassVar[bool] = False
+    # Whether what a person has to do is done at the source, the ledger, the lake or in an Airflow connection, or may be
+    # under way (a failover, the rotation of a password). A run that follows the source tries again while it lasts.
+    may_end_meanwhile: ClassVar[bool] = False
 
     def __init__(self, **facts: Any) -> None:
         expected = self.fact_names()
@@ -180,6 +183,7 @@ class BackfillFormInvalid(ConfigError):
 
 
 class ConnectionMissing(ConfigError):
+    may_end_meanwhile = True
     happened = 'The connection "{connection}" exists neither in the environment nor in Airflow'
     remedy = "Add it in Airflow (Admin, Connections), or set {variable} to its JSON or URI."
 
@@ -226,6 +230,7 @@ class PreflightWaits(RetryError):
 
 
 class LakeUnusable(TargetError):
+    may_end_meanwhile = True
     happened = "The lake root {lake} cannot be written: {detail}"
     remedy = "Correct `lake` in the pipeline file, or the rights and the credentials of the Airflow workers there."
 
@@ -237,6 +242,7 @@ class StoreClientMissing(ConfigError):
 
 class LakeRefused(TargetError):
     is_of_no_table = True
+    may_end_meanwhile = True
     happened = "The object store of {lake} refused {path}: {detail}"
     remedy = (
         "Give the lake's connection, or the machine's own identity if the file names none, the rights that "
@@ -265,6 +271,7 @@ class LakeUnreachable(RetryError):
 
 class DiskFull(TargetError):
     is_of_no_table = True
+    may_end_meanwhile = True
     happened = "There is no space left on the disk of {place}"
     remedy = (
         "Free some space, or enlarge the disk, then run the DAG again. Staged and merged changes count, and nothing is "
@@ -287,6 +294,7 @@ class DiskFailed(RetryError):
 
 
 class LedgerFull(ConfigError):
+    may_end_meanwhile = True
     happened = "The ledger's server has no space left on a disk: {detail}"
     remedy = (
         "Free some space on the ledger's server, or enlarge its disk, then run the DAG again. Nothing was recorded in "
@@ -404,6 +412,7 @@ class DatabaseUnreachable(RetryError):
 
 
 class DatabaseRefused(ConfigError):
+    may_end_meanwhile = True
     happened = "The {database} database refused the connection: {detail}"
     remedy = (
         "Correct host, database, login or password of the Airflow connection, or pg_hba.conf and the role at the "
@@ -624,6 +633,7 @@ class LakeTaken(ConfigError):
 
 
 class StagingMissing(TargetError):
+    may_end_meanwhile = True
     happened = (
         "{folder}{at} {there} {file}: the ledger has generation {generation} open, staged up to {staged_lsn}, so this "
         "is not the folder that it was staged in, or not all of it. Nothing was staged, merged or confirmed"
@@ -678,11 +688,13 @@ class SlotTwoPhase(ConfigError):
 
 
 class SlotSynced(ConfigError):
+    may_end_meanwhile = True
     happened = 'The slot "{slot}" is synced from a primary (synced = true): a standby owns no slot that can be read'
     remedy = "Let the source connection lead to the primary, or promote this standby first."
 
 
 class SourceInRecovery(ConfigError):
+    may_end_meanwhile = True
     happened = "The source is in recovery (pg_is_in_recovery): it is a standby"
     remedy = "Let the source connection lead to the primary: heartbeats and watermarks cannot be written on a standby."
 
@@ -744,6 +756,7 @@ class SourceForked(BackfillError):
 
 
 class SourceLeftBehind(ConfigError):
+    may_end_meanwhile = True
     happened = (
         "The source is on timeline {timeline}, and generation {generation} has followed it to timeline {followed}: the "
         "connection leads to a primary that a standby took over from, or to an older copy of the database. Nothing was "

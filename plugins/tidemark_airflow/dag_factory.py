@@ -67,6 +67,7 @@ from tidemark_airflow.operators.following_operators import (
     MERGE_TASK,
     FollowDrainOperator,
     FollowMergeOperator,
+    FollowPreflightOperator,
 )
 from tidemark_airflow.operators.health_operator import HealthOperator
 from tidemark_airflow.operators.maintenance_operators import CompactOperator, RetireOperator
@@ -177,13 +178,13 @@ def capture_dag(config: PipelineConfig) -> DAG:
         deadline=deadlines.of_capture(config),
     )
     one: dict[str, Any] = {"dag": dag, "config": config}
-    preflight = PreflightOperator(task_id="preflight", **one, **({} if config.follow is None else _lasting(config)))
     health = HealthOperator(task_id="health", trigger_rule=TriggerRule.ALL_DONE, **one)
     if config.follow is not None:
+        preflight = FollowPreflightOperator(task_id="preflight", **one, **_lasting(config))
         chain(preflight, _following(dag, config), _confirm(dag, config, starts_backfill=True), health)
         return dag
     chain(
-        preflight,
+        PreflightOperator(task_id="preflight", **one),
         ChangesWaitingSensor(task_id="changes_waiting", timeout=config.bounds.wait_s, **one),
         *_shared(dag, config, starts_backfill=True, all_by_hand=True),
         health,

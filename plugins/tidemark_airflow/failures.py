@@ -1,7 +1,7 @@
 """Decides what Airflow does with a failed task: an error whose `Move` is RETRY is retried.
 
-A retry is worth its wait only if the same task, run again, is expected to succeed. An operator may name further moves
-that are retried, too (`retried_moves`). Every other error of the tree fails the task at once: it is raised as a
+A retry is worth its wait only if the same task, run again, is expected to succeed. An operator may decide that itself
+(`is_retried`). Every other error of the tree fails the task at once: it is raised as a
 subclass of its own class and of AirflowFailException, which Airflow never retries. The subclass has the name of the
 error, so log and callbacks show that name. Errors outside of the tree (spark-submit's exit code) keep Airflow's
 ordinary retries.
@@ -36,12 +36,16 @@ def guarded(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             return call(*args, **kwargs)
         except TidemarkError as error:
-            retried = (Move.RETRY, *getattr(args[0] if args else None, "retried_moves", ()))
-            final = error if error.move in retried else as_final(error)
+            is_retried = getattr(args[0] if args else None, "is_retried", _is_retry)
+            final = error if is_retried(error) else as_final(error)
         # Outside of the block: the log shows one error, not two with one text.
         raise final
 
     return ending
+
+
+def _is_retry(error: TidemarkError) -> bool:
+    return error.move is Move.RETRY
 
 
 def as_final(error: TidemarkError) -> TidemarkError:

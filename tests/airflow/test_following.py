@@ -100,3 +100,44 @@ def test_a_run_outlasts_a_pause_gives_way_to_another_and_ends_with_its_merge(sho
         airflow.send("PATCH", f"{path}/dagRuns/{other}/taskInstances/merge", {"new_state": "failed"})
         ended = {**dict.fromkeys(TASKS, "success"), "merge": "failed", "confirm": "upstream_failed", "health": "failed"}
         wait_for("the run ends with its merge", lambda: states(shop)[-1] == ended, SLOW_S)
+
+
+@pytest.mark.thorough
+def test_tables_follow_while_the_scheduler_is_gone_and_after_it_is_back(shop: Shop) -> None:
+    """A new scheduler ends the tasks of the killed one and begins other tries; the next run is days away."""
+    airflow = shop.airflow
+    shop.configure(schedule='"0 0 * * 0"', follow="{every: 1s}")
+    shop.sql(FIRST_ORDERS)
+
+    def is_away() -> bool:
+        return airflow.get("/api/v2/monitor/health")["scheduler"]["status"] == "unhealthy"
+
+    def tries() -> list[int]:
+        path = "/api/v2/dags/shop_capture/dagRuns/~/taskInstances"
+        tasks = airflow.get(path)["task_instances"]
+        return [task["try_number"] for task in tasks if task["task_id"] in ("drain", "merge")]
+
+    with airflow.services("api-server", "dag-processor", "triggerer"), airflow.services("scheduler") as (scheduler,):
+        airflow.wait_until_healthy("scheduler", "dag_processor", "triggerer", seconds=SLOW_S)
+        wait_for("the capture is known", lambda: airflow.unpause("shop_capture"), SLOW_S)
+        wait_for("the tables equal the source", lambda: is_equal(shop), SLOW_S)
+        scheduler.kill()
+        scheduler.wait()
+        shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
+        wait_for("they do again, without a scheduler", lambda: is_equal(shop), SLOW_S)
+        wait_for("Airflow misses its scheduler", is_away, SLOW_S)
+        shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
+        wait_for("they do again, without a scheduler for long", lambda: is_equal(shop), SLOW_S)
+        with airflow.services("scheduler"):
+            airflow.wait_until_healthy("scheduler", seconds=SLOW_S)
+            shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 50")
+            wait_for("they do again, with the new scheduler", lambda: is_equal(shop), SLOW_S)
+            wait_for("it has begun other tries", lambda: min(tries()) > 1, SLOW_S)
+            shop.sql("DELETE FROM shop.orders WHERE customer <= 20")
+            wait_for("they do again, by these", lambda: is_equal(shop), SLOW_S)
+            airflow.send("POST", "/api/v2/dags/shop_capture/dagRuns", {"logical_date": None})
+            ended = dict.fromkeys(TASKS, "success")
+            wait_for("the run gives way, and is green", lambda: states(shop)[0] == ended, SLOW_S)
+            wait_for("the next one follows", lambda: states(shop)[-1]["merge"] == "running", SLOW_S)
+            shop.sql("DELETE FROM shop.orders WHERE customer <= 40")
+            wait_for("the tables equal the source", lambda: is_equal(shop), SLOW_S)

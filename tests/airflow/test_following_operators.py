@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,30 +22,43 @@ from tidemark.capture import table_progress
 from tidemark.capture.drain import DrainResult
 from tidemark.capture.following import changed_file, drain_cycles, merge_cycles
 from tidemark.capture.following.merge_cycles import Application, MergeCycle, MergeCycles
+from tidemark.capture.following.unpublished_tables import UnpublishedTables
 from tidemark.capture.merge_planning import Ingested, IngestedTable
 from tidemark.config.file_reader import load
 from tidemark.errors import (
     ChangesGone,
+    DatabaseRefused,
     MalformedMessage,
+    PreflightFailed,
     ReplicationFailed,
     SlotMissing,
+    SlotUnknown,
+    SourceInRecovery,
     SparkApplicationFailed,
     TidemarkError,
 )
-from tidemark.findings import Report
+from tidemark.findings import Finding, Report
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.lsn import Lsn
 from tidemark.observe import run_verdict
 from tidemark.run import Run
 from tidemark_airflow.assets import pipeline_alias
-from tidemark_airflow.operators import following_operators
-from tidemark_airflow.operators.following_operators import APPLICATIONS, FollowDrainOperator, FollowMergeOperator
+from tidemark_airflow.operators import capture_operators, following_operators
+from tidemark_airflow.operators.following_operators import (
+    APPLICATIONS,
+    FollowDrainOperator,
+    FollowMergeOperator,
+    FollowPreflightOperator,
+)
 from tidemark_airflow.version_compat import AirflowFailException
 
+SOURCE: Any = object()  # a connection of which nothing is asked
 Cycles = Callable[[int], Iterator[MergeCycle]]
 
 
-def context_of(task: str, *, tries: int = 1, airflow: Airflow | None = None) -> Any:
+def context_of(
+    task: str, *, tries: int = 1, airflow: Airflow | None = None, began_ago: timedelta = timedelta(0)
+) -> Any:
     answers = airflow or Airflow()
     ti = SimpleNamespace(
         dag_id="shop_capture",
@@ -56,7 +69,7 @@ def context_of(task: str, *, tries: int = 1, airflow: Airflow | None = None) -> 
         get_dr_count=answers.get_dr_count,
         get_task_states=answers.get_task_states,
     )
-    dag_run = SimpleNamespace(run_type="scheduled", start_date=datetime.now(UTC), triggering_user_name=None)
+    dag_run = SimpleNamespace(run_type="scheduled", start_date=datetime.now(UTC) - began_ago, triggering_user_name=None)
     return {"ti": ti, "dag_run": dag_run}
 
 
@@ -215,6 +228,27 @@ def test_a_backfill_that_a_table_needs_is_started_in_the_middle_of_a_run(
     }
 
 
+def test_a_later_try_tells_of_what_earlier_ones_merged(following: Following, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow has no event of a try that was killed."""
+    told: list[dict[str, tuple[Lsn | None, int]]] = []
+
+    def table(name: str, before: int, rows: int) -> IngestedTable:
+        return IngestedTable(name, 1, Lsn(before), Lsn(9), {"history": rows}, {}, 0.0, None, parked=False)
+
+    def advanced(_: Run, ingested: list[Ingested]) -> list[Any]:
+        told.append({t.table: (t.before, t.rows["history"]) for one in ingested for t in one.tables})
+        return []
+
+    of_this_try = Ingested(("p2",), (table("shop.orders", 5, 1), table("shop.of_the_run_before", 6, 2)))
+    monkeypatch.setattr(table_progress, "advanced", advanced)
+    monkeypatch.setattr(table_progress, "merged_in_run", lambda _: Ingested((), (table("shop.orders", 1, 7),)))
+    following.cycles = lambda _: iter([MergeCycle("p2", (of_this_try,))])
+    following.execute()
+    following.execute(tries=2)
+    left = {"shop.of_the_run_before": (Lsn(6), 2)}
+    assert told == [{"shop.orders": (Lsn(5), 1), **left}, {"shop.orders": (Lsn(1), 7), **left}]
+
+
 @dataclass
 class Followed:
     """A drain task whose cycles are the test's: `follow` gets what the library's function gets."""
@@ -222,6 +256,7 @@ class Followed:
     operator: FollowDrainOperator
     preflights: list[str] = field(default_factory=list)
     joins: bool = False
+    has_new: bool = False
     follow: Callable[..., None] = lambda *_: None
 
     def execute(self, **about: Any) -> None:
@@ -248,6 +283,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     monkeypatch.setattr(following_operators, "preflighted", preflighted)
     monkeypatch.setattr(following_operators, "_is_in_force", lambda *_: True)
     monkeypatch.setattr(following_operators, "_has_joins", lambda _: task.joins)
+    monkeypatch.setattr(UnpublishedTables, "has_new", lambda *_: task.has_new)
     monkeypatch.setattr(following_operators, "ASK_S", 0)
     return task
 
@@ -261,11 +297,26 @@ def test_a_later_try_of_the_drain_begins_with_a_preflight(followed: Followed) ->
 
 def test_a_table_that_joined_in_the_stream_is_judged_in_the_middle_of_a_run(followed: Followed) -> None:
     def follow(run: Run, _window: Any, file: Any) -> None:
-        assert not file.has_changed()
+        assert not file.has_changed(SOURCE)
         followed.joins = True
-        assert file.has_changed()
+        assert file.has_changed(SOURCE)
         assert file.taken_up(run) is run
-        assert not file.has_changed(), "what cannot be judged yet is not tried again at once"
+        assert not file.has_changed(SOURCE), "what cannot be judged yet is not tried again at once"
+
+    followed.follow = follow
+    followed.execute()
+    assert len(followed.preflights) == 1
+
+
+def test_a_new_table_at_the_source_is_judged_in_the_middle_of_a_run(followed: Followed) -> None:
+    def follow(run: Run, _window: Any, file: Any) -> None:
+        assert not file.has_changed(SOURCE)
+        followed.has_new = True
+        assert file.has_changed(SOURCE)
+        followed.has_new = False
+        assert file.has_changed(SOURCE), "it was not judged yet"
+        assert file.taken_up(run) is run
+        assert not file.has_changed(SOURCE)
 
     followed.follow = follow
     followed.execute()
@@ -278,6 +329,10 @@ def test_a_table_that_joined_in_the_stream_is_judged_in_the_middle_of_a_run(foll
         (ChangesGone(slot="s", generation=1, confirmed_lsn=Lsn(2), staged_lsn=Lsn(1)), False),
         (SlotMissing(slot="s"), False),
         (ReplicationFailed(detail="broken"), False),
+        (SourceInRecovery(), False),
+        (DatabaseRefused(database="source", detail="password authentication failed"), False),
+        (PreflightFailed(pipeline="shop", count="2 errors", findings="", path="shop.yaml"), False),
+        (SlotUnknown(slot="s", pipeline="shop", confirmed_lsn=Lsn(1), reader="nobody", path="shop.yaml"), True),
         (MalformedMessage(detail="broken"), True),
     ],
 )
@@ -291,6 +346,60 @@ def test_what_the_next_run_would_mend_a_later_try_of_the_drain_mends(
     with pytest.raises(type(error)) as raised:
         followed.execute()
     assert isinstance(raised.value, AirflowFailException) is is_final
+
+
+@pytest.mark.parametrize(("about", "is_final"), [({"began_ago": timedelta(hours=1)}, True), ({}, False)])
+def test_what_may_end_by_itself_is_waited_for_until_the_run_is_over(
+    followed: Followed, about: dict[str, Any], is_final: bool
+) -> None:
+    def follow(*_: Any) -> None:
+        raise SourceInRecovery()
+
+    followed.follow = follow
+    with pytest.raises(SourceInRecovery) as raised:
+        followed.execute(**about)
+    assert isinstance(raised.value, AirflowFailException) is is_final
+
+
+def test_a_drain_without_its_source_gives_way_to_another_run(followed: Followed) -> None:
+    def follow(*_: Any) -> None:
+        raise SourceInRecovery()
+
+    followed.follow = follow
+    with pytest.raises(AirflowFailException):
+        followed.execute(airflow=Airflow(queued=1))
+
+
+def test_a_merge_without_its_ledger_is_tried_again(following: Following) -> None:
+    def refused(_: int) -> Iterator[MergeCycle]:
+        raise DatabaseRefused(database="ledger", detail="password authentication failed")
+        yield
+
+    following.cycles = refused
+    with pytest.raises(DatabaseRefused) as raised:
+        following.execute()
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+def test_a_preflight_without_its_source_is_tried_again_and_tells(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preflighted(_: Run) -> Report:
+        refused = DatabaseRefused(database="source", detail="password authentication failed")
+        return Report.of("shop", "shop.yaml", [Finding.of("source", refused)], 0.0)
+
+    examined: list[str] = []
+    monkeypatch.setattr(capture_operators, "preflighted", preflighted)
+    monkeypatch.setattr(run_verdict, "examine", lambda run, **_: examined.append(run.run_id) or 1 / 0)
+    monkeypatch.setattr(backfill_requests, "requested_tables", lambda *_, **__: [])
+    preflight = FollowPreflightOperator(task_id="preflight", config=following.operator.config)
+    for tries in (1, 2):
+        with pytest.raises(DatabaseRefused) as raised:
+            preflight.execute(context_of("preflight", tries=tries))
+        assert not isinstance(raised.value, AirflowFailException)
+        assert len(examined) == tries - 1
+    with pytest.raises(AirflowFailException):
+        preflight.execute(context_of("preflight", airflow=Airflow(queued=1)))
 
 
 @pytest.mark.parametrize("airflow", [Airflow(queued=1), Airflow(merge="failed")])
@@ -314,7 +423,7 @@ def test_another_pace_or_schedule_holds_in_the_middle_of_a_run(
     def follow(run: Run, window: Any, file: Any) -> None:
         now = datetime.now(UTC)
         path.write_text(FOLLOWING.replace("every: 2s", "every: 5s").replace("*/15 * * * *", "0 0 1 1 *"))
-        assert file.has_changed()
+        assert file.has_changed(SOURCE)
         run = file.taken_up(run)
         assert (window.every_s, window.left_s(now) > 3600) == (5, True)
         path.write_text(FOLLOWING.replace("follow: {every: 2s}", ""))

@@ -20,8 +20,10 @@ from tests.support.following import Follower
 from tidemark.capture.confirm import confirm
 from tidemark.capture.following.merge_cycles import MergeCycles
 from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
+from tidemark.capture.table_progress import advanced, merged_in_run
 from tidemark.config import TableRule
 from tidemark.errors import LeaseLost, PlanMissing, SparkApplicationFailed
+from tidemark.formats import layout
 from tidemark.formats.merge_result import TableResult
 from tidemark.ledger import leases
 from tidemark.target.merge import TableMerge
@@ -198,6 +200,11 @@ def test_a_merge_whose_application_dies_fails_and_the_next_one_goes_on(shop: Env
         follower.end()
     second.end()
     assert is_level(shop)
+    run = shop.task("merge", "following")
+    (orders,) = advanced(run, [merged_in_run(run)])
+    ((last,),) = shop.ledger_query("SELECT applied_lsn FROM tidemark.positions")
+    assert (str(orders.table), orders.start_lsn, orders.end_lsn) == ("public.orders", None, last)
+    assert orders.rows["history"] == 2
 
 
 def test_an_operator_that_outlives_its_successor_orders_nothing_more(shop: Environment) -> None:
@@ -208,6 +215,34 @@ def test_an_operator_that_outlives_its_successor_orders_nothing_more(shop: Envir
             with pytest.raises(LeaseLost):
                 first.order("another plan")
             assert shop.store.list(f"{shop.config.pipeline}/following") == [second.attempt]
+
+
+def order_many(shop: Environment, orders: PlanOrders) -> None:
+    """A slow plan is at work all the time."""
+    orders.order("slow")
+    for number in range(2, 51):
+        orders.order(f"p{number}")
+        shop.store.write_new(layout.result_file(shop.config.pipeline, f"p{number}"), b"{}")
+
+
+def test_orders_are_removed_once_their_plans_are_applied(shop: Environment) -> None:
+    with plan_orders(shop.task("merge"), shop.store) as orders:
+        order_many(shop, orders)
+        folder = f"{shop.config.pipeline}/following/{orders.attempt}"
+        assert sorted(shop.store.list(folder)) == ["beat", "order-1", "order-50"]
+
+
+def test_a_driver_that_a_cluster_starts_anew_goes_on_with_the_orders_that_are_left(
+    shop: Environment, spark: SparkSession
+) -> None:
+    with plan_orders(shop.task("merge"), shop.store) as orders:
+        order_many(shop, orders)
+        anew = ordered_plans(spark, orders.manifest)
+        assert [next(anew).rpartition("/plans/")[2] for _ in range(2)] == ["slow/plan.json", "p50/plan.json"]
+        orders.order("p51")
+        assert next(anew).endswith("/p51/plan.json")
+        orders.end()
+        assert list(anew) == []
 
 
 def test_an_application_that_cannot_apply_a_plan_ends(shop: Environment, spark: SparkSession) -> None:

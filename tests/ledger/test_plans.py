@@ -68,3 +68,24 @@ def test_how_a_table_was_merged_the_last_time_is_read_from_the_newest_result_tha
     )
     assert (first.plan, first.planned_by, first.changes, first.seconds) == ("p1", "run1", 3, 1.5)
     assert plans.last_merges(book, "s.b") == ()
+
+
+def test_what_all_tries_of_a_run_merged_is_summed_up(ledger: str, book: Book, generation: Generation) -> None:
+    def planned(name: str, run_id: str, *tables: TableResult) -> None:
+        plan = plan_of(name, manifest_of(100, 200, "s.a", "s.b"))
+        with leases.hold(ledger, "shop", ["table:s.a", "table:s.b"], "merge/1") as lease:
+            plans.record(book, lease, plan, run_id=run_id, path=f"{name}.json")
+        if tables:
+            assert plans.ingest(book, PlanResult(plan=name, pipeline="shop", generation=1, tables=tables))
+
+    def merged(table: str, **rows: int) -> TableResult:
+        return TableResult(table, Lsn(200), Lsn(200), rows=rows)
+
+    planned("p1", "another", merged("s.a", history=1))
+    planned("p2", "ours", merged("s.a", history=2, inserted=1))
+    planned("p3", "ours", merged("s.b"), merged("s.a", history=4, deleted=3))
+    planned("p4", "ours")
+    assert plans.merged_by(book, "ours") == [
+        plans.MergedTable("s.a", 1, "p2.json", {"history": 6, "inserted": 1, "deleted": 3}),
+        plans.MergedTable("s.b", 1, "p3.json", {}),
+    ]

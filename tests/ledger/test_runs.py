@@ -4,6 +4,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 from tests.support.manifests import manifest_of, path_of
+from tidemark.formats.manifest import BatchManifest
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.observations import overview, runs
@@ -52,6 +53,26 @@ def test_the_figures_of_a_run_are_kept_with_what_it_registered(
     assert Figures(**{field.name: run[field.name] for field in fields(Figures)}) == figures
     assert (run["batches"], run["changes"]) == (2, 30)
     assert run["stages"] == {"drain": {"s": 1.0, "tries": 1, "failed": False, "error": ""}}
+
+
+def test_figures_in_the_middle_of_a_run_count_each_of_its_batches_once(
+    book: Ledger, lease: Lease, generation: Generation
+) -> None:
+    def counted(*manifests: BatchManifest, up_to: int) -> tuple[int, int]:
+        for manifest in manifests:
+            batches.register(book, lease, manifest, path_of(manifest))
+        runs.note_figures(book, "ours", Figures("ok", 1, Lsn(up_to)))
+        (run,) = runs.last(book, 10)
+        return run["batches"], run["changes"]
+
+    first = manifest_of(100, 200, "s.a", run_id="ours")
+    second = manifest_of(200, 300, "s.a", "s.b", run_id="ours")
+    foreign = manifest_of(300, 400, "s.a", run_id="another")
+    last = manifest_of(400, 500, "s.a", run_id="ours")
+    assert counted(first, up_to=200) == (1, 10)
+    assert counted(second, up_to=200) == (1, 10), "registered behind the look at the figures"
+    assert counted(foreign, last, up_to=500) == (3, 40)
+    assert counted(up_to=500) == (3, 40)
 
 
 def test_rows_older_than_they_are_kept_are_let_go_by_the_next_run(book: Ledger, generation: Generation) -> None:

@@ -183,17 +183,18 @@ class AirflowHome:
         assert process.returncode == 0, process.stdout[-4000:]
 
     @contextmanager
-    def services(self, *names: str) -> Iterator[None]:
-        """Run api-server, scheduler, … for the length of a `with` block; their output lies in AIRFLOW_HOME."""
+    def services(self, *names: str) -> Iterator[list[subprocess.Popen[str]]]:
+        """Run api-server, scheduler, … for the length of a `with` block, which gets their processes; their output lies
+        in AIRFLOW_HOME."""
         started: list[subprocess.Popen[str]] = []
         passwords = self.folder / "passwords.json"
         passwords.touch(mode=0o600)
         passwords.write_text(json.dumps(dict.fromkeys(self.users, self.password)))
         try:
             for name in names:
-                with (self.folder / f"{name}.log").open("w") as output:
+                with (self.folder / f"{name}.log").open("a") as output:
                     started.append(self.start(name, stdout=output))
-            yield
+            yield started
         finally:
             for signum in (signal.SIGTERM, signal.SIGKILL):
                 for process in started:

@@ -94,11 +94,15 @@ class Driver:
             listed.append(str(lines.next()))
         return listed
 
+    def listing(self, version: int) -> Any:
+        """The log store's own answer for the log from a version on."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{version:020}.")
+        return self._store.listFrom(path, self._configuration)
+
     def listed(self, version: int) -> list[str] | str:
         """The names in the log from a version on, or the class of the exception."""
-        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{version:020}.")
         try:
-            listed = self._store.listFrom(path, self._configuration)
+            listed = self.listing(version)
         except Py4JJavaError as thrown:
             return str(thrown.java_exception.getClass().getName())
         names = []

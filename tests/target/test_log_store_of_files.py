@@ -102,3 +102,33 @@ def test_a_commit_is_shared_as_hadoop_shares_files(
 def test_a_commit_into_a_folder_that_is_gone_says_so(driver: Driver, log: Path) -> None:
     log.rmdir()
     assert driver.commit(0) == "java.io.FileNotFoundException"
+
+
+def test_a_listing_has_what_hadoops_has(driver: Driver, log: Path) -> None:
+    for version in range(3):
+        driver.commit(version)
+    (log / f".{name_of(1)}.crc").write_bytes(b"crc")
+    (log / f"{2:020}.crc").write_text("{}")
+    (log / "_last_checkpoint").write_text("{}")
+    assert driver.listed(1) == [name_of(1), f"{2:020}.crc", name_of(2), "_last_checkpoint"]
+    status = driver.listing(2).next()
+    written = (log / f"{2:020}.crc").stat()
+    assert (status.getLen(), status.getModificationTime()) == (2, int(written.st_mtime_ns // 10**6))
+    assert str(status.getPath()).endswith(f"/a table/_delta_log/{2:020}.crc")
+
+
+def test_a_listing_reads_the_status_of_a_file_when_its_turn_comes(driver: Driver, log: Path) -> None:
+    """A log that gets a commit every few seconds has hundred thousands of files."""
+    for version in range(5):
+        driver.commit(version)
+    listing = driver.listing(2)
+    (log / name_of(3)).unlink()
+    names = []
+    while listing.hasNext():
+        names.append(str(listing.next().getPath().getName()))
+    assert names == [name_of(2), name_of(4)]
+
+
+def test_a_listing_of_a_folder_that_is_gone_says_so(driver: Driver, log: Path) -> None:
+    log.rmdir()
+    assert driver.listed(0) == "java.io.FileNotFoundException"

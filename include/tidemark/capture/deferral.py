@@ -1,7 +1,7 @@
 """Decides by `merge` of the pipeline file which tables are merged now, and when each deferred table is due (R6).
 
-A table waits only by choice: the file allows it, and the table is in state `deferred`, which it enters once all its
-changes are applied. Its waiting changes count as staged (R3), so it holds nothing back: the files are durable and
+A table waits only by choice: the file allows it, and the table is in state `deferred`, which it enters once a merge has
+applied its changes. Its waiting changes count as staged (R3), so it holds nothing back: the files are durable and
 registered, the slot moves on, and retention keeps unapplied files. A late merge is exact: it applies every batch in
 order, each under the schema version that it was staged with. So neither a truncate nor a change of columns makes a
 table due. These make a table due before its time:
@@ -16,7 +16,7 @@ A table in any other state is due with each plan, or parked. A new or un-parked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -80,10 +80,12 @@ def waits_until(config: PipelineConfig, table: TableStatus, now: datetime) -> da
     return None if is_due(config.merge, backlog, now) else config.merge.due_at(backlog.since)
 
 
-def apply_deferral(ledger: Ledger, config: PipelineConfig) -> None:
-    """Begin or end the deferral of tables in the ledger, as the pipeline file requires. A table becomes deferred only
-    while it has no waiting changes, so the first merge of a new or un-parked table is never late."""
+def apply_deferral(ledger: Ledger, config: PipelineConfig, merged: Collection[str] = ()) -> None:
+    """Begin or end the deferral of tables in the ledger, as the pipeline file requires. A table becomes deferred while
+    it has no waiting changes, so the first merge of a new or un-parked table is never late. In a run that follows the
+    source, the next changes may wait already behind the merge of a busy table. So the tables that were just `merged`
+    become deferred, too."""
     if config.merge.defers:
-        tables.defer(ledger)
+        tables.defer(ledger, merged)
     else:
         tables.merge_always(ledger)

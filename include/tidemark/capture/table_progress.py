@@ -1,4 +1,5 @@
-"""Computes from ingested results, per table whose position rose: LSN range, rows, lag behind the source.
+"""Computes from ingested results, or from a run's plans, per table whose position rose: LSN range, rows, lag behind
+the source.
 
 It is for people and for later readers of the tables. It does not decide what is applied.
 """
@@ -10,13 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tidemark.capture.merge_planning import Ingested, IngestedTable
+from tidemark.formats.merge_plan import MergePlan
 from tidemark.ledger.captured import definition_changes, relation_ids, tables
 from tidemark.ledger.captured.definition_changes import DefinitionChange
 from tidemark.ledger.connection import open_ledger
-from tidemark.ledger.staged import batches
+from tidemark.ledger.staged import batches, plans, positions
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.run import Run
+from tidemark.storage.small_reads import read_ahead
+from tidemark.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,42 @@ def summed(ingested: Iterable[Ingested]) -> Ingested:
             table = replace(table, before=before.before, rows=rows, seconds=before.seconds + table.seconds)
         together[table.table, table.generation] = table
     return Ingested((), tuple(together.values()))
+
+
+def merged_in_run(run: Run) -> Ingested:
+    """What all tries of the run's merge brought into the tables, from the ledger. Of a try that was killed nothing
+    else is left. A table's first plan says where it began; without that file it counts as if it had no position."""
+    store = Store(run.config.lake, run.config.lake_access)
+    with open_ledger(run.ledger, run.pipeline) as book:
+        merged = plans.merged_by(book, run.run_id)
+        reached = {number: positions.all_of(book, number) for number in {table.generation for table in merged}}
+    paths = list(dict.fromkeys(table.first_plan for table in merged))
+    began = dict(zip(paths, read_ahead(lambda path: _begins(store, path), paths), strict=True))
+    return Ingested(
+        (),
+        tuple(
+            IngestedTable(
+                table.table,
+                table.generation,
+                before=began[table.first_plan].get(table.table),
+                after=position.applied_lsn,
+                rows=table.rows,
+                holes={},
+                seconds=0.0,
+                error=None,
+                parked=False,
+            )
+            for table in merged
+            if (position := reached[table.generation].get(table.table)) is not None
+        ),
+    )
+
+
+def _begins(store: Store, path: str) -> dict[str, Lsn | None]:
+    try:
+        return {table.table: table.after for table in MergePlan.from_json(store.read(path)).tables}
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:

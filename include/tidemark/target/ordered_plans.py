@@ -3,6 +3,9 @@
     <folder>/beat         the operator rewrites it every few seconds with new content, to show that it is alive
     <folder>/order-<n>    the URI of a plan, n = 1, 2, …; the last order is empty
 
+The operator removes orders whose plans have a result, except for the newest order. So a driver that the cluster starts
+anew begins with the orders that it finds.
+
 The application polls for the next order while it applies others. It ends at the empty order, or if the beat does not
 change or is missing: the operator has then died. Its successor uses another folder and another application. R5's fences
 protect the tables if both applications merge at the same time.
@@ -20,6 +23,7 @@ from pyspark.sql import SparkSession
 from tidemark.errors import PlanMissing
 from tidemark.formats import layout
 from tidemark.storage.store import OBJECT_STORES
+from tidemark.target.delta.hadoop_files import visible_files
 from tidemark.target.delta.session import read_text
 from tidemark.target.merge_failures import is_missing_file
 
@@ -46,7 +50,9 @@ def ordered_plans(
     shortest_poll_s = (
         _LONGEST_POLL_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _POLL_S
     )
-    number, beat, beat_changed_at, beat_read_at = 1, None, clock(), float("-inf")
+    found = _orders_in(spark, folder)
+    number, newest = min(found, default=1), max(found, default=0)
+    beat, beat_changed_at, beat_read_at = None, clock(), float("-inf")
     ordered_at = clock()
     while True:
         order = _read(spark, f"{folder}/{layout.order(number)}")
@@ -57,6 +63,9 @@ def ordered_plans(
             number += 1
             ordered_at = clock()
             continue
+        if number < newest:
+            number += 1
+            continue
         if clock() - beat_read_at >= _BEAT_S:
             beat_read_at = clock()
             previous_beat, beat = beat, _read(spark, beat_uri)
@@ -65,6 +74,17 @@ def ordered_plans(
             if beat is None or clock() - beat_changed_at > beat_timeout_s:
                 raise PlanMissing(plan=beat_uri)
         sleep(min(_LONGEST_POLL_S, max(shortest_poll_s, (clock() - ordered_at) / _POLLS_PER_PAUSE)))
+
+
+def _orders_in(spark: SparkSession, folder: str) -> list[int]:
+    prefix = layout.order(0).removesuffix("0")
+    try:
+        names = [name for name, _ in visible_files(spark, folder)]
+    except Py4JJavaError as failed:
+        if is_missing_file(failed):
+            return []
+        raise
+    return [int(name.removeprefix(prefix)) for name in names if name.startswith(prefix)]
 
 
 def _read(spark: SparkSession, uri: str) -> str | None:

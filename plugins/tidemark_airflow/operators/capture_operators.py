@@ -26,7 +26,6 @@ from tidemark.errors import (
     DiskFull,
     JarsUnresolved,
     LeaseTaken,
-    Move,
     PipelineFileInvalid,
     SparkApplicationFailed,
     SparkApplicationTooLong,
@@ -125,15 +124,7 @@ def preflighted(run: Run) -> Report:
 
 
 class PreflightOperator(PipelineOperator):
-    """Looks at source, ledger, lake and Spark before anything is touched, and says everything that is wrong at once.
-
-    A gap is an error once. Behind a run that follows the source the next one may be hours away, so its preflight is
-    tried again.
-    """
-
-    @property
-    def retried_moves(self) -> tuple[Move, ...]:  # type: ignore[override]
-        return () if self.config.follow is None else (Move.BACKFILL,)
+    """Looks at source, ledger, lake and Spark before anything is touched, and says everything that is wrong at once."""
 
     @guarded
     @timed

@@ -18,14 +18,22 @@ import time
 from collections.abc import Generator
 from contextlib import closing, suppress
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import Move, SparkApplicationFailed, SparkApplicationTooLong, TidemarkError, is_of_no_table
-from tidemark.run import Run
+from tidemark.errors import (
+    Move,
+    PreflightFailed,
+    SparkApplicationFailed,
+    SparkApplicationTooLong,
+    TidemarkError,
+    is_of_no_table,
+)
+from tidemark.run import Run, utc_now
 from tidemark.staging.pandas_import import block_pandas_import
 from tidemark.wording import counted
 from tidemark_airflow import metrics
@@ -36,6 +44,7 @@ from tidemark_airflow.operators.auto_backfill import start_in_the_middle
 from tidemark_airflow.operators.capture_operators import (
     MERGE_SLACK_S,
     MergeOperator,
+    PreflightOperator,
     holder,
     is_by_hand,
     preflighted,
@@ -48,6 +57,9 @@ from tidemark_airflow.operators.run_figures import note_at_work, timed
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import psycopg
+
+    from tidemark.capture.following.drain_cycles import Window
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
     from tidemark.capture.following.plan_orders import PlanOrders
     from tidemark.capture.following.window import FollowWindow
@@ -78,11 +90,43 @@ def window(config: PipelineConfig, context: Context) -> FollowWindow:
     return window_of(config.schedule, config.follow.every_s, began_at)
 
 
-class FollowDrainOperator(PipelineOperator):
+class TriedWithinWindow:
+    """A task of a run that follows the source. The next run may be hours away, so an error that may end meanwhile is
+    tried again as long as this run lasts. `within` is the run's window, and `retried_moves` are the moves, besides
+    RETRY, with which another try is expected to succeed (`failures.guarded`)."""
+
+    retried_moves: tuple[Move, ...] = ()
+    within: Window | None = None
+
+    def is_retried(self, error: TidemarkError) -> bool:
+        if error.move in (Move.RETRY, *self.retried_moves):
+            return True
+        return self.may_end_meanwhile(error) and self.within is not None and self.within.left_s(utc_now()) > 0
+
+    def may_end_meanwhile(self, error: TidemarkError) -> bool:
+        return error.may_end_meanwhile
+
+
+class FollowPreflightOperator(TriedWithinWindow, PreflightOperator):
+    """The preflight of such a run. A gap is an error once. A later try begins with the alerts, since nothing else
+    of the run is at work."""
+
+    retried_moves = (Move.BACKFILL,)
+
+    @guarded
+    def execute(self, context: Context) -> dict[str, Any]:
+        self.within = _EarlyEndingWindow(self.config, context)
+        if context["ti"].try_number > 1:
+            _FollowingHealth(self, context).examine_if_due(run_of(self.config, context))
+        return super().execute(context)
+
+
+class FollowDrainOperator(TriedWithinWindow, PipelineOperator):
     """Reads the slot into staging, batch by batch over one connection, until the run's window is over. What a changed
     pipeline file says is looked at as a preflight does, and taken up if that finds no error.
 
     A later try begins with a preflight, as the next run would. It goes on behind a gap, and makes a slot that is gone.
+    The run's own preflight has passed this file, so the findings of a later one are of what changed since.
     """
 
     retried_moves = (Move.BACKFILL, Move.FIX_SOURCE)
@@ -93,10 +137,10 @@ class FollowDrainOperator(PipelineOperator):
         block_pandas_import()
         from tidemark.capture.following.drain_cycles import follow
 
+        self.within = within = _EarlyEndingWindow(self.config, context)
         run = run_of(self.config, context, salted=True)
-        window = _DrainWindow(self.config, context)
-        file = _PreflightedFile(self, context, window, run)
-        drained = follow(run, window, wait_s=slot_wait_s(self.config), file=file)
+        file = _PreflightedFile(self, context, within, run)
+        drained = follow(run, within, wait_s=slot_wait_s(self.config), file=file)
         self.log.info(
             "Staged %s in %s, up to %s",
             counted(drained.rows, "change"),
@@ -105,8 +149,11 @@ class FollowDrainOperator(PipelineOperator):
         )
         return {"batches": len(drained.batches), "rows": drained.rows, "staged_lsn": str(drained.staged_lsn)}
 
+    def may_end_meanwhile(self, error: TidemarkError) -> bool:
+        return super().may_end_meanwhile(error) or isinstance(error, PreflightFailed)
 
-class FollowMergeOperator(MergeOperator):
+
+class FollowMergeOperator(TriedWithinWindow, MergeOperator):
     """Brings what is staged into Delta, plan by plan, by one Spark application that lasts as long as the run.
 
     Where the application dies, another one takes over; where one after another does before it has applied a plan, the
@@ -120,6 +167,7 @@ class FollowMergeOperator(MergeOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.following.merge_cycles import MergeCycles
 
+        self.within = window(self.config, context)
         run = run_of(self.config, context)
         file = _FileInForce(self.config)
         watch = _FollowingHealth(self, context)
@@ -131,14 +179,14 @@ class FollowMergeOperator(MergeOperator):
 
         cycles = MergeCycles(
             run,
-            window(self.config, context),
+            self.within,
             holder(context, DRAIN_TASK),
             partial(_has_ended, DRAIN_TASK, context),
             all_of_them=self.all_by_hand and is_by_hand(context),
             between=between,
         )
         ingested, plans = self._until_over(cycles, file, watch, context)
-        events = self.emit(cycles.run, ingested, context)
+        events = self.emit(cycles.run, _with_earlier_tries(cycles.run, ingested, context), context)
         self.log.info("%s; advanced: %s", counted(plans, "plan"), ", ".join(events) or "no table")
         return {"plans": plans, "advanced": len(events)}
 
@@ -170,7 +218,8 @@ class FollowMergeOperator(MergeOperator):
                 continue
             if (newer := file.taken_up()) is None:
                 break
-            self.config, cycles.run, cycles.window = newer, run_of(newer, context), window(newer, context)
+            self.within = cycles.window = window(newer, context)
+            self.config, cycles.run = newer, run_of(newer, context)
         if failed is not None:
             raise failed  # the last plan's, of driver or lake
         return ingested, plans
@@ -200,10 +249,12 @@ class FollowMergeOperator(MergeOperator):
 
 class _PreflightedFile:
     """The pipeline file during a drain that follows. New content is used once a preflight has passed it. A preflight
-    also runs when a table has joined in the stream, since the table's backfill waits for its verdict."""
+    also runs when a table has joined in the stream, since the table's backfill waits for its verdict, and when the
+    source has a table that the publication lacks, since a preflight adds it."""
 
-    def __init__(self, operator: FollowDrainOperator, context: Context, window: _DrainWindow, run: Run) -> None:
+    def __init__(self, operator: FollowDrainOperator, context: Context, window: _EarlyEndingWindow, run: Run) -> None:
         from tidemark.capture.following.changed_file import ChangedFile
+        from tidemark.capture.following.unpublished_tables import UnpublishedTables
 
         self._log = operator.log
         self._context = context
@@ -212,13 +263,15 @@ class _PreflightedFile:
         self._needs_preflight = context["ti"].try_number > 1
         self._run = run
         self._asks_at = float("-inf")
-        self._joins = False
+        self._tables_wait = False
+        self._unpublished = UnpublishedTables()
 
-    def has_changed(self) -> bool:
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
         if time.monotonic() >= self._asks_at:
             self._asks_at = time.monotonic() + ASK_S
-            self._joins = _has_joins(self._run)
-        return self._joins or self._file.newer() is not None
+            self._tables_wait = self._tables_wait or _has_joins(self._run)
+        self._tables_wait = self._unpublished.has_new(source, self._run.config) or self._tables_wait
+        return self._tables_wait or self._file.newer() is not None
 
     def taken_up(self, run: Run) -> Run:
         """The run with the file's content of now, if a preflight passes that. A preflight also runs in a later try, and
@@ -229,8 +282,8 @@ class _PreflightedFile:
                 preflighted(run).raise_for_errors()
                 self._needs_preflight = False
                 note_at_work(run.config, self._context)
-            elif self._joins:
-                self._judge_joins(run)
+            elif self._tables_wait:
+                self._judge_tables(run)
             return run
         other = run_of(newer, self._context, salted=True)
         report = preflighted(other)
@@ -244,12 +297,14 @@ class _PreflightedFile:
         self._run = other
         return other
 
-    def _judge_joins(self, run: Run) -> None:
+    def _judge_tables(self, run: Run) -> None:
         """What cannot be judged yet is tried again after a while; an error is no reason to end the run."""
-        self._joins, self._asks_at = False, time.monotonic() + JUDGE_AGAIN_S
+        self._tables_wait, self._asks_at = False, time.monotonic() + JUDGE_AGAIN_S
         report = preflighted(run)
         if report.errors:
             self._log.error("%s\nThe run goes on.", report)
+        else:
+            self._log.info("%s", report)
 
 
 class _FileInForce:
@@ -279,7 +334,7 @@ class _FileInForce:
         return accepted
 
 
-class _DrainWindow:
+class _EarlyEndingWindow:
     """The run's window, which ends before its time where a next run waits, or nothing merges what the drain stages."""
 
     def __init__(self, config: PipelineConfig, context: Context) -> None:
@@ -340,7 +395,7 @@ class _FollowingHealth:
     A later try begins with it, since tries that fail may end before a minute is over.
     """
 
-    def __init__(self, operator: FollowMergeOperator, context: Context) -> None:
+    def __init__(self, operator: FollowMergeOperator | FollowPreflightOperator, context: Context) -> None:
         self._operator = operator
         self._context = context
         self._looked_at = time.monotonic() if context["ti"].try_number == 1 else float("-inf")
@@ -412,6 +467,19 @@ class _Application:
         if self._thread.is_alive():
             self._operator.on_kill()
             self._thread.join(ENDING_S)
+
+
+def _with_earlier_tries(run: Run, ingested: list[Ingested], context: Context) -> list[Ingested]:
+    """What the whole run merged: Airflow takes the events of a try only if that succeeds. Of other runs' plans, which
+    this try ingested, the tables that the run's own plans do not have."""
+    from tidemark.capture.table_progress import merged_in_run
+
+    if context["ti"].try_number == 1:
+        return ingested
+    merged = merged_in_run(run)
+    names = {table.table for table in merged.tables}
+    others = [replace(one, tables=tuple(t for t in one.tables if t.table not in names)) for one in ingested]
+    return [merged, *others]
 
 
 def _raise_what_is_of_no_table(cycle: MergeCycle) -> None:

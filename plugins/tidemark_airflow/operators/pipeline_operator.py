@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.sdk import BaseOperator
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import Move
 from tidemark_airflow.page.pipeline_link import LINKS
 
 
 class PipelineOperator(BaseOperator):
-    """`config` is the pipeline file as it was when the DAG was parsed. `retried_moves` are the moves, besides RETRY,
-    with which another try is expected to succeed (`failures.guarded`)."""
+    """`config` is the pipeline file as it was when the DAG was parsed."""
 
     operator_extra_links = LINKS
-    retried_moves: ClassVar[tuple[Move, ...]] = ()
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from sandbox.services.postgres import wait_for
@@ -19,8 +20,9 @@ from tests.support.pipeline import Pipeline
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.confirm import confirm
-from tidemark.capture.following import drain_cycles
+from tidemark.capture.following import drain_cycles, unpublished_tables
 from tidemark.capture.following.drain_cycles import follow
+from tidemark.capture.following.unpublished_tables import UnpublishedTables
 from tidemark.capture.following.window import OTHERWISE_S, FollowWindow, window_of
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import LeaseLost, TidemarkError
@@ -212,7 +214,7 @@ class OtherFile:
         self.pipeline = pipeline
         self.config: PipelineConfig | None = None
 
-    def has_changed(self) -> bool:
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
         return self.config is not None
 
     def taken_up(self, run: Run) -> Run:
@@ -241,6 +243,55 @@ def test_a_changed_file_is_taken_up_between_two_batches(
     follower.end()
     rows = [row for rows in staged(pipeline).values() for row in rows]  # the table is built anew beside the old
     assert [(row["id"], row.get("note")) for row in rows] == [(1, "n"), (2, None)]
+
+
+class NewTables:
+    """A pipeline file that stays, with a preflight whenever the source has a table that it names."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.unpublished = UnpublishedTables()
+        self.preflights = 0
+        self.has_new = False
+
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
+        self.has_new = self.unpublished.has_new(source, self.pipeline.config)
+        return self.has_new
+
+    def taken_up(self, run: Run) -> Run:
+        if self.has_new:
+            self.pipeline.sound()
+            self.preflights += 1
+        return run
+
+
+def test_a_new_table_of_a_managed_publication_comes_in_the_middle_of_a_run(
+    new_pipeline: Callable[..., Pipeline], following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpublished_tables, "LOOK_S", 0.0)
+    monkeypatch.setattr(drain_cycles, "LOOK_S", 0.0)
+    pipeline = new_pipeline()
+    pipeline.execute(ORDERS, "CREATE TABLE without_key (id int)")
+    pipeline.sound()
+    file = NewTables(pipeline)
+    follower = following(of=pipeline, file=file)
+    follower.await_staged()
+    wait_for("the table without a key was judged", lambda: file.preflights == 1)
+    pipeline.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
+    wait_for("the new table was judged", lambda: file.preflights == 2)
+    pipeline.execute("INSERT INTO later VALUES (2)", "INSERT INTO orders VALUES (1, 1, 'n')")
+    follower.await_staged()
+    assert [row["id"] for row in pipeline.staged("public.later")] == [2]
+    assert pipeline.table_rows()["public.later"].life.needs_backfill, "its first row is in no change"
+    pipeline.execute("ALTER TABLE without_key ADD PRIMARY KEY (id)")
+    wait_for("the table with a key by now was judged", lambda: file.preflights == 3)
+    pipeline.execute("INSERT INTO without_key VALUES (1)")
+    follower.await_staged()
+    assert [row["id"] for row in pipeline.staged("public.without_key")] == [1]
+    looks = itertools.count()
+    wait_for("some time passes", lambda: next(looks) > 20)
+    assert file.preflights == 3
+    follower.end()
 
 
 def test_of_two_tries_at_once_the_later_one_stages_everything_once(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.capture.continuity.test_failover import Pair, captured_there, marked, pair, primary
@@ -24,7 +26,7 @@ class LaterTry:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
-    def has_changed(self) -> bool:
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
         return False
 
     def taken_up(self, run: Run) -> Run:

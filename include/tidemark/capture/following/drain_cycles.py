@@ -13,7 +13,7 @@ by the next cycle.
 
 While nothing happens at the source no cycle begins, and nothing is written. Somebody else's heartbeat is nothing, too.
 Meanwhile the status replies carry what the ledger says is confirmable: nobody else can move a slot in use. A changed
-pipeline file is taken up between two batches, while the slot is free.
+pipeline file, and a new table that it names, is taken up between two batches, while the slot is free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import psycopg
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
 from tidemark.capture.waiting import with_more_columns
@@ -30,7 +32,7 @@ from tidemark.ledger import leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
-from tidemark.ledger.staged import applied_positions, generations
+from tidemark.ledger.staged import applied_positions, batches, generations
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.source.wal import slot
@@ -63,10 +65,11 @@ class Window(Protocol):
 
 
 class RunFile(Protocol):
-    """The pipeline file of a run that follows, which may change meanwhile."""
+    """The pipeline file of a run that follows. It may change meanwhile, and so may the tables that it names."""
 
-    def has_changed(self) -> bool:
-        """Whether its content differs from what the run works with."""
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
+        """Whether its content differs from what the run works with, or the source has tables that it names and no
+        preflight has judged."""
 
     def taken_up(self, run: Run) -> Run:
         """The run with the file's new content if a preflight accepts it, else the run as it is. Called while the run
@@ -76,7 +79,7 @@ class RunFile(Protocol):
 class UnchangingRunFile:
     """A file that does not change."""
 
-    def has_changed(self) -> bool:
+    def has_changed(self, source: psycopg.Connection[Any]) -> bool:
         return False
 
     def taken_up(self, run: Run) -> Run:
@@ -104,9 +107,7 @@ def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | Non
 
 def _is_over(run: Run, book: Ledger, window: Window) -> bool:
     """Whether the window is, and all up to a heartbeat of the run is staged."""
-    if window.left_s(run.now()) > 0:
-        return False
-    return of_run(book, run.run_id).reached_target
+    return window.left_s(run.now()) <= 0 and batches.has_heartbeat(book, run.run_id)
 
 
 def _let_in(run: Run, book: Ledger) -> None:
@@ -183,7 +184,7 @@ class _Following:
                 if (waiting := leases.awaited(self.book, self.run.holder).get(leases.SLOT)) is not None:
                     log.info("The slot is let go for %s", waiting)
                     return None
-                if self.file.has_changed():
+                if self.file.has_changed(self.taken.source):
                     return None
             left_s = self.window.left_s(self.run.now())
             if left_s <= 0:

@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from tidemark.capture import deferral
 from tidemark.capture.following.window import FollowWindow
 from tidemark.capture.merge_planning import (
     Ingested,
@@ -132,7 +133,7 @@ class MergeCycles:
             ends = ends or self.between()
             staged, tried_at, is_over = self._staged(book), self.run.clock(), self._is_over(book)
             if staged is not None:
-                for cycle in self._ended():
+                for cycle in self._ended(book):
                     merged_at = self.run.clock()
                     yield cycle
                 if not ends:
@@ -155,19 +156,20 @@ class MergeCycles:
     def _is_over(self, book: Ledger) -> bool:
         if leases.holders(book).get(SLOT) == self.drain_holder:
             return False
-        if self.window.left_s(self.run.now()) <= 0 and any(
-            batch.heartbeat_lsn is not None for batch in batches.of_run(book, self.run.run_id)
-        ):
+        if self.window.left_s(self.run.now()) <= 0 and batches.has_heartbeat(book, self.run.run_id):
             return True
         if self.run.clock() - self._asked_at < ASK_S:
             return False
         self._asked_at = self.run.clock()
         return self.drain_has_ended()
 
-    def _ended(self) -> list[MergeCycle]:
+    def _ended(self, book: Ledger) -> list[MergeCycle]:
         """The plans that are applied, with their leases let go; and one without a name for what other tasks left."""
         ended = [ordered for ordered in self._ordered if self._has_result(ordered)]
         ingested = ingest(self.run)
+        if ingested.plans:
+            merged = [table.table for table in ingested.tables if table.error is None]
+            deferral.apply_deferral(book, self.run.config, merged)
         ended += [ordered for ordered in self._ordered if ordered.plan in ingested.plans and ordered not in ended]
         cycles = [MergeCycle("", (ingested,))] if ingested.plans and not ended else []
         for ordered in ended:

@@ -1,8 +1,9 @@
 """Orders the merges of a run that follows the source from its one Spark application, by files (`target.ordered_plans`).
 
-`PlanOrders` is the operator's end: it makes the folder, writes its beat from a thread, orders plan after plan, and says
-when it is the end. Folders of operators that died are removed by the next one, and their applications end. One that
-lives although another took its place finds its beat gone: it orders nothing more.
+`PlanOrders` is the operator's end: it makes the folder, writes its beat from a thread, orders plan after plan, removes
+the orders whose plans have a result, and says when it is the end. Folders of operators that died are removed by the
+next one, and their applications end. One that lives although another took its place finds its beat gone: it orders
+nothing more.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class PlanOrders:
         self._run = run
         self._store = store
         self._number = 0
+        self._plans: dict[int, str] = {}  # of the orders that are there
         self._beats = 0
         self._ended = threading.Event()
 
@@ -43,6 +45,9 @@ class PlanOrders:
         if not self._is_ours():
             raise LeaseLost(lease=self._folder, pipeline=self._run.pipeline, holder="a later try of this task")
         self._write(f"{self._run.config.lake}/{layout.plan_file(self._run.pipeline, plan)}")
+        with suppress(Exception):  # they are removed with the next order, or with the folder
+            self._remove_applied()
+        self._plans[self._number] = plan
 
     def end(self) -> None:
         """Have the application end, once it is done with the plans before."""
@@ -51,6 +56,14 @@ class PlanOrders:
     def _write(self, content: str) -> None:
         self._number += 1
         self._store.write_new(f"{self._folder}/{layout.order(self._number)}", content.encode())
+
+    def _remove_applied(self) -> None:
+        """A run of a day has tens of thousands of orders. The newest one stays, so that a driver which the cluster
+        starts anew finds the number that comes next."""
+        for number, plan in list(self._plans.items()):
+            if self._store.exists(layout.result_file(self._run.pipeline, plan)):
+                self._store.delete(f"{self._folder}/{layout.order(number)}")
+                del self._plans[number]
 
     def _is_ours(self) -> bool:
         return self._store.exists(layout.beat_file(self._run.pipeline, self.attempt))

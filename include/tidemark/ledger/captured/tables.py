@@ -474,17 +474,19 @@ def deferred(ledger: Ledger) -> set[str]:
     return {table for (table,) in ledger.execute(query, (ledger.pipeline, table_life.DEFERRED))}
 
 
-def defer(ledger: Ledger) -> None:
-    """Merge less often, by choice, every table for which nothing waits now."""
+def defer(ledger: Ledger, merged: Collection[str] = ()) -> None:
+    """Merge less often, by choice, every table for which nothing waits now, and the tables that were just `merged`."""
     _choose(
         ledger,
         "defer",
         """
         SELECT "table" FROM tidemark.tables t
          WHERE pipeline = %s AND merge_state = 'merging'
-           AND NOT EXISTS (SELECT 1 FROM tidemark.unapplied u WHERE u.pipeline = t.pipeline AND u."table" = t."table")
+           AND ("table" = ANY(%s) OR NOT EXISTS (
+               SELECT 1 FROM tidemark.unapplied u WHERE u.pipeline = t.pipeline AND u."table" = t."table"))
         """,
         table_life.DEFERRED,
+        sorted(merged),
     )
 
 
@@ -494,9 +496,10 @@ def merge_always(ledger: Ledger) -> None:
     _choose(ledger, "merge_always", query, table_life.MERGING)
 
 
-def _choose(ledger: Ledger, event: str, which: LiteralString, state: str) -> None:
+def _choose(ledger: Ledger, event: str, which: LiteralString, state: str, *values: Any) -> None:
     with ledger.transaction():
-        names = [table for (table,) in ledger.execute(f"""{which} ORDER BY "table" FOR UPDATE""", (ledger.pipeline,))]
+        rows = ledger.execute(f"""{which} ORDER BY "table" FOR UPDATE""", (ledger.pipeline, *values))
+        names = [table for (table,) in rows]
         if not names:
             return
         with table_lives.step(ledger, "merge", event, names):

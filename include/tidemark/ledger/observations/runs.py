@@ -117,10 +117,15 @@ def level_at(ledger: Ledger) -> datetime | None:
 
 def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
     """Write the run's figures and the batches that it registered, and delete rows older than KEPT_DAYS. Returns the
-    number of registered changes."""
+    number of registered changes.
+
+    A run that follows the source has figures every minute, and tens of thousands of batches in a day. So only those are
+    counted that are staged since its last figures.
+    """
     values = asdict(figures) | {"tables": None if figures.tables is None else Jsonb(figures.tables)}
     with ledger.transaction():
         _begin(ledger, run_id)
+        values["batches"], values["changes"] = _registered(ledger, run_id, figures)
         row = ledger.execute(
             """
             UPDATE tidemark.runs
@@ -129,9 +134,7 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
                    source_lsn = %(source_lsn)s, lag_bytes = %(lag_bytes)s, lag_s = %(lag_s)s,
                    retained_bytes = %(retained_bytes)s, limit_bytes = %(limit_bytes)s,
                    unapplied_batches = %(unapplied_batches)s, unapplied_changes = %(unapplied_changes)s,
-                   tables = %(tables)s, (batches, changes) = (
-                       SELECT count(*), coalesce(sum(b.changes), 0)::bigint FROM tidemark.batches b
-                        WHERE b.pipeline = %(pipeline)s AND b.run_id = %(run_id)s)
+                   tables = %(tables)s, batches = %(batches)s, changes = %(changes)s
              WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s
             RETURNING changes
             """,
@@ -143,6 +146,36 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
             (ledger.pipeline, KEPT_DAYS),
         )
     return None if row is None else row[0]
+
+
+def _registered(ledger: Ledger, run_id: str, figures: Figures) -> tuple[int, int]:
+    """The run's batches and their changes, up to the staged LSN of the figures."""
+    before = ledger.execute(
+        "SELECT generation, staged_lsn, batches, changes FROM tidemark.runs "
+        "WHERE pipeline = %s AND run_id = %s AND staged_lsn IS NOT NULL",
+        (ledger.pipeline, run_id),
+    ).fetchone()
+    generation, staged_lsn, batches, changes = before or (0, Lsn(0), 0, 0)
+    if figures.generation is None or figures.staged_lsn is None:
+        return batches, changes
+    # OFFSET 0: with statistics of some moment, all of the run's batches would be read.
+    since = "(b.generation, b.end_lsn) > (%(generation)s, %(staged_lsn)s::pg_lsn) OFFSET 0"
+    more = ledger.row(
+        f"""
+        SELECT count(*), coalesce(sum(b.changes), 0)::bigint
+          FROM (SELECT * FROM tidemark.batches b
+                 WHERE b.pipeline = %(pipeline)s AND {"b.run_id = %(run_id)s" if before is None else since}) b
+         WHERE b.run_id = %(run_id)s AND (b.generation, b.end_lsn) <= (%(up_to_generation)s, %(up_to)s::pg_lsn)
+        """.encode(),
+        {
+            "run_id": run_id,
+            "generation": generation,
+            "staged_lsn": staged_lsn,
+            "up_to_generation": figures.generation,
+            "up_to": figures.staged_lsn,
+        },
+    )
+    return batches + more[0], changes + more[1]
 
 
 def last(ledger: Ledger, number: int) -> list[dict[str, Any]]:

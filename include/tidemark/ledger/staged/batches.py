@@ -294,6 +294,14 @@ def of_run(ledger: Ledger, run_id: str) -> list[Batch]:
     return _batches(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
 
 
+def has_heartbeat(ledger: Ledger, run_id: str) -> bool:
+    """Whether a batch of the run ends at a heartbeat."""
+    return ledger.holds(
+        "SELECT 1 FROM tidemark.batches WHERE pipeline = %s AND run_id = %s AND heartbeat_lsn IS NOT NULL LIMIT 1",
+        (ledger.pipeline, run_id),
+    )
+
+
 def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
     """The generation's batches that end above `lsn`, in order."""
     return _batches(ledger, "pipeline = %s AND generation = %s AND end_lsn > %s", (ledger.pipeline, generation, lsn))

@@ -8,6 +8,7 @@ tasks exactly one counts a result.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -141,6 +142,34 @@ class LastMerge:
     way: dict[str, str]
     why: dict[str, str]
     fall_backs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTable:
+    """What the plans of one run did to a table; `first_plan` is the path of the first one's plan.json."""
+
+    table: str
+    generation: int
+    first_plan: str
+    rows: dict[str, int]
+
+
+def merged_by(ledger: Ledger, run_id: str) -> list[MergedTable]:
+    """The tables of the run's ingested plans, summed over all tries of its tasks."""
+    rows = ledger.execute(
+        """
+        SELECT p.generation, p.path, t.value ->> 'table', t.value -> 'rows'
+          FROM tidemark.plans p CROSS JOIN LATERAL jsonb_array_elements(p.result -> 'tables') t
+         WHERE p.pipeline = %s AND p.run_id = %s AND p.ingested_at IS NOT NULL ORDER BY p.created_at, p.plan
+        """,
+        (ledger.pipeline, run_id),
+    )
+    first: dict[tuple[str, int], str] = {}
+    counts: dict[tuple[str, int], Counter[str]] = {}
+    for generation, path, table, merged in rows:
+        first.setdefault((table, generation), path)
+        counts.setdefault((table, generation), Counter()).update(merged or {})
+    return [MergedTable(*of, path, dict(counts[of])) for of, path in first.items()]
 
 
 def last_merges(ledger: Ledger, table: str) -> tuple[LastMerge, ...]:
