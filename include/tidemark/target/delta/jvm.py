@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 
 def java_class(session: SparkSession, name: str) -> Any:
-    """A class of the JVM by its full name, in one call.
+    """A class of the JVM by its full name, in one call, made once.
 
     `jvm.org.apache.spark…` makes one call per part of the name. For each part the JVM searches all jars for a class of
-    that name, for example `org`.
+    that name, for example `org`. Delta's classes it searches there in every call, before it asks the loader that has
+    Delta's jars.
     """
-    return getattr(session.sparkContext._jvm, name)
+    return _class_of(session.sparkContext._jvm, name)
+
+
+@lru_cache(maxsize=1000)
+def _class_of(jvm: Any, name: str) -> Any:
+    return getattr(jvm, name)
 
 
 def option(spark: SparkSession, value: Any = None) -> Any:

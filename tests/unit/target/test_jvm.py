@@ -1,0 +1,34 @@
+"""What Python asks of the JVM about its classes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+from tidemark.target.delta.jvm import java_class
+
+
+class Jvm:
+    """Notes which names it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        return object()
+
+
+def session_of(jvm: Jvm) -> SparkSession:
+    return cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(_jvm=jvm)))
+
+
+def test_each_jvm_is_asked_for_a_class_once() -> None:
+    jvm, another = Jvm(), Jvm()
+    found = java_class(session_of(jvm), "scala.Option")
+    assert java_class(session_of(jvm), "scala.Option") is found
+    assert java_class(session_of(another), "scala.Option") is not found
+    java_class(session_of(jvm), "java.util.UUID")
+    assert (jvm.asked, another.asked) == (["scala.Option", "java.util.UUID"], ["scala.Option"])
