@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from sandbox.services.postgres import PostgresServer, running
-from tests.support import servers
+from tests.support import servers, thorough
 from tidemark import failpoints
 from tidemark.config import TableRule
 
@@ -72,6 +72,7 @@ def fall_backs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is thorough
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     servers.share_out(items)
+    thorough.share_out(items)
 
 
 def on_s3() -> bool:

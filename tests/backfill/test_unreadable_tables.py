@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tests.support.roles import login
+from tests.support.thorough import thorough
 from tidemark.backfill.backfill_report import report
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
@@ -83,9 +84,14 @@ def _of_the_run(captured: Pipeline) -> list[Backfill]:
 
 @pytest.mark.parametrize(
     "code",
-    # Raised by itself, a value, a constraint, not supported, too complex, a state, a routine, of the user's own, a bug,
-    # damage, a privilege.
-    ["P0001", "22012", "23514", "0A000", "54001", "55000", "38000", "MY001", "XX000", "XX001", "58P01", "42704"],
+    # A value, of the user's own, damage; raised by itself, a constraint, not supported, too complex, a state, a
+    # routine, a bug, damage, a privilege.
+    [
+        "22012",
+        "MY001",
+        "XX001",
+        *thorough("P0001", "23514", "0A000", "54001", "55000", "38000", "XX000", "58P01", "42704"),
+    ],
 )
 def test_an_error_of_its_own_ends_the_backfill_of_that_table_alone(captured: Pipeline, code: str) -> None:
     of_both(captured)

@@ -3,7 +3,6 @@ nothing of the dead one stays."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.support import failpoint_names
 from tests.support.pipeline import Pipeline
+from tests.support.stage_process import fork_server
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.drain import drain
@@ -33,9 +33,7 @@ def test_the_next_try_of_a_killed_drain_stages_every_change_once(pipeline: Pipel
     pipeline.with_bounds(batch_rows=10)
     for i in range(3):
         pipeline.execute(f"INSERT INTO orders SELECT {i} * 10 + i FROM generate_series(1, 10) i")
-    process = multiprocessing.get_context("spawn").Process(
-        target=die_at, args=(failpoint, pipeline.task("drain", "monday"))
-    )
+    process = fork_server().Process(target=die_at, args=(failpoint, pipeline.task("drain", "monday")))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

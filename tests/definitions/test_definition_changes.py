@@ -28,6 +28,7 @@ from tests.definitions.sequences import (
     pairs_that_play,
 )
 from tests.definitions.shortest import shortest
+from tests.support.thorough import either
 
 AT_ONCE = 100
 MOST_SHOWN = 3
@@ -165,7 +166,7 @@ def test_each_kind_alone_in_every_way(base: str, has_trigger: bool, make_pipelin
     require(covered(judged(make_pipeline, sequences, has_trigger)), with_rows=0.4, with_updates=0.3, with_a_chunk=0.2)
 
 
-@TRIGGER
+@pytest.mark.parametrize("has_trigger", either(without_trigger=False, with_trigger=True))
 def test_some_pairs_and_some_random_sequences(has_trigger: bool, make_pipeline: MakePipeline) -> None:
     pairs = list(of_length(2))
     some = pairs[has_trigger :: len(pairs) // 20]

@@ -9,11 +9,12 @@ import pytest
 
 from tests.definitions.book import MakePipeline
 from tests.definitions.capturing import NEVER, Capture, Verdict
+from tests.support.thorough import either
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.config import TableRule
 from tidemark.ledger.captured import schema_versions
 
-TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
+TRIGGER = pytest.mark.parametrize("has_trigger", either(without_trigger=False, with_trigger=True))
 TABLE = "s1.t"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.definitions.book import MakePipeline
 from tests.definitions.capturing import NEVER, Capture
+from tests.support.thorough import either
 
 # In each, `{s}` is a schema of its own. A list is what happens between two pauses.
 _UPSERT = "ON CONFLICT (id) DO UPDATE SET kept = excluded.kept, also = excluded.also"
@@ -95,7 +96,7 @@ SCENARIOS: dict[str, list[list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
+@pytest.mark.parametrize("has_trigger", either(without_trigger=False, with_trigger=True))
 @pytest.mark.parametrize("way", ["one run", "a run at each pause", "a backfill first"])
 def test_tables_are_never_parked_and_end_equal(way: str, has_trigger: bool, make_pipeline: MakePipeline) -> None:
     with make_pipeline() as pipeline:

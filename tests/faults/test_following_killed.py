@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from sandbox.services.postgres import wait_for
 from tests.faults import workload
 from tests.support import failpoint_names, judge
 from tests.support.capture import Environment
+from tests.support.stage_process import Started
 
 TASKS = ("follow_drain", "follow_merge")
 EXPECTED = {name for name in failpoint_names.OF_CAPTURE if name.startswith(("drain.", "merge."))}
@@ -33,7 +33,7 @@ class Run:
     environment: Environment
     reached: Path
     is_stopped: bool = False
-    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    processes: dict[str, Started] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.threads = [threading.Thread(target=self._task, args=(name,)) for name in TASKS]

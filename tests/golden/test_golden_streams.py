@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import pgoutput, servers
+from tests.support.thorough import thorough
 from tidemark.errors import MalformedMessage
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -198,6 +199,9 @@ def twin(decoder: Decoder) -> Decoder:
     return other
 
 
+@pytest.mark.parametrize(
+    "recording", [*thorough(*RECORDINGS[:-1]), RECORDINGS[-1]], indirect=True, ids=lambda path: path.stem
+)
 def test_every_message_cut_at_any_byte_or_lengthened_raises(recording: dict[str, Any]) -> None:
     """Alone, and with the messages behind it in the same block, so that what is missing could be taken from them."""
     messages = recording["messages"]

@@ -63,6 +63,7 @@ def test_every_set_that_the_lake_reads_together_is_a_state_of_the_source(
     sessions: int, runs: int, positions: int, new_environment: Callable[..., Environment]
 ) -> None:
     environment = new_environment("lists", (TableRule("c.*"),), {"batch_rows": 20})
+    environment.spark()  # sessions write for as long as a run takes, not for as long as a JVM takes to start
     workload = Workload(environment, seed=1)
     workload.create()
     environment.run()

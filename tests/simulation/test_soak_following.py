@@ -28,6 +28,7 @@ from tests.simulation.failing_over import GAPS
 from tests.simulation.test_soak import MINUTES, Soak
 from tests.simulation.test_soak import soak as soak
 from tests.support.capture import Environment
+from tests.support.stage_process import Started
 
 RUN_S = 90
 WAIT_S = 60.0
@@ -40,7 +41,7 @@ class Runs:
 
     soak: Soak
     stop: threading.Event = field(default_factory=threading.Event)
-    processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    processes: dict[str, Started] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.own: Environment = copy.copy(self.soak.environment)

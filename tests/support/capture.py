@@ -29,6 +29,7 @@ from tests.support import local_spark, stages
 from tests.support.azure_server import Azure
 from tests.support.pipeline import SALT, Place
 from tests.support.s3_server import S3Server
+from tests.support.stage_process import StageProcess, Started
 from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
 from tidemark.backfill.verify_report import TableProof, VerifyReport
@@ -41,7 +42,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PATHS = (REPOSITORY, REPOSITORY / "include", Path(pyspark.__file__).parents[1])
 
 
-def go_on(process: subprocess.Popen[str]) -> int:
+def go_on(process: Started) -> int | None:
     """Let a halted process go on to its end; its exit code."""
     os.kill(process.pid, signal.SIGCONT)
     process.communicate(timeout=120)
@@ -218,7 +219,7 @@ class Environment(Place):
                 f"{stage} was not killed at {at} but ended with {process.returncode}:\n{output[-3000:]}"
             )
 
-    def start(self, stage: str, failpoint: str = "", own_jvm: bool = False) -> subprocess.Popen[str]:
+    def start(self, stage: str, failpoint: str = "", own_jvm: bool = False) -> Started:
         """Start one stage in a process of its own, with a failpoint ("name" kills it there, "name:stop" halts it
         there).
         """
@@ -226,10 +227,13 @@ class Environment(Place):
         input_file.write_bytes(pickle.dumps(self.stage_input()))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
         environment.pop(failpoints.VARIABLE, None)
-        if stage in ("merge", "maintain") and not own_jvm:
+        has_driver = own_jvm or stage in ("merge", "maintain")
+        if has_driver and not own_jvm:
             environment |= local_spark.gateway_of(self.spark())
         if failpoint:
             environment[failpoints.VARIABLE] = failpoint
+        if not has_driver:
+            return StageProcess(stage, input_file, environment)
         return subprocess.Popen(
             [sys.executable, "-m", "tests.support.stages", stage, str(input_file)],
             cwd=self.folder,
@@ -241,7 +245,7 @@ class Environment(Place):
             start_new_session=True,
         )
 
-    def halt(self, stage: str, failpoint: str, own_jvm: bool = False) -> subprocess.Popen[str]:
+    def halt(self, stage: str, failpoint: str, own_jvm: bool = False) -> Started:
         """The stage in a process of its own, halted at the failpoint."""
         process = self.start(stage, f"{failpoint}:stop", own_jvm)
 

@@ -13,7 +13,6 @@ The Delta tables are read without Spark (tests/support/delta_files.py): no code 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from sandbox.checks.comparison import Comparison, compare_rows
 from tests.support import delta_files
 from tests.support.capture import Environment, go_on
 from tests.support.delta_files import DeltaFiles, Row
+from tests.support.stage_process import Started
 from tidemark.formats import layout
 from tidemark.ledger.captured import relation_ids
 from tidemark.ledger.captured import tables as ledger_tables
@@ -258,7 +258,7 @@ def delta_versions(environment: Environment) -> dict[str, int]:
     return versions
 
 
-def changes_of_outlived(environment: Environment, driver: subprocess.Popen[str]) -> list[str]:
+def changes_of_outlived(environment: Environment, driver: Started) -> list[str]:
     """What is wrong already, and what a halted driver, whose task was run again meanwhile, then still changes."""
     already = wrongs(environment)
     before = delta_versions(environment)

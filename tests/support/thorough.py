@@ -5,6 +5,8 @@ Every promise has a test in `make test`; at further steps, or from further sides
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,3 +14,26 @@ import pytest
 
 def thorough(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
+def either(**values: Any) -> list[Any]:
+    """Values of a parameter, by their ids, of a test whose promise holds for each of them: `make test` plays one, which
+    one changes from test to test, and `make faults` plays all."""
+    return [
+        pytest.param(value, id=name, marks=pytest.mark.either(name, number, len(values)))
+        for number, (name, value) in enumerate(values.items())
+    ]
+
+
+def share_out(items: Iterable[pytest.Item]) -> None:
+    """Mark those as thorough that `make test` leaves to `make faults`."""
+    for item in items:
+        for mark in item.iter_markers("either"):
+            name, number, count = mark.args
+            test, _, ids = item.nodeid.rstrip("]").partition("[")
+            others = ids.split("-")
+            others.remove(name)
+            if (server := item.get_closest_marker("server")) is not None:  # whose turn it is says tests/support/servers
+                others.remove(str(server.args[0]))
+            if number != hashlib.sha256(f"{test} {others}".encode()).digest()[0] % count:
+                item.add_marker(pytest.mark.thorough)

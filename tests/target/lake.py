@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support import delta_files
-from tests.support.thorough import thorough
+from tests.support.thorough import either, thorough
 from tests.target.model import Change, Row
 from tidemark.formats import layout
 from tidemark.formats.columns import chunk_schema, staged_schema
@@ -38,8 +38,10 @@ PIPELINE = "shop"
 _attempts = itertools.count()
 
 # Of tests that hold for both ways of folding few changes, see the fixture `way`.
-both_ways = pytest.mark.parametrize("way", ["spark", "driver"], indirect=True)
-every_way = pytest.mark.parametrize("way", ["spark", "driver", *thorough("public")], indirect=True)
+both_ways = pytest.mark.parametrize("way", either(spark="spark", driver="driver"), indirect=True)
+every_way = pytest.mark.parametrize(
+    "way", [*either(spark="spark", driver="driver"), *thorough("public")], indirect=True
+)
 # Of tests of Spark's way whose promise a scenario keeps for few changes, which are the driver's.
 by_spark = pytest.mark.parametrize("way", ["spark", *thorough("driver", "public")], indirect=True)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

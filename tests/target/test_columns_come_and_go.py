@@ -56,6 +56,7 @@ def comments(lake: Lake, step: str, table: StagedTable) -> dict[str, str]:
     return {field.name: field.metadata["comment"] for field in delta.fields if field.metadata.get("comment")}
 
 
+@pytest.mark.thorough  # what Spark does with dropped columns, `test_columns_of_a_dropped_ones_name_are_others` has too
 def test_changes_before_and_after_a_column_was_dropped_are_as_the_model_has_them(lake: Lake) -> None:
     """In one plan, with unchanged values, keys that move and truncates on both sides of it; then in the next plan."""
     tables, expected = [], []

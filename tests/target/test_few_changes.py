@@ -138,6 +138,7 @@ def test_random_changes_come_to_what_spark_says(both: BothWays, folded: list[boo
     assert folded == [True, False] * 3
 
 
+@pytest.mark.thorough  # the driver's cases of tests/target/test_values.py have them too
 def test_holes_texts_and_values_before_a_truncate_are_those_of_spark(both: BothWays) -> None:
     text = Change("insert", insert(7).row, text={"n": "99999999999"})
     both.stage([insert(1), insert(2), text])

@@ -35,7 +35,7 @@ def whole(claims: list[ChunkResult] | tuple[ChunkResult, ...]) -> tuple[int, int
     )
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", thorough(17, 60, 300, 1600))
 def test_a_first_backfill_of_a_wide_table_ends(lake: Lake, width: int) -> None:
     """Nothing of the table came through the stream before: its Delta tables do not exist yet. Of one table the chunk
     comes alone, of the other one beside a change that it did not see."""

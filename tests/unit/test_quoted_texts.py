@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Set
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,12 @@ def caught(handler: ast.ExceptHandler) -> list[str]:
     return [ast.unparse(kind) for kind in kinds if kind is not None]
 
 
-def quotes(tree: ast.AST, allowed: Set[str] = frozenset()) -> Iterator[tuple[int, str]]:
+def quotes(nodes: list[ast.AST], allowed: Set[str] = frozenset()) -> Iterator[tuple[int, str]]:
     """Line and code of each use of a caught exception that could repeat its words."""
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for handler in ast.walk(tree):
-        if not isinstance(handler, ast.ExceptHandler) or handler.name is None or handler.name in allowed:
+    handlers = [node for node in nodes if isinstance(node, ast.ExceptHandler)]
+    parents = {child: node for one in handlers for node in ast.walk(one) for child in ast.iter_child_nodes(node)}
+    for handler in handlers:
+        if handler.name is None or handler.name in allowed:
             continue
         if all(kind in OWN or kind.startswith(HARMLESS) for kind in caught(handler)):
             continue
@@ -117,9 +119,19 @@ def names(module: Path) -> str:
     return module.relative_to(REPOSITORY).as_posix()
 
 
-@pytest.mark.parametrize("module", MODULES, ids=names)
+@lru_cache(maxsize=1)
+def nodes_of(module: Path) -> list[ast.AST]:
+    """The module itself, and all within it."""
+    return [*ast.walk(ast.parse(module.read_text()))]
+
+
+# All tests of one module are run before those of the next, so that it is parsed once.
+each_module = pytest.mark.parametrize("module", MODULES, ids=names, scope="module")
+
+
+@each_module
 def test_nothing_repeats_what_a_foreign_exception_says(module: Path) -> None:
-    assert list(quotes(ast.parse(module.read_text()), OF_THE_FILE.get(names(module), frozenset()))) == []
+    assert list(quotes(nodes_of(module), OF_THE_FILE.get(names(module), frozenset()))) == []
 
 
 @pytest.mark.parametrize(
@@ -133,29 +145,28 @@ def test_nothing_repeats_what_a_foreign_exception_says(module: Path) -> None:
     ],
 )
 def test_the_rule_sees_what_it_forbids(code: str) -> None:
-    assert len(list(quotes(ast.parse(code)))) == 1
+    assert len(list(quotes([*ast.walk(ast.parse(code))]))) == 1
 
 
-@pytest.mark.parametrize("module", MODULES, ids=names)
+@each_module
 def test_no_session_is_opened_and_no_error_made_of_a_result_elsewhere(module: Path) -> None:
     """So that psycopg's exceptions hold no value wherever they are caught, chained or left alone."""
-    calls = [
-        ast.unparse(node.func)
-        for node in ast.walk(ast.parse(module.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    functions = [
+        node.func for node in nodes_of(module) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     ]
+    suspects = [ast.unparse(f) for f in functions if f.attr.endswith(("connect", "error_from_result", "error_message"))]
     forbidden = ("psycopg.connect", "Connection.connect", "error_from_result", "error_message")
-    opened = [call for call in calls if call.endswith(forbidden)]
+    opened = [call for call in suspects if call.endswith(forbidden)]
     assert names(module) in POSTGRES or opened == []
 
 
-@pytest.mark.parametrize("module", MODULES, ids=names)
+@each_module
 def test_no_log_line_has_an_exceptions_own_text(module: Path) -> None:
-    tree = ast.parse(module.read_text())
-    wrong = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "exc_info"]
+    nodes = nodes_of(module)
+    wrong = [ast.unparse(node) for node in nodes if isinstance(node, ast.keyword) and node.arg == "exc_info"]
     wrong += [
         ast.unparse(node)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute)
         and node.attr in ("exception", "format_exc", "print_exc", "format_exception", "print_exception", "stack_info")
         and ast.unparse(node.value) in ("log", "logger", "self.log", "logging", "traceback")

@@ -24,15 +24,16 @@ def lint(checkout: Checkout) -> int:
     return _all(checkout, _lint(checkout))
 
 
-# Two processes with a Spark of their own, and about as much to do. The tests of Airflow are a third one, which waits
-# for its clock. All other tests are two, so that both cores are busy to the end.
+# Two processes with a Spark of their own, and about as much to do: a JVM takes half a minute of CPU before it is at its
+# speed, so whatever needs one is here. The tests of Airflow are a third process, which waits for its clock. All other
+# tests are two, so that both cores are busy to the end.
 _MERGES_ELSEWHERE: Final = (
     "tests/target/test_any_moment.py",
     "tests/target/test_whole_chunks.py",
     "tests/target/test_wide_tables.py",
 )
 WITH_SPARK: Final = {
-    "tests of merges": ("tests/target", *(f"--ignore={file}" for file in _MERGES_ELSEWHERE)),
+    "tests of merges": ("tests/target", "tests/lake", *(f"--ignore={file}" for file in _MERGES_ELSEWHERE)),
     "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation", *_MERGES_ELSEWHERE),
 }
 SCHEDULER: Final = "tests/airflow"

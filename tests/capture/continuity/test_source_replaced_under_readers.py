@@ -7,7 +7,6 @@ it, what lies in the gap is said once, and the backfill that follows makes every
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.simulation import chunk_model
 from tests.simulation.chunk_model import Model
 from tests.support import stages
 from tests.support.capture import Environment, go_on
+from tests.support.stage_process import Started
 from tests.support.standby import standby_of
 from tidemark.backfill.verifying import VerifyRequest
 from tidemark.config import TableRule
@@ -61,7 +61,7 @@ def change(shop: Environment, number: int) -> None:
     )
 
 
-def begin(shop: Environment, purpose: str) -> subprocess.Popen[str]:
+def begin(shop: Environment, purpose: str) -> Started:
     """A reader of the table that has recorded its first chunk, and has not written its watermark."""
     if purpose == "backfill":
         shop.begin_backfill("shop.item", chunk_rows=3)

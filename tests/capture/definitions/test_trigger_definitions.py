@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.definitions import missing, numbers, state
 from tests.support.pipeline import Pipeline
+from tests.support.thorough import either
 from tidemark.capture import drain as drain_module
 from tidemark.ledger.captured import tables
 from tidemark.source import event_trigger
@@ -113,7 +114,7 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("looks", ["one", "each"])
+@pytest.mark.parametrize("looks", either(one="one", each="each"))
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_every_value_stands_under_its_column_and_nothing_is_marked(item: Pipeline, sequence: str, looks: str) -> None:
     for statement in SEQUENCES[sequence]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from sandbox.services.postgres import wait_for
 from tests.support.following import Follower
 from tests.support.pipeline import Pipeline
+from tests.support.stage_process import fork_server
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.confirm import confirm
@@ -447,7 +447,7 @@ def test_the_next_try_of_a_killed_one_stages_every_change_once(
     pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
     window = FollowWindow(datetime.now(UTC) + timedelta(hours=1), 0.05)
     run = pipeline.task("drain", "following")
-    process = multiprocessing.get_context("spawn").Process(target=follow_and_die, args=(failpoint, run, window))
+    process = fork_server().Process(target=follow_and_die, args=(failpoint, run, window))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

@@ -30,7 +30,8 @@ def java_class(session: SparkSession, name: str) -> Any:
     """A class of the JVM by its full name; a JavaPackage if there is no such class.
 
     `jvm.org.apache.spark…` makes one call per part of the name. For each part the JVM searches all jars for a class of
-    that name, for example `org`. Here one call finds the class, and the next caller gets the same object.
+    that name, for example `org`. Delta's classes it searches there in every call, before it asks the loader that has
+    Delta's jars. Here one call finds the class, and the next caller gets the same object.
     """
     jvm = session.sparkContext._jvm
     known = _classes.setdefault(jvm, {})

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from py4j.java_gateway import JavaPackage
+from py4j.java_gateway import JavaPackage, java_import
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -110,6 +110,10 @@ PUBLIC_PATH_SETTINGS: Final[Mapping[str, str]] = {
     f"spark.databricks.delta.{command}.deletionVectors.persistent": "false" for command in ("merge", "update", "delete")
 }
 
+# PySpark names these classes without their packages, for each Column and each list of them. The JVM searches all jars
+# for them in one package after the other, unless it is told where they are.
+_NAMED_BY_PYSPARK: Final = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
+
 DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
@@ -129,6 +133,8 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
             builder = builder.config(key, value)
     acknowledge_at_once()
     session = builder.getOrCreate()
+    for class_name in _NAMED_BY_PYSPARK:
+        java_import(session.sparkContext._jvm, class_name)
     silence_loggers(session)
     _require_delta(session)
     lacks = internals.misfit(session)

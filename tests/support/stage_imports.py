@@ -1,0 +1,23 @@
+"""Imports what the stages of tests/support/stages.py import: `stage_process` forks off a process that has done so."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from tidemark.staging.pandas_import import block_pandas_import
+
+OF_STAGES: Final = (
+    "tests.support.stages",
+    "tidemark.backfill.exported_snapshot",
+    "tidemark.backfill.planning",
+    "tidemark.backfill.range_reading",
+    "tidemark.capture.confirm",
+    "tidemark.capture.drain",
+    "tidemark.capture.following.drain_cycles",
+    "tidemark.capture.merge_planning",
+)
+
+block_pandas_import()
+for module in OF_STAGES:
+    import_module(module)
