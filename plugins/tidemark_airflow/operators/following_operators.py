@@ -118,7 +118,8 @@ class FollowPreflightOperator(TriedWithinWindow, PreflightOperator):
         self.within = _EarlyEndingWindow(self.config, context)
         if context["ti"].try_number > 1:
             _FollowingHealth(self, context).examine_if_due(run_of(self.config, context))
-        return super().execute(context)
+        report: dict[str, Any] = super().execute(context)
+        return report
 
 
 class FollowDrainOperator(TriedWithinWindow, PipelineOperator):
