@@ -27,7 +27,7 @@ from psycopg.pq.abc import PGconn
 
 from tests.support import judge
 from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict, error_of
-from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, parse
+from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, drawn, parse
 from tidemark.backfill.verify_report import TableProof
 from tidemark.errors import BackfillClosed, BackfillNotApplied, DifferencesFound, SourceLocked, TidemarkError
 from tidemark.ledger.captured import relation_ids
@@ -121,13 +121,15 @@ class _Permutation:
 @dataclass
 class IsolationSuite:
     """`source_tree` is PostgreSQL's; of a file with more than `most` permutations, `most` are drawn; 0: all are played.
-    Files that follow each other share runs, up to `TOGETHER` permutations."""
+    Those that a play with this seed and `beyond` in place of `most` draws are left out. Files that follow each other
+    share runs, up to `TOGETHER` permutations."""
 
     source_tree: Path
     database: CapturedDatabase
     seed: int = 0
     most: int = 0
     has_trigger: bool = True
+    beyond: int = 0
     played: int = 0  # permutations, of all files
     listed: int = 0  # permutations that these files have
     steps: int = 0
@@ -170,8 +172,9 @@ class IsolationSuite:
         together: list[str] = []
         count = 0
         for file in self.files(chosen):
-            number = len(list(self._spec(file).permutations()))
-            number = min(number, self.most or number)
+            number = len(self._orders(file))
+            if not number:
+                continue
             if together and count + number > TOGETHER:
                 yield together
                 together, count = [], 0
@@ -211,17 +214,20 @@ class IsolationSuite:
 
     def _permutations(self, file: str) -> list[_Permutation]:
         spec = self._spec(file)
-        orders = list(spec.permutations())
-        self.listed += len(orders)
-        random = Random(f"{self.seed} {file}")
-        if self.most and len(orders) > self.most:
-            orders = random.sample(orders, self.most)
+        orders = self._orders(file)
+        self.listed += len(list(spec.permutations()))
+        random = Random(f"{self.seed} {self.beyond} {file}")
         read_in = {random.randrange(len(orders)), *(n for n in range(len(orders)) if random.random() < _READ)}
         before, self.played = self.played, self.played + len(orders)
         return [
             _Permutation(file, spec, steps, f"permutation_{before + number}", has_chunk=number - 1 in read_in)
             for number, steps in enumerate(orders, 1)
         ]
+
+    def _orders(self, file: str) -> list[list[PlayedStep]]:
+        """The permutations of the file that are played."""
+        orders = list(self._spec(file).permutations())
+        return drawn(orders, f"{self.seed} {file}", self.most, self.beyond)
 
     def _publish(self, permutations: list[_Permutation]) -> None:
         """A run that drains a row of each schema proves that its later tables were published from their first row."""
