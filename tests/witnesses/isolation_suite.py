@@ -58,6 +58,7 @@ class SpecConnection:
     """One session of a permutation: a connection whose statements are sent without waiting for their end."""
 
     connection: PGconn
+    errors: int = 0  # of statements
 
     @classmethod
     def open(cls, conninfo: str, schema: str) -> SpecConnection:
@@ -84,6 +85,7 @@ class SpecConnection:
         while self.connection.status == pq.ConnStatus.OK and not self.connection.is_busy():
             if (result := self.connection.get_result()) is None:
                 return True
+            self.errors += result.status == pq.ExecStatus.FATAL_ERROR
             if result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH):
                 return True
         return self.connection.status != pq.ConnStatus.OK
@@ -132,6 +134,7 @@ class IsolationSuite:
     beyond: int = 0
     played: int = 0  # permutations, of all files
     listed: int = 0  # permutations that these files have
+    without_set_up: int = 0  # permutations whose set-up failed: it makes what another schema's has made
     steps: int = 0
     waited: int = 0  # steps
     drains: int = 0  # between two steps
@@ -157,6 +160,7 @@ class IsolationSuite:
         return {
             "permutations": self.played,
             "permutations in these files": self.listed,
+            "permutations whose set-up failed": self.without_set_up,
             "steps": self.steps,
             "steps that waited for another session": self.waited,
             "drains between two steps": self.drains,
@@ -246,6 +250,7 @@ class IsolationSuite:
             control = SpecConnection.open(environment.source, permutation.schema)
             control.play(permutation.spec.setup)
             control.close()
+            self.without_set_up += control.errors > 0
 
     def _play(self, permutation: _Permutation) -> None:
         source, spec, steps = self.database.environment.source, permutation.spec, permutation.steps
