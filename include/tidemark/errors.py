@@ -19,6 +19,10 @@ REBUILD = (
     "If current's are gone and history is whole, trigger the replay DAG with `rebuild` for it and unpark the table: "
     "nothing is read from the source."
 )
+REPLAY = (
+    "If history's newest commits are gone, trigger the replay DAG with `staged` for it: what staging still holds is "
+    "applied once more, in new tables that take the place of these."
+)
 PASS_OVER = (
     "type `tidemark unpark --past`, which passes over what is staged of the table and keeps both Delta tables, and "
     "start a backfill of it once a capture run is through: history will lack the changes of these batches, current "
@@ -1090,7 +1094,7 @@ class PositionBelowPlan(TargetError):
         "The Delta table {step} of {table} is at {position}, but the plan begins after {after}: an older copy of it "
         "was put in its place, or it was replaced or removed. Nothing was written"
     )
-    remedy = "Put its newest files back and unpark the table. " + REBUILD + " Else " + BEGIN_ANEW
+    remedy = "Put its newest files back and unpark the table. " + REBUILD + " " + REPLAY + " Else " + BEGIN_ANEW
 
 
 class PositionInsideBatch(TargetError):
@@ -1106,7 +1110,7 @@ class HistoryBehindCurrent(TargetError):
         "Of {table}, history is at {history_lsn} and current already at {current_lsn}: an older copy of history was "
         "put in its place, or it was replaced or removed. Nothing was written"
     )
-    remedy = "Put history's newest files back and unpark the table; if they are gone, " + BEGIN_ANEW
+    remedy = "Put history's newest files back and unpark the table. " + REPLAY + " Else " + BEGIN_ANEW
 
 
 class TargetDiffers(TargetError):

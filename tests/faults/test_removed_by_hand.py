@@ -10,6 +10,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,10 @@ from tests.support.capture import Environment
 from tests.support.remedies import Told, ends_equal
 from tidemark.capture.preflight.preflight_report import preflight
 from tidemark.config import TableRule
-from tidemark.errors import StagingMissing
+from tidemark.errors import MomentNotApplied, StagingMissing
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.lake.lake_tables import Lake, TableAtPosition
 from tidemark.maintenance import replay_runs
 from tidemark.maintenance.replay_runs import ReplayRequest
 from tidemark.observe import table_commands
@@ -300,3 +302,81 @@ def test_a_commit_in_the_middle_of_a_log_is_missed_until_it_is_back(kind: str, s
     assert not row.life.is_parked, "the next run tries again"
     commits[-2].write_bytes(kept)
     ends_equal(shop)
+
+
+# --- a loss of power at the store ------------------------------------------------------------------------------------
+
+
+def lose_newest_commits(shop: Environment, number: int, *kinds: str) -> None:
+    for kind in kinds:
+        for _ in range(number):
+            newest(folder(shop, kind)).unlink()
+
+
+def replay_from_staging(shop: Environment) -> None:
+    shop.begin_run("replay")
+    replay_runs.begin_replay(shop.task("replay", run_id="replay"), ReplayRequest("staged", (ITEM,)))
+    shop.merge()
+    shop.confirm()
+
+
+@pytest.mark.parametrize("kinds", [("current",), ("history", "current")], ids="_and_".join)
+def test_commits_that_are_lost_before_the_ledger_has_their_result_are_merged_again(
+    kinds: tuple[str, ...], shop: Environment
+) -> None:
+    change(shop, 3)
+    shop.begin_run()
+    shop.drain()
+    shop.crash("merge.before_result")
+    lose_newest_commits(shop, 1, *kinds)
+    shop.let_leases_end()
+    shop.run()
+    assert error_of(shop) is None
+    ends_equal(shop)
+
+
+@pytest.mark.walks("PositionBelowPlan")
+def test_commits_that_are_lost_after_that_park_the_table_and_staging_is_replayed(shop: Environment, told: Told) -> None:
+    history = shop.spark().read.format("delta").load(str(folder(shop, "history")))
+    had = {tuple(row) for row in history.collect()}
+    lose_newest_commits(shop, 1, "history", "current")
+    change(shop, 3)
+    shop.run()
+    told.parked(error_of(shop), "PositionBelowPlan", "trigger the replay DAG with `staged`")
+    replay_from_staging(shop)
+    assert replay_runs.unplaced(shop.task(), (ITEM,)) == {}
+    new = shop.spark().read.format("delta").load(str(judge.table_path(shop, "history", f"{ITEM}~2")))
+    assert had < {tuple(row) for row in new.collect()}
+    ends_equal(shop)
+
+
+@pytest.mark.walks("PositionBelowPlan")
+def test_a_replay_takes_no_history_over_that_lost_rows_below_its_base(shop: Environment, told: Told) -> None:
+    lose_newest_commits(shop, 3, "history", "current")
+    replay_from_staging(shop)
+    told.parked(shop.table_row(f"{ITEM}~2").error, "PositionBelowPlan", "Put its newest files back")
+
+
+@pytest.mark.parametrize("kinds", [("current",), ("history", "current")], ids="_and_".join)
+def test_readers_are_not_given_older_rows_as_those_of_a_position_that_was_lost(
+    kinds: tuple[str, ...], shop: Environment
+) -> None:
+    def read() -> TableAtPosition:
+        shop.spark()._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        return Lake(f"{shop.config.lake}/{shop.config.pipeline}", spark=shop.spark()).table(ITEM).newest()
+
+    def rows(table: TableAtPosition) -> set[tuple[Any, ...]]:
+        return {(row.id, row.note) for row in table.current().collect()}
+
+    whole = read()
+    had = rows(whole)
+    shop.run()  # `_positions` gets a row that names no version
+    lose_newest_commits(shop, 1, *kinds)
+    left = read()
+    if "history" in kinds:
+        assert left.position < whole.position
+        with pytest.raises(MomentNotApplied):
+            left.reading.lake.as_of(whole.position, ITEM)
+    else:
+        assert left.position >= whole.position
+        assert rows(left) == had

@@ -54,6 +54,9 @@ def main() -> int:
     parser.add_argument("--suite", choices=SUITES, action="append", help="which; all without any")
     parser.add_argument("--version", type=int, default=18, help="the PostgreSQL server's: 16 or 18")
     parser.add_argument("--permutations", type=int, default=0, help="of a specification, at most; 0: all")
+    parser.add_argument(
+        "--beyond", type=int, default=0, help="such as 10: only permutations that `--permutations 10` does not play"
+    )
     parser.add_argument("--lake", choices=["delta", "rows"], default="delta", help="rows: lists, without Spark")
     parser.add_argument("--without-trigger", action="store_true", help="definitions are seen in the catalogue alone")
     parser.add_argument(
@@ -67,19 +70,20 @@ def main() -> int:
     if not Path(tree, "src", "test", "regress", "sql").is_dir():
         print("No PostgreSQL source tree: name one by POSTGRES_SOURCE=/path/to/postgresql", file=sys.stderr)
         return 0
+    is_whole = not arguments.files and not arguments.beyond
     faults, are_played = 0, False
     for suite in arguments.suite or SUITES:
         result = None  # stays so for a suite that has none of the named files
         with tempfile.TemporaryDirectory() as folder:
             for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
-                if not arguments.files:
+                if is_whole:
                     result.keep(KEPT)
         if result is None:
             continue
         are_played = True
         print(page([result]))
         faults += result.outcomes["differs"] + result.outcomes["error"]
-        if not arguments.files:
+        if is_whole:
             written = REPOSITORY / "docs" / "witnesses.md"
             written.write_text(page(kept_in(KEPT), written.read_text()))
     if not are_played:
@@ -121,7 +125,8 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
                 suite = kind(tree, database, psql, arguments.seed, has_trigger, arguments.pauses)
             else:
                 of_specs = IsolationSuite if name == "isolation" else DecodingSpecsSuite
-                suite = of_specs(tree, database, arguments.seed, arguments.permutations, has_trigger)
+                drawn = arguments.seed, arguments.permutations, has_trigger, arguments.beyond
+                suite = of_specs(tree, database, *drawn)
             verdicts: list[TableVerdict] = []
             played: list[str] = []
             suite.set_up()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 _TOKEN: Final = re.compile(
@@ -63,6 +64,19 @@ class IsolationSpec:
             if step in session.steps:
                 return session
         raise LookupError(step)
+
+
+def drawn(orders: list[list[PlayedStep]], seed: str, most: int, beyond: int = 0) -> list[list[PlayedStep]]:
+    """`most` of the orders, drawn by the seed; 0: all. With `beyond`, only of those that `drawn(orders, seed, beyond)`
+    lacks."""
+    if beyond:
+        played = set(_places(orders, seed, beyond))
+        orders = [order for place, order in enumerate(orders) if place not in played]
+    return [orders[place] for place in _places(orders, seed, most or len(orders))]
+
+
+def _places(orders: list[list[PlayedStep]], seed: str, most: int) -> list[int]:
+    return sorted(Random(seed).sample(range(len(orders)), min(most, len(orders))))
 
 
 def parse(text: str) -> IsolationSpec:

@@ -27,7 +27,7 @@ from psycopg.pq.abc import PGconn
 
 from tests.support import judge
 from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict, error_of
-from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, parse
+from tests.witnesses.isolation_spec import IsolationSpec, PlayedStep, SpecSession, drawn, parse
 from tidemark.backfill.verify_report import TableProof
 from tidemark.errors import BackfillClosed, BackfillNotApplied, DifferencesFound, SourceLocked, TidemarkError
 from tidemark.ledger.captured import relation_ids
@@ -58,6 +58,7 @@ class SpecConnection:
     """One session of a permutation: a connection whose statements are sent without waiting for their end."""
 
     connection: PGconn
+    errors: int = 0  # of statements
 
     @classmethod
     def open(cls, conninfo: str, schema: str) -> SpecConnection:
@@ -84,6 +85,7 @@ class SpecConnection:
         while self.connection.status == pq.ConnStatus.OK and not self.connection.is_busy():
             if (result := self.connection.get_result()) is None:
                 return True
+            self.errors += result.status == pq.ExecStatus.FATAL_ERROR
             if result.status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH):
                 return True
         return self.connection.status != pq.ConnStatus.OK
@@ -121,15 +123,18 @@ class _Permutation:
 @dataclass
 class IsolationSuite:
     """`source_tree` is PostgreSQL's; of a file with more than `most` permutations, `most` are drawn; 0: all are played.
-    Files that follow each other share runs, up to `TOGETHER` permutations."""
+    Those that a play with this seed and `beyond` in place of `most` draws are left out. Files that follow each other
+    share runs, up to `TOGETHER` permutations."""
 
     source_tree: Path
     database: CapturedDatabase
     seed: int = 0
     most: int = 0
     has_trigger: bool = True
+    beyond: int = 0
     played: int = 0  # permutations, of all files
     listed: int = 0  # permutations that these files have
+    without_set_up: int = 0  # permutations whose set-up failed: it makes what another schema's has made
     steps: int = 0
     waited: int = 0  # steps
     drains: int = 0  # between two steps
@@ -155,6 +160,7 @@ class IsolationSuite:
         return {
             "permutations": self.played,
             "permutations in these files": self.listed,
+            "permutations whose set-up failed": self.without_set_up,
             "steps": self.steps,
             "steps that waited for another session": self.waited,
             "drains between two steps": self.drains,
@@ -170,8 +176,9 @@ class IsolationSuite:
         together: list[str] = []
         count = 0
         for file in self.files(chosen):
-            number = len(list(self._spec(file).permutations()))
-            number = min(number, self.most or number)
+            number = len(self._orders(file))
+            if not number:
+                continue
             if together and count + number > TOGETHER:
                 yield together
                 together, count = [], 0
@@ -211,17 +218,20 @@ class IsolationSuite:
 
     def _permutations(self, file: str) -> list[_Permutation]:
         spec = self._spec(file)
-        orders = list(spec.permutations())
-        self.listed += len(orders)
-        random = Random(f"{self.seed} {file}")
-        if self.most and len(orders) > self.most:
-            orders = random.sample(orders, self.most)
+        orders = self._orders(file)
+        self.listed += len(list(spec.permutations()))
+        random = Random(f"{self.seed} {self.beyond} {file}")
         read_in = {random.randrange(len(orders)), *(n for n in range(len(orders)) if random.random() < _READ)}
         before, self.played = self.played, self.played + len(orders)
         return [
             _Permutation(file, spec, steps, f"permutation_{before + number}", has_chunk=number - 1 in read_in)
             for number, steps in enumerate(orders, 1)
         ]
+
+    def _orders(self, file: str) -> list[list[PlayedStep]]:
+        """The permutations of the file that are played."""
+        orders = list(self._spec(file).permutations())
+        return drawn(orders, f"{self.seed} {file}", self.most, self.beyond)
 
     def _publish(self, permutations: list[_Permutation]) -> None:
         """A run that drains a row of each schema proves that its later tables were published from their first row."""
@@ -240,6 +250,7 @@ class IsolationSuite:
             control = SpecConnection.open(environment.source, permutation.schema)
             control.play(permutation.spec.setup)
             control.close()
+            self.without_set_up += control.errors > 0
 
     def _play(self, permutation: _Permutation) -> None:
         source, spec, steps = self.database.environment.source, permutation.spec, permutation.steps

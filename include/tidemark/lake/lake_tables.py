@@ -257,6 +257,8 @@ class TableReading:
         self.shape: TableShape = delta_schemas.shape_of(
             history.columns, None if self.current is None else self.current.columns
         )
+        if self._lost_commits():
+            self.noted = None
         self.noted_at = _one(self._of_positions("", newest=True))
         self.extents = self.listed(as_of_query.extents)
         self.newest_generation = max([1, *(row["generation"] for row in self.extents)])
@@ -279,6 +281,15 @@ class TableReading:
         name = _made_up()
         return self.engine.listed(statement(name, *facts), {name: self.history})
 
+    def _lost_commits(self) -> bool:
+        """Whether a Delta table is older than the version that `_positions` named last: its newest commits are gone
+        (a loss of power), and so are changes that `_positions` counts as merged."""
+        versions = {"history_version": self.history.version}
+        if self.current is not None:
+            versions["current_version"] = self.current.version
+        named = self._of_positions(" AND history_version IS NOT NULL", newest=True)
+        return any((row[name] or 0) > version for row in named for name, version in versions.items())
+
     def _of_positions(self, condition: str, *, newest: bool) -> list[dict[str, Any]]:
         """The table's row of `_positions`, if it has one."""
         if self.noted is None:
@@ -286,7 +297,7 @@ class TableReading:
         name, order = _made_up(), "DESC" if newest else "ASC"
         of_table = f"table_name = {self.engine.dialect.text(str(self.table))}"
         return self.engine.listed(
-            f"SELECT generation, lsn FROM {name} WHERE {of_table}{condition} "
+            f"SELECT generation, lsn, history_version, current_version FROM {name} WHERE {of_table}{condition} "
             f"ORDER BY generation {order}, lsn {order} LIMIT 1",
             {name: self.noted},
         )

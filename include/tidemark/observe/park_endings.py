@@ -6,7 +6,7 @@ import json
 from shlex import quote
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import BEGIN_ANEW, FOLLOW, PASS_OVER, REBUILD, Move, leaf_of
+from tidemark.errors import BEGIN_ANEW, FOLLOW, PASS_OVER, REBUILD, REPLAY, Move, leaf_of
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.names import TableName
@@ -43,6 +43,9 @@ def ending_commands(config: PipelineConfig, table: str, error: ErrorRecord) -> l
         ways.append(
             f"If current alone was lost: airflow dags trigger {config.pipeline}_replay --conf {form}; then: {unpark}"
         )
+    if REPLAY in remedy:
+        form = quote(json.dumps({"step": "staged", "tables": [table]}))
+        ways.append(f"If history lost its newest commits: airflow dags trigger {config.pipeline}_replay --conf {form}")
     if PASS_OVER in remedy:
         ways.append(f"To pass over what is staged of it: {unpark} --past; {behind}")
     if begins_anew:

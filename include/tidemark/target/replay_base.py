@@ -6,7 +6,7 @@
 The base is an LSN. Both commits carry it as their position, so every later driver continues behind it. If a driver dies
 between the two, the next driver makes the second. All rows of the old history below the base are copied: a batch's rows
 lie at or above its start, and the base is a batch's end. Commits to the old history do not matter meanwhile, since its
-existing rows never change.
+existing rows never change. An old history whose position is below the base lost commits, and is not copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from tidemark import failpoints
-from tidemark.errors import TableNotInLake
+from tidemark.errors import PositionBelowPlan, TableNotInLake
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import HistoryBase, MergePlan, PlannedTable
 from tidemark.formats.replay_plan import ReplayPlan
@@ -45,14 +45,14 @@ def write_base(session: SparkSession, plan: MergePlan, planned: PlannedTable, ba
     table = TableName.parse(planned.table)
     schema = planned.schemas[-1]
     history = delta_tables.pin(session, f"{plan.lake}/{layout.history_table(plan.pipeline, table)}")
-    if history.position(_application(plan, planned, base, "history")) is None:
+    if history.position(_application(plan, planned.table, base, "history")) is None:
         internals.require(session, history.path)
         _copy_history(session, plan, planned, base, history)
         failpoints.reach("replay.after_history")
     if not schema.has_current:
         return
     current = delta_tables.pin(session, f"{plan.lake}/{layout.current_table(plan.pipeline, table)}")
-    if current.position(_application(plan, planned, base, "current")) is None:
+    if current.position(_application(plan, planned.table, base, "current")) is None:
         keys = {planned.table: schema.key}
         rebuild = ReplayPlan(plan.plan, plan.pipeline, plan.lake, "rebuild", keys, base.generation, "", 1)
         Rebuild(session, rebuild, planned.table).run()
@@ -65,6 +65,9 @@ def _copy_history(
     old_history = delta_tables.pin(session, old_path)
     if not old_history.exists:
         raise TableNotInLake(table=base.table, path=old_path)
+    at = old_history.position(_application(plan, base.table, base, "history"))
+    if at is None or at < base.lsn:
+        raise PositionBelowPlan(step="history", table=base.table, position=at or "no position", after=base.lsn)
     if not history.exists:
         shape = StructType([_without_delta_metadata(field) for field in old_history.schema().fields])
         statistics = delta_tables.with_statistics(shape, [*ROW_COLUMNS, *planned.schemas[-1].key])
@@ -75,12 +78,12 @@ def _copy_history(
         delta_tables.create(session, history, shape, properties)
         history = delta_tables.pin(session, history.path)
     rows = delta_tables.rows(session, old_history).where(as_of_query.below(Position(base.generation, base.lsn)))
-    copied = delta_tables.append(session, history, rows, _application(plan, planned, base, "history"), base.lsn)
+    copied = delta_tables.append(session, history, rows, _application(plan, planned.table, base, "history"), base.lsn)
     log.info("%s: %d rows of %s taken over, as of %s", planned.table, copied, base.table, base.lsn)
 
 
-def _application(plan: MergePlan, planned: PlannedTable, base: HistoryBase, step: str) -> str:
-    return f"tidemark:{plan.pipeline}:{base.generation}:{planned.table}:{step}"
+def _application(plan: MergePlan, table: str, base: HistoryBase, step: str) -> str:
+    return f"tidemark:{plan.pipeline}:{base.generation}:{table}:{step}"
 
 
 def _without_delta_metadata(field: StructField) -> StructField:

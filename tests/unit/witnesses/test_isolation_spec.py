@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.witnesses.isolation_spec import PlayedStep, parse
+from tests.witnesses.isolation_spec import PlayedStep, drawn, parse
 
 SPEC = """\
 # two sessions
@@ -52,6 +52,19 @@ def test_listed_orders_are_the_only_ones() -> None:
         [PlayedStep("one", is_let_go=True), PlayedStep("three"), PlayedStep("two")],
         [PlayedStep("three")],
     ]
+
+
+def test_further_orders_are_drawn_of_those_that_were_not() -> None:
+    orders = [[PlayedStep(str(number))] for number in range(50)]
+    first = drawn(orders, "a seed", 10)
+    second = drawn(orders, "a seed", 15, 10)
+    rest = drawn(orders, "a seed", 0, 10)
+    assert [len(first), len(second), len(rest)] == [10, 15, 40]
+    assert sorted(map(names, first + rest)) == sorted(map(names, orders))
+    assert all(order in rest for order in second)
+    assert drawn(orders, "a seed", 0) == orders
+    assert drawn(orders, "a seed", 10) == first != drawn(orders, "another", 10)
+    assert drawn(orders, "a seed", 10, 50) == []
 
 
 def test_what_is_no_specification_is_refused_with_its_line() -> None:
