@@ -333,7 +333,7 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
         RequestedTable("public.holes", "keys", (("2",),), "holes"),
         RequestedTable("public.gone", "chunks", (), "it was there once"),
     ]
-    monkeypatch.setattr("tidemark.backfill.planning.requested_tables", lambda run: wanted_tables)
+    monkeypatch.setattr("tidemark.backfill.backfill_tables.requested_tables", lambda run: wanted_tables)
     first = captured.plan()
     assert [(b.table, b.mode, b.sweeps) for b in first] == [
         ("public.holes", "keys", False),
