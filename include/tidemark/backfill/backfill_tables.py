@@ -20,7 +20,7 @@ from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.backfill.named_tables import matching_tables, unknown_table
 from tidemark.errors import BackfillRefused, BackfillTablesUnknown, CaptureNotBegun
 from tidemark.findings import listed
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, tables
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.reading import backfills, chunks
@@ -225,7 +225,7 @@ def _unfit(captured: CapturedTable | None, row: TableRow | None) -> str | None:
     if captured is None or not captured.published:
         return NOT_PUBLISHED
     if row is None or not row.life.can_be_read:
-        if row is not None and row.life.is_captured and row.backfill_kind == joins.BEGUN_ANEW:
+        if row is not None and row.life.is_captured and row.backfill_kind == backfill_marks.BEGUN_ANEW:
             return "it begins anew, and no capture run has been through since"
         return "the capture has not seen it join the publication"
     return None

@@ -29,7 +29,7 @@ from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
 from tidemark.formats.manifest import TableMark
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.captured.successors import ANOTHER_SHAPE
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.lsn import Lsn
@@ -134,7 +134,7 @@ class SuccessorShapes:
         for table in captured:
             latest = self._versions.latest(table.table)
             if latest is not None:
-                asked = ChangedShape(table, latest, "it is replayed", tables.REPLAYED)
+                asked = ChangedShape(table, latest, "it is replayed", backfill_marks.REPLAYED)
                 self._pending.setdefault(str(table.table), asked)
 
     @property

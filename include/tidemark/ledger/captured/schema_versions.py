@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 from psycopg.types.json import Jsonb
 
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
@@ -47,7 +47,7 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
 
 def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions that registered batches have changes of, oldest first."""
-    return _versions(ledger, "streamed", table)
+    return tables.versions_of(ledger, [table], only_streamed=True).get(table, [])
 
 
 def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
@@ -139,7 +139,7 @@ class RecordedVersions:
     def __init__(self, ledger: Ledger, left: Mapping[int, Lsn]) -> None:
         self._ledger = ledger
         self._left = left
-        self._restarted = joins.restarted(ledger)
+        self._restarted = backfill_marks.restarted(ledger)
         self._asked = 0
         self._all: dict[str, list[TableSchema]] | None = None
 
@@ -161,9 +161,9 @@ class RecordedVersions:
         return lost_numbers(self._ledger, table, self._left)
 
     def was_restarted(self, table: str) -> bool:
-        """Whether the table started anew before the drain and had no change since (`joins.restarted`)."""
+        """Whether the table started anew before the drain and had no change since (`backfill_marks.restarted`)."""
         return table in self._restarted
 
     def is_restarted(self, table: str) -> bool:
         """As `was_restarted`, read again: a batch of this drain may have claimed chunks."""
-        return table in self._restarted and table in joins.restarted(self._ledger)
+        return table in self._restarted and table in backfill_marks.restarted(self._ledger)
