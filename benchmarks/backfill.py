@@ -28,7 +28,8 @@ from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Scale, Setting
 from benchmarks.pipeline import DELTA, QUIET, SERVER, Pipeline, Refused, jars, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.backfill_report import report
-from tidemark.backfill.planning import BackfillRequest, plan
+from tidemark.backfill.backfill_tables import BackfillRequest
+from tidemark.backfill.planning import plan
 from tidemark.backfill.range_reading import read_chunks
 from tidemark.errors import RetryError
 

@@ -25,7 +25,8 @@ from benchmarks.growth import PIPELINE, AgeingPipeline, StageMeter, watched
 from benchmarks.pairs import Benchmark, Meter, Pair, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import Pipeline, Refused, new_database, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
-from tidemark.backfill.planning import BackfillRequest, plan
+from tidemark.backfill.backfill_tables import BackfillRequest
+from tidemark.backfill.planning import plan
 from tidemark.backfill.range_reading import read_chunks
 from tidemark.capture.continuity.recovery import list_staging, register_again
 from tidemark.capture.drain import drain

@@ -31,7 +31,8 @@ from sandbox.checkout import this_checkout
 from sandbox.services.postgres import PostgresServer, running
 from sandbox.setup.uv_settings import uv_environment
 from tidemark.backfill.backfill_report import report
-from tidemark.backfill.planning import BackfillRequest, plan
+from tidemark.backfill.backfill_tables import BackfillRequest
+from tidemark.backfill.planning import plan
 from tidemark.spark_submit import jar_download
 
 DLT: Final = ("dlt[filesystem,parquet,sql_database]==1.31.0", "psycopg2-binary==2.9.13")

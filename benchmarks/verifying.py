@@ -24,7 +24,8 @@ from benchmarks.backfill import READERS, TABLE, read
 from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import SERVER, Pipeline, Refused, one_pipeline
 from sandbox.services.postgres import PostgresServer, running
-from tidemark.backfill.planning import BackfillRequest, plan
+from tidemark.backfill.backfill_tables import BackfillRequest
+from tidemark.backfill.planning import plan
 from tidemark.backfill.verify_report import report
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 

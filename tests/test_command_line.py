@@ -21,7 +21,7 @@ from tidemark.config.airflow_connections import Connection, look_up, parse
 from tidemark.errors import ConnectionMissing
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import migrations
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, merge_states
 from tidemark.ledger.connection import open_ledger
 
 
@@ -106,7 +106,7 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert "shop.orders  exact" in capsys.readouterr().out
 
     with open_ledger(empty_ledger_database, "line") as ledger:
-        tables.park(ledger, "shop.orders", ErrorRecord("X", "FIX_TARGET", "It broke."))
+        merge_states.park(ledger, "shop.orders", ErrorRecord("X", "FIX_TARGET", "It broke."))
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
     assert "It broke." in shown
@@ -204,10 +204,10 @@ def test_the_status_of_many_tables_fits_a_screen(
     with open_ledger(empty_ledger_database, "line") as ledger:
         for n in range(100):
             error = ErrorRecord("TargetDiffers", "FIX_TARGET", f"Table {n} broke, and that is long." * 9)
-            tables.park(ledger, f"shop.table_with_a_longer_name_{n:03}", error)
+            merge_states.park(ledger, f"shop.table_with_a_longer_name_{n:03}", error)
         for n in range(100, 129):
             table = f"shop.table_with_a_longer_name_{n:03}"
-            tables.mark_needs_backfill(ledger, table, tables.GAP, "changes are gone")
+            backfill_marks.mark(ledger, table, backfill_marks.GAP, "changes are gone")
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
     assert "130 things need somebody" in shown
@@ -307,7 +307,7 @@ def test_a_table_that_is_captured_no_more_can_be_forgotten_and_another_one_has_i
         assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
         assert "shop.lines is captured" in capsys.readouterr().out
         with open_ledger(empty_ledger_database, "line") as ledger:
-            tables.park(ledger, "shop.lines", ErrorRecord("X", "RETRY", "It broke."))
+            merge_states.park(ledger, "shop.lines", ErrorRecord("X", "RETRY", "It broke."))
         connection.execute("DROP TABLE shop.lines")
         assert main(["preflight", str(file)], look_up=connections) == 0
         assert "shop.lines   not captured" in status()
@@ -315,7 +315,7 @@ def test_a_table_that_is_captured_no_more_can_be_forgotten_and_another_one_has_i
         assert "Its Delta tables line/current/shop/lines" in capsys.readouterr().out
         assert "shop.lines" not in status()
         with open_ledger(empty_ledger_database, "line") as ledger:
-            assert "shop.lines" not in tables.due(ledger, -1)
+            assert "shop.lines" not in merge_states.due(ledger, -1)
         assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
         assert "has no table shop.lines" in capsys.readouterr().err
         connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")

@@ -17,7 +17,7 @@ from tests.support.airflow_home import AirflowHome, postgres_connection
 from tests.support.pipeline import Pipeline
 from tidemark.config.file_reader import load
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.connection import open_ledger
 from tidemark.observe.table_commands import unpark
 from tidemark_airflow import deadlines
@@ -103,7 +103,7 @@ def test_a_missed_deadline_tells_once_what_is_red_and_once_when_it_is_over(
 
     assert missed() == [], "a run that is merely long is no reason to tell anything"
     with open_ledger(captured.ledger, "shop") as book:
-        tables.park(book, "shop.orders", ERROR)
+        merge_states.park(book, "shop.orders", ERROR)
     for _ in range(2):
         (parked,) = missed()
     assert parked.startswith("Pipeline shop: shop.orders is parked")
@@ -126,7 +126,7 @@ def test_a_scheduler_and_a_triggerer_tell_of_a_run_that_does_not_begin(shop: Sho
     """The DAG is paused, and somebody triggered it."""
     airflow, written = shop.airflow, tmp_path / "told"
     with open_ledger(shop.ledger, "shop") as book:
-        tables.park(book, "shop.audit", ERROR)
+        merge_states.park(book, "shop.audit", ERROR)
     config = airflow.folder / "config"
     config.mkdir()
     (config / "writing_notifiers.py").write_text(NOTIFIERS.format(told=str(written)))

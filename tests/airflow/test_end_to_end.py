@@ -14,7 +14,7 @@ import pytest
 from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 
@@ -105,7 +105,7 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
     airflow = shop.airflow
     error = ErrorRecord("TargetDiffers", "FIX_TARGET", "The Delta table has other columns. Undo that.")
     with open_ledger(shop.ledger, "shop") as book:
-        tables.park(book, "shop.audit", error)
+        merge_states.park(book, "shop.audit", error)
     earlier, before = len(airflow.task_states("shop_capture")), shop.confirmed_lsn()
     shop.configure(schedule='"* * * * *"', wait_s=55)
     shop.sql(FIRST_ORDERS.replace("generate_series(1,", "generate_series(20001, 20000 +"))
@@ -136,7 +136,7 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
             SLOW_S,
         )
         with open_ledger(shop.ledger, "shop") as book:
-            assert tables.unpark(book, "shop.audit")
+            assert merge_states.unpark(book, "shop.audit")
         shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 20100")
         wait_for("the second scheduled run is over", lambda: finished(2), SLOW_S)
         assert shop.differences() == {}

@@ -23,7 +23,7 @@ from tidemark.config import Alerts, PipelineConfig
 from tidemark.config.file_reader import load
 from tidemark.errors import DiskFull, UnexpectedError
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, merge_states
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.observations import runs
 from tidemark.observe.health import judge_by_ledger
@@ -70,7 +70,7 @@ def config(tmp_path: Path, source: str, empty_ledger_database: str, monkeypatch:
 
 def park(ledger: str, table: str, error: ErrorRecord = ERROR) -> None:
     with open_ledger(ledger, "shop") as book:
-        tables.park(book, table, error)
+        merge_states.park(book, table, error)
 
 
 def execute(config: PipelineConfig, states: dict[str, str] | None = None, **arguments: Any) -> str:
@@ -134,7 +134,7 @@ def test_a_parked_table_is_red_for_as_long_as_it_is_parked(
         assert "\n" not in str(red.value)
     assert "Undo that." in capsys.readouterr().out, "the details stand in the log"
     with open_ledger(empty_ledger_database, "shop") as book:
-        assert tables.unpark(book, "shop.orders")
+        assert merge_states.unpark(book, "shop.orders")
     assert execute(config) == "shop: every table is exact; 2 tables are not proven yet"
 
 
@@ -184,7 +184,7 @@ def test_each_thing_is_told_once_and_once_when_it_is_over(config: PipelineConfig
     assert "Undo that." in message
     assert f"tidemark unpark {config.path} shop.orders --anew" in message
     with open_ledger(empty_ledger_database, "shop") as book:
-        assert tables.unpark(book, "shop.orders")
+        assert merge_states.unpark(book, "shop.orders")
     for _ in range(2):
         execute(config)
     assert len(told) == 2
@@ -264,7 +264,7 @@ def test_a_table_parked_anew_is_told_anew(config: PipelineConfig, empty_ledger_d
         with pytest.raises(AirflowFailException):
             execute(config)
         with open_ledger(empty_ledger_database, "shop") as book:
-            assert tables.unpark(book, "shop.orders")
+            assert merge_states.unpark(book, "shop.orders")
     assert sum("over, told" not in message for message in told) == 2
 
 
@@ -302,7 +302,7 @@ def test_what_is_being_backfilled_is_told_as_over_only_when_it_is_filled(
 ) -> None:
     config = with_notifier(config)
     with open_ledger(empty_ledger_database, "shop") as book:
-        tables.mark_needs_backfill(book, "shop.orders", tables.GAP, "changes are gone")
+        backfill_marks.mark(book, "shop.orders", backfill_marks.GAP, "changes are gone")
     with pytest.raises(AirflowFailException, match=r"shop\.orders needs a backfill since") as red:
         execute(config)
     assert "airflow dags trigger shop_backfill" in str(red.value)
@@ -310,7 +310,7 @@ def test_what_is_being_backfilled_is_told_as_over_only_when_it_is_filled(
         execute(dataclasses.replace(config, auto_backfill=True))
     assert len(told) == 1
     with open_ledger(empty_ledger_database, "shop") as book:
-        tables.clear_needs_backfill(book, "shop.orders")
+        backfill_marks.clear(book, "shop.orders")
     execute(config)
     assert len(told) == 2
 
@@ -319,7 +319,7 @@ def test_a_new_table_that_waits_for_its_first_backfill_is_not_red(
     config: PipelineConfig, empty_ledger_database: str
 ) -> None:
     with open_ledger(empty_ledger_database, "shop") as book:
-        tables.mark_needs_backfill(book, "shop.orders", tables.EXISTING_ROWS, "it had rows before it was captured")
+        backfill_marks.mark(book, "shop.orders", backfill_marks.EXISTING_ROWS, "it had rows before it was captured")
     with pytest.raises(AirflowSkipException, match="airflow dags trigger shop_backfill"):
         execute(with_notifier(config))
     assert told == []

@@ -22,7 +22,7 @@ from tests.support.airflow_home import FOREIGN_DAG, AirflowHome, postgres_connec
 from tests.support.chromium import Browser, browser
 from tests.support.pipeline import SALT, Pipeline, pipeline_config
 from tidemark.config import TableRule
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import positions
 
@@ -551,7 +551,7 @@ def test_a_parked_table_is_unparked(site: Site, page: Browser) -> None:
     page.wait("nothing is parked", "document.querySelector('#state-parked') === null")
     with open_ledger(site.ledger, "shop") as book, book.transaction():
         tables.lock(book, [many_tables.PARKED])
-        tables.park(book, many_tables.PARKED, many_tables.NOT_FOLLOWED)
+        merge_states.park(book, many_tables.PARKED, many_tables.NOT_FOLLOWED)
 
 
 def test_a_paused_table_is_resumed(site: Site, page: Browser) -> None:
@@ -561,7 +561,7 @@ def test_a_paused_table_is_resumed(site: Site, page: Browser) -> None:
     wait_for("it is merged again", lambda: site.state("shop.prices") == "merging")
     page.wait("it can be paused", "document.querySelector('tr.detail button[data-action=pause]') !== null")
     with open_ledger(site.ledger, "shop") as book:
-        tables.pause(book, many_tables.PAUSED, "anna")
+        merge_states.pause(book, many_tables.PAUSED, "anna")
 
 
 def test_what_verify_found_is_repaired(site: Site, page: Browser) -> None:

@@ -25,7 +25,7 @@ from tidemark.errors import (
 )
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import leases
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, merge_states
 from tidemark.ledger.connection import open_ledger
 
 
@@ -287,14 +287,14 @@ def test_a_table_that_is_not_merged_is_refused_by_name(captured: Pipeline) -> No
     """Or all tasks but the last would be green, and that one would wait for a merge that never comes."""
     a_table(captured)
     with open_ledger(captured.ledger, captured.config.pipeline) as connection:
-        tables.park(connection, "public.orders", ErrorRecord("X", "FIX_TARGET", ""))
+        merge_states.park(connection, "public.orders", ErrorRecord("X", "FIX_TARGET", ""))
         with pytest.raises(BackfillRefused, match=r"it is parked \(X\), .* first end its park"):
             captured.plan(tables=["public.orders"])
-        tables.unpark(connection, "public.orders")
-        tables.pause(connection, "public.orders", "anna")
+        merge_states.unpark(connection, "public.orders")
+        merge_states.pause(connection, "public.orders", "anna")
         with pytest.raises(BackfillRefused, match=r"it is paused, .* first resume it"):
             captured.plan(tables=["public.orders"])
-        tables.resume(connection, "public.orders")
+        merge_states.resume(connection, "public.orders")
     assert len(captured.plan(tables=["public.orders"])) == 1
 
 
@@ -304,7 +304,7 @@ def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
     a_table(captured)
     captured.plan(tables=["public.orders"])
     with open_ledger(captured.ledger, captured.config.pipeline) as connection:
-        tables.park(connection, "public.orders", ErrorRecord("X", "BACKFILL", ""))
+        merge_states.park(connection, "public.orders", ErrorRecord("X", "BACKFILL", ""))
         assert captured.plan() == []
         assert "public.orders needs a backfill and is left out: it is parked" in caplog.text
         joins.restart(connection, "public.orders")
@@ -333,7 +333,7 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
         RequestedTable("public.holes", "keys", (("2",),), "holes"),
         RequestedTable("public.gone", "chunks", (), "it was there once"),
     ]
-    monkeypatch.setattr("tidemark.backfill.planning.requested_tables", lambda run: wanted_tables)
+    monkeypatch.setattr("tidemark.backfill.backfill_tables.requested_tables", lambda run: wanted_tables)
     first = captured.plan()
     assert [(b.table, b.mode, b.sweeps) for b in first] == [
         ("public.holes", "keys", False),
@@ -384,7 +384,7 @@ def test_a_table_marked_for_a_column_has_that_and_the_key_read_again(captured: P
     captured.execute("ALTER TABLE orders ADD COLUMN seen timestamptz DEFAULT clock_timestamp()")
     captured.drain()
     with captured.ledger_connection() as ledger:
-        tables.clear_needs_backfill(ledger, "public.orders")  # as after a first load
+        backfill_marks.clear(ledger, "public.orders")  # as after a first load
     captured.execute("ALTER TABLE orders ADD COLUMN number bigserial")
     captured.drain()
     (one,) = requested_tables(captured.task())
@@ -407,8 +407,8 @@ def test_without_its_key_or_its_columns_a_table_is_read_as_a_whole(captured: Pip
     a_table(captured)
     with captured.ledger_connection() as ledger:
         for table in ("public.bag", "public.orders"):
-            tables.clear_needs_backfill(ledger, table)
-            tables.mark_needs_backfill(ledger, table, "source_changed", "of a test", (1,) if "bag" in table else (9,))
+            backfill_marks.clear(ledger, table)
+            backfill_marks.mark(ledger, table, "source_changed", "of a test", (1,) if "bag" in table else (9,))
     assert [b.columns for b in captured.plan()] == [None, None]
     with pytest.raises(BackfillRefused, match="read as a whole"):
         captured.plan("named", tables=["public.bag"], columns=("n",), replace=True)
@@ -418,8 +418,8 @@ def test_where_the_key_may_be_another_one_all_is_read(captured: Pipeline) -> Non
     """What current has under the old one is found by what the source lacks."""
     a_table(captured)
     with captured.ledger_connection() as ledger:
-        tables.clear_needs_backfill(ledger, "public.orders")
-        tables.mark_needs_backfill(ledger, "public.orders", "source_changed", "of a test", (1, 2))
+        backfill_marks.clear(ledger, "public.orders")
+        backfill_marks.mark(ledger, "public.orders", "source_changed", "of a test", (1, 2))
     (backfill,) = captured.plan()
     assert (backfill.columns, backfill.sweeps, backfill.whole_table) == (None, True, True)
     with pytest.raises(BackfillRefused, match="belongs to its key"):

@@ -17,7 +17,7 @@ from tidemark.backfill.backfill_report import report
 from tidemark.backfill.backfill_requests import requested_tables
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 from tidemark.errors import BackfillNotApplied, ReadFailed
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.reading import backfills
 from tidemark.ledger.reading.backfills import Backfill
 from tidemark.observe import status
@@ -120,7 +120,7 @@ def test_a_table_that_is_marked_anew_is_tried_anew(captured: Pipeline) -> None:
     captured.execute(RAISES.format("RAISE EXCEPTION 'no';"))
     captured.read()
     with captured.ledger_connection() as ledger:
-        tables.mark_needs_backfill(ledger, "public.broken", "changed", "its column v changed its type")
+        backfill_marks.mark(ledger, "public.broken", "changed", "its column v changed its type")
     assert [one.table for one in requested_tables(captured.task("wanted"))] == ["public.broken"]
 
 

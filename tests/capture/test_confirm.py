@@ -17,7 +17,7 @@ from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_stage
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import leases
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import SLOT
 from tidemark.postgres.postgres_session import with_settings
@@ -72,7 +72,7 @@ def test_a_parked_table_does_not_hold_the_slot(capture: HandStaged) -> None:
     capture.settle()
     batch = capture.stage(TABLE)
     with open_ledger(capture.ledger, capture.config.pipeline) as book:
-        tables.park(book, TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
+        merge_states.park(book, TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
     assert run(capture).after == batch.end_lsn
 
 

@@ -13,7 +13,7 @@ from tidemark.capture import waiting
 from tidemark.capture.confirm import confirm
 from tidemark.capture.waiting import Waiting, changes_waiting
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.connection import open_ledger
 
 
@@ -91,7 +91,7 @@ def test_an_unapplied_batch_is_work_unless_its_table_is_parked(idle: HandStaged)
     idle.ledger_query("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
     assert TABLE in look(idle).reason
     with open_ledger(idle.ledger, idle.config.pipeline) as book:
-        tables.park(book, TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
+        merge_states.park(book, TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
     assert "confirmed up to" in look(idle).reason
     idle.advance(batch.end_lsn)
     assert look(idle).waiting is False

@@ -563,7 +563,7 @@ def test_what_is_read_of_a_table_as_it_joins_numbers_no_change_from_before(
         known = capture.known(capture.run())
         table = known.called[known.at_source["s1.u"][0]]
         with pipeline.ledger_connection() as ledger:
-            assert [version.published for version in schema_versions.StreamedVersions(ledger)(table)] == numbers
+            assert [version.published for version in schema_versions.streamed(ledger, table)] == numbers
         capture.run()  # what is built anew can be read from here on
         capture.backfills()
         capture.run()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tests.support import judge
 from tests.support.capture import Environment
-from tidemark.ledger.captured.tables import HOLES
+from tidemark.ledger.captured.backfill_marks import HOLES
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.ledger.reading.backfills import Backfill
 from tidemark.ledger.reading.chunks import ReadChunk

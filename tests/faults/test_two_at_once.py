@@ -15,6 +15,7 @@ from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.merge_result import PlanResult
+from tidemark.ledger.captured import merge_states
 
 
 def test_a_second_drain_waits_for_the_first_one_to_end(shop: Environment) -> None:
@@ -111,7 +112,7 @@ def _result(environment: Environment, plan: MergePlan) -> PlanResult:
 def _unpark(environment: Environment) -> None:
     with environment.ledger_connection() as connection:
         for table in judge.captured(environment):
-            judge.ledger_tables.unpark(connection, table)
+            merge_states.unpark(connection, table)
 
 
 def _converged(environment: Environment) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.ledger.conftest import open_at
 from tidemark.errors import ChangesGone, GenerationMissing, LeaseLost
 from tidemark.ledger import leases
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.staged import generations
@@ -26,9 +26,9 @@ def test_a_gap_marks_every_table_and_its_error_is_handed_out_once(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
     joins.join(book, "s.a", 7, WalPoint(1, Lsn(50)), backfill=None)
-    open_at(book, lease, 2, Lsn(500), backfill_kind=tables.GAP, error=GONE)
+    open_at(book, lease, 2, Lsn(500), backfill_kind=backfill_marks.GAP, error=GONE)
     (marked,) = tables.all_of(book)
-    assert (marked.life.needs_backfill, marked.backfill_kind) == (True, tables.GAP)
+    assert (marked.life.needs_backfill, marked.backfill_kind) == (True, backfill_marks.GAP)
     assert marked.join_horizon is None
     raised = generations.take_error(book, lease)
     assert isinstance(raised, ChangesGone)

@@ -10,7 +10,7 @@ from tidemark.formats.compaction_plan import TableCompaction
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest
 from tidemark.formats.merge_result import DeltaSize, TableResult
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.observations import overview, table_sizes
@@ -31,7 +31,7 @@ def test_the_status_says_per_table_what_waits_and_why(book: Book, lease: Lease, 
     positions.rise(book, 1, {"s.a": (Lsn(200), Lsn(200))})
     positions.rise(book, 1, {"s.b": (Lsn(200), None)})
     error = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
-    tables.park(book, "s.b", error)
+    merge_states.park(book, "s.b", error)
 
     status = overview.read(book)
     assert status is not None

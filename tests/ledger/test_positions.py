@@ -8,7 +8,7 @@ from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import GenerationMissing
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, merge_states
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.staged import applied_positions, batches, positions
@@ -68,10 +68,10 @@ def test_history_without_current_is_not_applied(book: Book, history: int | None,
 
 def test_parked_and_deferred_tables_count_as_staged(book: Book) -> None:
     rise(book, "s.b", 300, 300)
-    tables.park(book, "s.a", ERROR)
+    merge_states.park(book, "s.a", ERROR)
     assert applied_positions.confirmable(book) == Lsn(500)
     assert applied_positions.applied(book)["s.a"] == Lsn(100)
-    tables.unpark(book, "s.a")
+    merge_states.unpark(book, "s.a")
     assert applied_positions.confirmable(book) == Lsn(100)
     book.execute("""UPDATE tidemark.tables SET state = 'deferred' WHERE "table" = 's.a'""")
     assert applied_positions.confirmable(book) == Lsn(500)
@@ -79,7 +79,7 @@ def test_parked_and_deferred_tables_count_as_staged(book: Book) -> None:
 
 def test_a_table_that_needs_a_backfill_holds_like_any_other(book: Book) -> None:
     rise(book, "s.b", 300, 300)
-    tables.mark_needs_backfill(book, "s.a", tables.GAP, "a gap")
+    backfill_marks.mark(book, "s.a", backfill_marks.GAP, "a gap")
     assert applied_positions.confirmable(book) == Lsn(100)
 
 

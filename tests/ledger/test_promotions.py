@@ -12,7 +12,7 @@ from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, ope
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import LeaseLost
 from tidemark.ledger import leases
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import backfills, chunks
@@ -147,7 +147,7 @@ def test_a_look_that_saw_a_table_empty_is_lost_with_what_it_saw(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
     """Its older rows were deleted in the part that is lost: on the new primary they are back, and in no stream."""
-    joins.join(book, "s.a", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
+    joins.join(book, "s.a", 700, WalPoint(1, BELOW), backfill=(backfill_marks.EXISTING_ROWS, "it had rows"))
     assert joins.clear_existing_rows(book, "s.a", WalPoint(1, ABOVE))
     assert follow(book, lease).tables == ("s.a",)
 
@@ -167,7 +167,7 @@ def test_a_join_and_its_mark_are_there_both_or_not_at_all(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(joins.tables, "mark_needs_backfill", die)
+    monkeypatch.setattr(joins.backfill_marks, "mark", die)
     with pytest.raises(KeyboardInterrupt):
-        joins.join(book, "s.new", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
+        joins.join(book, "s.new", 700, WalPoint(1, BELOW), backfill=(backfill_marks.EXISTING_ROWS, "it had rows"))
     assert tables.one(book, "s.new") is None

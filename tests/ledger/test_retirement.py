@@ -18,7 +18,7 @@ from tidemark.errors import Move, SnapshotBeforeCleanUp
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Sweep
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.ledger.captured import schema_versions, tables
+from tidemark.ledger.captured import merge_states, schema_versions, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import backfills, chunks
@@ -149,7 +149,7 @@ def test_a_parked_table_keeps_its_own_files_alone(staging: Staging) -> None:
     staging.stage(A, B, applied=False)
     positions.rise(staging.book, 1, {A: (Lsn(300), Lsn(300))})
     staging.stage(A)
-    tables.park(staging.book, B, BROKEN)
+    merge_states.park(staging.book, B, BROKEN)
     marked = staging.retire()
     assert (ends(marked), marked.file.kept) == ((400, ""), (B,))
     assert (marked.kept[B].batches, marked.kept[B].bytes, marked.kept[B].held) == (1, 4, True)
@@ -206,7 +206,7 @@ def test_the_batches_that_took_chunks_stay_until_the_backfill_is_swept(staging: 
     backfills.close(staging.book, "b1", "a test closed it")
     # Its sweep is staged, and not done: then the rows that its chunks read would be removed.
     staging.stage(A, sweeps={A: (Sweep("b1", "700:700:", 1),)}, applied=False)
-    tables.park(staging.book, A, BROKEN)
+    merge_states.park(staging.book, A, BROKEN)
     staging.retire()
     assert staging.retired() == set()
     positions.rise(staging.book, 1, {A: (Lsn(staging.end), Lsn(staging.end))})
@@ -228,7 +228,7 @@ def test_a_claim_that_is_not_applied_keeps_its_evidence(
     staging.stage(A, max_xid=700)
     staging.stage(claims={A: (claim_of(chunk, 350),)}, applied=False)
     backfills.close(staging.book, "b1", "a test closed it")
-    tables.park(staging.book, A, BROKEN)
+    merge_states.park(staging.book, A, BROKEN)
     staging.retire()
     assert {(A, 200), (A, 300), (A, 400)} - staging.retired() == {*kept_by_it, (A, 400)}
 

@@ -9,7 +9,7 @@ import pytest
 from tidemark.errors import TableLifeBroken
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_result import Holes
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, merge_states, tables
 from tidemark.ledger.captured.table_lives import step
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged.generations import Generation
@@ -48,21 +48,21 @@ HAPPENS: dict[tuple[Machine, str], Callable[[Ledger], object]] = {
     ("capture", "judge_anew"): lambda book: joins.judge_anew(book, TABLE, "a promotion"),
     ("capture", "leave"): lambda book: joins.leave(book, TABLE),
     ("capture", "forget"): lambda book: joins.forget(book, TABLE),
-    ("merge", "defer"): lambda book: tables.defer(book),
-    ("merge", "merge_always"): lambda book: tables.merge_always(book),
-    ("merge", "park"): lambda book: tables.park(book, TABLE, BROKEN),
-    ("merge", "park_for_retry"): lambda book: tables.failed(book, TABLE, RETRY, park_after=1),
-    ("merge", "fail"): lambda book: tables.failed(book, TABLE, RETRY, park_after=99),
-    ("merge", "merge"): lambda book: tables.succeeded(book, {TABLE: None}),
-    ("merge", "unpark"): lambda book: tables.unpark(book, TABLE),
-    ("merge", "pause"): lambda book: tables.pause(book, TABLE, "somebody"),
-    ("merge", "resume"): lambda book: tables.resume(book, TABLE),
-    ("target", "miss_rows"): lambda book: tables.mark_needs_backfill(book, TABLE, tables.EXISTING_ROWS, "rows"),
-    ("target", "miss_values"): lambda book: tables.succeeded(book, {TABLE: Holes({"body": 1}, (("1",),))}),
-    ("target", "need_backfill"): lambda book: tables.mark_needs_backfill(book, TABLE, tables.GAP, "a gap"),
+    ("merge", "defer"): lambda book: merge_states.defer(book),
+    ("merge", "merge_always"): lambda book: merge_states.merge_always(book),
+    ("merge", "park"): lambda book: merge_states.park(book, TABLE, BROKEN),
+    ("merge", "park_for_retry"): lambda book: merge_states.failed(book, TABLE, RETRY, park_after=1),
+    ("merge", "fail"): lambda book: merge_states.failed(book, TABLE, RETRY, park_after=99),
+    ("merge", "merge"): lambda book: merge_states.succeeded(book, {TABLE: None}),
+    ("merge", "unpark"): lambda book: merge_states.unpark(book, TABLE),
+    ("merge", "pause"): lambda book: merge_states.pause(book, TABLE, "somebody"),
+    ("merge", "resume"): lambda book: merge_states.resume(book, TABLE),
+    ("target", "miss_rows"): lambda book: backfill_marks.mark(book, TABLE, backfill_marks.EXISTING_ROWS, "rows"),
+    ("target", "miss_values"): lambda book: merge_states.succeeded(book, {TABLE: Holes({"body": 1}, (("1",),))}),
+    ("target", "need_backfill"): lambda book: backfill_marks.mark(book, TABLE, backfill_marks.GAP, "a gap"),
     ("target", "see_empty"): lambda book: joins.clear_existing_rows(book, TABLE, SEEN),
-    ("target", "fill_holes"): lambda book: tables.succeeded(book, {TABLE: Holes({}, ())}),
-    ("target", "backfill"): lambda book: tables.clear_needs_backfill(book, TABLE),
+    ("target", "fill_holes"): lambda book: merge_states.succeeded(book, {TABLE: Holes({}, ())}),
+    ("target", "backfill"): lambda book: backfill_marks.clear(book, TABLE),
 }
 # Of these the ledger asks first, and does nothing where there is nothing to do.
 ASKED_FIRST = {
@@ -165,6 +165,6 @@ def test_beginning_anew_is_three_steps_or_none(book: Ledger) -> None:
     joins.join(book, TABLE, 7, SEEN, backfill=None)
     assert not joins.restart(book, TABLE)
     assert lives_of(book) == {("captured", "merging", "complete")}
-    tables.park(book, TABLE, BROKEN)
+    merge_states.park(book, TABLE, BROKEN)
     assert joins.restart(book, TABLE)
     assert lives_of(book) == {("joining", "merging", "needs_backfill")}

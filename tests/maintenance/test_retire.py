@@ -19,7 +19,7 @@ from tidemark.errors import LedgerBehindStaging, Move, ParkedKeepsStaging
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import CompactionResult, Kind, TableCompaction
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.staged import batches, positions
@@ -44,7 +44,7 @@ def shop(pipeline: Pipeline) -> Pipeline:
     with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
         applied = pipeline.registered()[-1].end_lsn
         positions.rise(book, 1, {A: (applied, applied)})
-        tables.park(book, B, ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it"))
+        merge_states.park(book, B, ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it"))
         book.execute("UPDATE tidemark.batches SET registered_at = registered_at - interval '8 days'")
     confirm(run_for(pipeline))
     return pipeline

@@ -29,7 +29,7 @@ from tidemark.formats.merge_plan import MergePlan, PlannedTable
 from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import leases
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, merge_states, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT
 from tidemark.ledger.reading import backfills, chunks
@@ -257,7 +257,9 @@ class World(Place):
         self.runs += 1
         with self.ledger_connection() as book:
             marked = {
-                row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
+                row.table
+                for row in tables.all_of(book)
+                if row.life.needs_backfill and row.backfill_kind == backfill_marks.GAP
             }
         plan = make_plan(self.task(f"merge/{self.runs}"))
         if plan is None:
@@ -324,12 +326,12 @@ class World(Place):
         with self.ledger_connection() as book:
             table = self.random.choice(TABLES)
             if tables.one(book, table) is not None:
-                tables.park(book, table, BROKEN)
+                merge_states.park(book, table, BROKEN)
 
     def unpark(self) -> None:
         with self.ledger_connection() as book:
             for row in tables.all_of(book):
-                tables.unpark(book, row.table)
+                merge_states.unpark(book, row.table)
 
     # --- maintenance ------------------------------------------------------------------------------------------------
 

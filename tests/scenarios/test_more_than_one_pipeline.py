@@ -12,6 +12,7 @@ from tests.support.capture import Environment
 from tidemark.config import TableRule
 from tidemark.errors import LeaseTaken
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.ledger.captured import merge_states
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_an_unparked_table_gets_all_its_batches_in_order(new_environment: Callab
     environment.execute("INSERT INTO broken VALUES (1, 'a')")
     environment.run()
     with environment.ledger_connection() as connection:
-        judge.ledger_tables.park(
+        merge_states.park(
             connection,
             "public.broken",
             ErrorRecord("Test", "FIX_TARGET", "broken by hand"),
@@ -78,7 +79,7 @@ def test_an_unparked_table_gets_all_its_batches_in_order(new_environment: Callab
     assert judge.wrongs(environment, ["public.sound"]) == []
     assert judge.current_equals_source(environment, "public.broken") != []
     with environment.ledger_connection() as connection:
-        assert judge.ledger_tables.unpark(connection, "public.broken")
+        assert merge_states.unpark(connection, "public.broken")
     environment.run()
     assert judge.wrongs(environment) == []
     assert judge.second_run_changes_nothing(environment) == []

@@ -18,7 +18,7 @@ from tests.support import judge
 from tests.support.capture import Environment, RunReport
 from tests.support.scenario import Scenario
 from tidemark.backfill import exported_snapshot
-from tidemark.backfill.planning import BackfillRequest
+from tidemark.backfill.backfill_tables import BackfillRequest
 from tidemark.backfill.range_reading import ReadResult
 from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.errors import BackfillClosed, BackfillNotApplied

@@ -31,7 +31,7 @@ from tests.support.pipeline import SALT, Place
 from tests.support.s3_server import S3Server
 from tests.support.stage_process import StageProcess, Started
 from tidemark import failpoints
-from tidemark.backfill.planning import BackfillRequest
+from tidemark.backfill.backfill_tables import BackfillRequest
 from tidemark.backfill.verify_report import TableProof, VerifyReport
 from tidemark.backfill.verifying import VerifyRequest
 from tidemark.capture.merge_planning import PlanScope

@@ -15,7 +15,7 @@ from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_plan import MergePlan, PlannedTable
 from tidemark.formats.merge_result import ChunkResult, Holes, PlanResult, TableResult
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, tables
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
@@ -107,9 +107,9 @@ class HandMerged(Place):
         if row is None or row.life.awaits_its_join:
             joins.join(self.book, table, 800, WalPoint(1, Lsn(50)), backfill=None)
 
-    def mark(self, kind: str = tables.EXISTING_ROWS, table: str = "s.a") -> None:
+    def mark(self, kind: str = backfill_marks.EXISTING_ROWS, table: str = "s.a") -> None:
         self.join(table)
-        tables.mark_needs_backfill(self.book, table, kind, "rows from before")
+        backfill_marks.mark(self.book, table, kind, "rows from before")
 
     def requested_tables(self) -> list[RequestedTable]:
         return requested_tables(self.task())

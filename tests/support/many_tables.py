@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 from tests.support.manifests import schema_of
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_result import PlanResult, TableResult
-from tidemark.ledger.captured import joins, put_aside, tables
+from tidemark.ledger.captured import backfill_marks, joins, merge_states, put_aside, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn, WalPoint
@@ -89,11 +89,11 @@ def make(source: str, ledger: str, pipeline: str = "shop", count: int = 500) -> 
         _proofs(book, world, names(count))
         _sizes(book, names(count))
         _runs(book, world)
-        tables.park(book, PARKED, NOT_FOLLOWED)
-        tables.pause(book, PAUSED, "anna")
+        merge_states.park(book, PARKED, NOT_FOLLOWED)
+        merge_states.pause(book, PAUSED, "anna")
         _put_aside(book)
         _merge(book)
-        tables.mark_needs_backfill(book, UNFILLED, tables.EXISTING_ROWS, "it had rows before it was captured")
+        backfill_marks.mark(book, UNFILLED, backfill_marks.EXISTING_ROWS, "it had rows before it was captured")
     return world
 
 
@@ -250,7 +250,7 @@ def _backfill(book: Ledger, world: World) -> None:
             """,
             (book.pipeline, f"{number}-1", READ, number, world.start, world.start),
         )
-    tables.mark_needs_backfill(book, READ, tables.GAP, "changes between two generations may be missing")
+    backfill_marks.mark(book, READ, backfill_marks.GAP, "changes between two generations may be missing")
 
 
 def _proofs(book: Ledger, world: World, every: list[str]) -> None:

@@ -20,8 +20,9 @@ from psycopg import sql
 
 from sandbox.services.postgres import wait_for
 from tests.support import own_slot
+from tidemark.backfill.backfill_tables import BackfillRequest
 from tidemark.backfill.exported_snapshot import read_exported
-from tidemark.backfill.planning import BackfillRequest, plan
+from tidemark.backfill.planning import plan
 from tidemark.backfill.range_reading import ReadResult, read_chunks
 from tidemark.capture.confirm import ConfirmResult, confirm
 from tidemark.capture.continuity.generation import settle

@@ -23,7 +23,7 @@ from tests.support.delta_files import Row
 from tests.support.hung_commit import HungCommit
 from tests.support.scenario import ByHand, Commit, Expectation, Pause, Scenario, Statement, Step, split_columns
 from tidemark.config import TableRule
-from tidemark.ledger.captured import unfit_values
+from tidemark.ledger.captured import merge_states, unfit_values
 from tidemark.lsn import Lsn
 from tidemark.names import METADATA_COLUMNS, TableName
 
@@ -241,9 +241,9 @@ class Play:
         table = self._id(act.table)
         with self.environment.ledger_connection() as connection:
             if act.ends:
-                is_changed = judge.ledger_tables.resume(connection, table)
+                is_changed = merge_states.resume(connection, table)
             else:
-                is_changed = judge.ledger_tables.pause(connection, table, "somebody")
+                is_changed = merge_states.pause(connection, table, "somebody")
         assert is_changed, f"{self.scenario.name}.sql:{act.line}: nothing was done"
 
     def after_step(self) -> None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemark.backfill.planning import BackfillRequest
+from tidemark.backfill.backfill_tables import BackfillRequest
 from tidemark.backfill.verify_report import VerifyReport
 from tidemark.backfill.verifying import VerifyRequest
 from tidemark.config import PipelineConfig

@@ -309,14 +309,14 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
     claim = table.stage_chunk("b1", "1-1", rows, snapshot=f"{2**40}:{2**40}:", low=table.next_lsn())
     table.stage_committed([], (replace(claim, watermark_lsn=Lsn(table.next_lsn())),))
     looked: list[int] = []
-    with_narrow_target = spark_chunk_merge.ChunkChanges._add_verdicts
+    with_narrow_target = spark_chunk_merge.KeyedChunkChanges._add_verdicts
 
-    def spied(changes: spark_chunk_merge.ChunkChanges) -> Any:
+    def spied(changes: spark_chunk_merge.KeyedChunkChanges) -> Any:
         assert changes._target_rows is not None
         looked.append(len(changes._target_rows.inputFiles()))
         return with_narrow_target(changes)
 
-    monkeypatch.setattr(spark_chunk_merge.ChunkChanges, "_add_verdicts", spied)
+    monkeypatch.setattr(spark_chunk_merge.KeyedChunkChanges, "_add_verdicts", spied)
     (result,) = lake.applied(table.planned(3))
     assert [(c.inserted, c.repaired, c.unchanged) for c in result.chunks] == [(1, 1, 3)]
     assert looked == [1]

@@ -166,7 +166,6 @@ def functions_below(place: str) -> Iterator[tuple[str, dict[str, str]]]:
 MANY_PARAMETERS = {
     "include/tidemark/source/wal/replication.py:__init__": "what START_REPLICATION takes, and its reader's bounds",
     "include/tidemark/target/delta/delta_tables.py:merge": "the clauses of MERGE, each by its name",
-    "include/tidemark/target/spark/spark_chunk_merge.py:__init__": "`Changes` and what chunks need besides",
 }
 
 

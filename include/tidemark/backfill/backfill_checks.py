@@ -1,5 +1,6 @@
 """Checks the generation, and each table under its lock, before a backfill or a verify is opened.
 
+sessions    the sessions of a planning run, at the ledger and at the source
 settled     the open generation, if the slot continues it
 published   the tables that are captured at the source now, by id
 locked      one table under the lock and settings of a chunk: its snapshot and its columns; tries a row filter
@@ -7,9 +8,11 @@ locked      one table under the lock and settings of a chunk: its snapshot and i
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import psycopg
@@ -21,10 +24,12 @@ from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillRefused, CaptureNotBegun, GenerationStale, ReadFailed, ReadRefused, VerifyRefused
 from tidemark.findings import listed
-from tidemark.ledger.connection import Ledger
+from tidemark.ledger import migrations, pipeline_files
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.staged import generations
 from tidemark.ledger.staged.generations import Generation
 from tidemark.postgres import postgres_session
+from tidemark.run import Run
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.catalogue.table_locks import lock_bounded
@@ -40,6 +45,31 @@ class LockedTable:
 
     snapshot: str
     to_read: TableToRead
+
+
+@contextmanager
+def sessions(run: Run) -> Iterator[tuple[Ledger, psycopg.Connection[Any]]]:
+    """The sessions of a planning run at the ledger and at the source. The ledger must have this version of the file."""
+    config = run.config
+    with (
+        open_ledger(run.ledger, config.pipeline, config.application_name) as book,
+        read_sessions.connect(run.source, config) as source,
+        postgres_session.outages(),
+    ):
+        migrations.require(book.connection)
+        pipeline_files.require(book, config.digest)
+        yield book, source
+
+
+def new_id(now: datetime) -> str:
+    """The id of a backfill or verify that is opened now."""
+    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+def generation_ended(config: PipelineConfig, table: str) -> CaptureNotBegun:
+    """The error of a backfill or verify that could not be opened, because its generation is not open any more."""
+    reason = "its generation has ended, or continues on another timeline"
+    return CaptureNotBegun(tables=table, pipeline=config.pipeline, reason=reason)
 
 
 def settled(

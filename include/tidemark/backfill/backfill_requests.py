@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.formats.merge_result import MAX_HOLE_KEYS
 from tidemark.ledger import migrations
-from tidemark.ledger.captured import relation_ids, successors, tables
+from tidemark.ledger.captured import backfill_marks, relation_ids, successors, tables
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import backfills, chunks
@@ -78,7 +78,7 @@ def _of(ledger: Ledger, row: TableRow) -> RequestedTable | None:
     open_backfill = backfills.open_of(ledger, row.table)
     if open_backfill is not None:
         return _continued(ledger, open_backfill)
-    if not row.life.needs_backfill or row.backfill_kind == tables.REPLAYED or _has_been_read(ledger, row):
+    if not row.life.needs_backfill or row.backfill_kind == backfill_marks.REPLAYED or _has_been_read(ledger, row):
         return None
     reason = row.backfill_reason or ""
     if row.lost_keys:

@@ -49,7 +49,7 @@ from tidemark.errors import (
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import leases, migrations, pipeline_files
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.reading import backfill_progress, backfills, chunks
@@ -167,7 +167,7 @@ class _RangeReader:
                 log.error("%s", refused)
                 self.failed[backfill.backfill] = refused
             except (KeyValueMissing, KeyValueUnfit, SchemaNotFollowed) as wrong:
-                tables.park(self._ledger, backfill.table, wrong.record())
+                merge_states.park(self._ledger, backfill.table, wrong.record())
                 self._close(backfill, f"{backfill.table} was parked: {wrong}")
 
     def _walk(

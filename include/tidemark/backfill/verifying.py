@@ -14,7 +14,6 @@ Verifies that another run left open are closed: their parts have the oldest proo
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,27 +23,24 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark.backfill import backfill_checks, read_sessions
+from tidemark.backfill import backfill_checks
 from tidemark.backfill.chunk_reading import shape
 from tidemark.backfill.named_tables import matching_tables, unknown_table
 from tidemark.backfill.range_planning import RANGES_PER_READER, ranges_of
 from tidemark.errors import (
     BackfillTablesUnknown,
-    CaptureNotBegun,
     TidemarkError,
     VerifyRefused,
 )
 from tidemark.failpoints import reach
 from tidemark.formats.manifest import KeyPart, Purpose
-from tidemark.ledger import migrations, pipeline_files
 from tidemark.ledger.captured import tables
 from tidemark.ledger.captured.tables import TableRow
-from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.reading import backfills, proofs
 from tidemark.ledger.reading.backfills import Backfill, Range
 from tidemark.ledger.reading.proofs import Part, TableCut
 from tidemark.ledger.staged.generations import Generation
-from tidemark.postgres import postgres_session
 from tidemark.run import Run
 from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.rows import key_ranges
@@ -100,15 +96,8 @@ def plan_verify(
     Raises CaptureNotBegun, BackfillTablesUnknown, VerifyRefused or RowFilterInvalid. Then the only open verifies of the
     run are those of an earlier try.
     """
-    config = run.config
-    with (
-        open_ledger(run.ledger, config.pipeline, config.application_name) as book,
-        read_sessions.connect(run.source, config) as conn,
-        postgres_session.outages(),
-    ):
-        migrations.require(book.connection)
-        pipeline_files.require(book, config.digest)
-        return _VerifyPlanner(run, conn, book, request).plan()
+    with backfill_checks.sessions(run) as (book, source):
+        return _VerifyPlanner(run, source, book, request).plan()
 
 
 def neighbours_joined(parts: Iterable[Part], most: int) -> tuple[Range, ...]:
@@ -310,7 +299,7 @@ class _VerifyPlanner:
         rows = source_table.estimated_rows if parts is None else sum(part.estimated_rows for part in parts)
         verify = Backfill(
             pipeline=self._config.pipeline,
-            backfill=f"{self._now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}",
+            backfill=backfill_checks.new_id(self._now),
             table=source_table.table,
             generation=opened.number,
             mode="chunks",
@@ -333,11 +322,7 @@ class _VerifyPlanner:
                 backfills.close(self._ledger, left.backfill, f"run {self._run_id} begins anew")
             created = backfills.create(self._ledger, verify, ranges)
         if not created:
-            raise CaptureNotBegun(
-                tables=source_table.table,
-                pipeline=self._config.pipeline,
-                reason="its generation has ended, or continues on another timeline",
-            )
+            raise backfill_checks.generation_ended(self._config, verify.table)
         reach("plan.after_open")
         extent = (
             counted(len(ranges), "range")

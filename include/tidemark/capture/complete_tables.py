@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from tidemark.capture.definitions.successor_shapes import is_parked_for_its_shape
 from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult
-from tidemark.ledger.captured import put_aside, relation_ids, successors, tables
+from tidemark.ledger.captured import backfill_marks, merge_states, put_aside, relation_ids, successors, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import batches, positions
 from tidemark.ledger.staged.batches import TouchedTable
@@ -38,7 +38,7 @@ def level_of_plan(ledger: Ledger, opened: Generation, planned: Mapping[str, Sequ
         table
         for table, touches in planned.items()
         if table in captured
-        and (row := captured[table]).backfill_kind == tables.REPLAYED
+        and (row := captured[table]).backfill_kind == backfill_marks.REPLAYED
         and row.life.can_be_read
         and touches[0].generation == opened.number
     }
@@ -86,6 +86,6 @@ def place_complete_tables(ledger: Ledger, result: PlanResult) -> None:
             tables.lock(ledger, [shape.before])
             row = tables.one(ledger, shape.before)
             if row is not None and is_parked_for_its_shape(row):
-                tables.unpark(ledger, shape.before)
+                merge_states.unpark(ledger, shape.before)
                 positions.skip_staged(ledger, shape.before)
             put_aside.note(ledger, shape.before, called, shape.begun_lsn)

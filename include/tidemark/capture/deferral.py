@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.config import Merge, PipelineConfig
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations.overview import TableStatus
 from tidemark.ledger.staged import unapplied_changes
@@ -50,10 +50,10 @@ class DueTables:
 def due_tables(ledger: Ledger, config: PipelineConfig, now: datetime, *, all_of_them: bool = False) -> DueTables:
     """The due and the deferred tables. A parked table is in neither, unless its retry is due. With `all_of_them` no
     table is deferred."""
-    allowed = tables.due(ledger, config.bounds.unpark_retry_s)
+    allowed = merge_states.due(ledger, config.bounds.unpark_retry_s)
     if all_of_them or not config.merge.defers:
         return DueTables(frozenset(allowed))
-    waiting = unapplied_changes.all_of(ledger, allowed & tables.deferred(ledger))
+    waiting = unapplied_changes.all_of(ledger, allowed & merge_states.deferred(ledger))
     deferred = {
         table: config.merge.due_at(backlog.since)
         for table, backlog in waiting.items()
@@ -86,6 +86,6 @@ def apply_deferral(ledger: Ledger, config: PipelineConfig, merged: Collection[st
     source, the next changes may wait already behind the merge of a busy table. So the tables that were just `merged`
     become deferred, too."""
     if config.merge.defers:
-        tables.defer(ledger, merged)
+        merge_states.defer(ledger, merged)
     else:
-        tables.merge_always(ledger)
+        merge_states.merge_always(ledger)

@@ -325,10 +325,10 @@ class Draining:
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
         self._comparison = CatalogueComparison(config, source_conn, ledger, self._store, self._server, open_generation)
-        self._next_xid, schemas = self._comparison.next_xid, self._comparison.schemas
+        self._next_xid = self._comparison.next_xid
         # Other columns may have the same names by now, so the shape of every RELATION message is looked up again.
         self._decoder = Decoder(
-            schemas.schema_for,
+            self._comparison.relation_versions.schema_for,
             open_generation.number,
             taken.run.salt,
             self._next_xid,
@@ -457,10 +457,10 @@ class Draining:
     def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
         """Write files, folders, manifest and the ledger's row, in this order (R3), and begin the next batch."""
         batch = self._batch
-        unseen = self._comparison.at_end_of_batch(batch.end_lsn)
+        without_change = self._comparison.relation_versions.versions_by_trigger(batch.end_lsn)
         if heartbeat_lsn is not None:
-            unseen += self._comparison.at_heartbeat()
-        for schema in unseen:
+            without_change += self._comparison.at_heartbeat()
+        for schema in without_change:
             batch.add_shape(schema)
         reach("drain.before_files")
         staged = batch.finish()

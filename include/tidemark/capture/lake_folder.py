@@ -33,7 +33,7 @@ from tidemark.errors import LakeTaken, StagingMissing
 from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.staged.generations import Generation
@@ -147,7 +147,7 @@ def restore(config: PipelineConfig, ledger: Ledger, store: Store, lease: Lease, 
         start_lsn=generation.start_lsn,
         opened_at=generation.opened_at.isoformat(),
         reason=generation.reason,
-        backfill_kind=tables.GAP,
+        backfill_kind=backfill_marks.GAP,
         history=generation.history,
     )
     with ledger.transaction():

@@ -31,7 +31,7 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.formats.merge_result import Holes, PlanResult, TableResult
-from tidemark.ledger.captured import replays, tables
+from tidemark.ledger.captured import backfill_marks, merge_states, replays, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease, hold_free, of_table
 from tidemark.ledger.observations import table_sizes
@@ -143,7 +143,7 @@ def leased_plan(run: Run, scope: PlanScope = PlanScope(), *, wait_s: float = 0.0
         leased = {names[name] for name in lease.names}
         opened = generations.required(book)
         todo = evolve_decisions.allowed(
-            book, config, _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
+            book, config, _to_plan(book, merge_states.due(book, config.bounds.unpark_retry_s) & leased)
         )
         if not todo and not awaiting_their_name(book, scope):
             yield None
@@ -212,7 +212,7 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
     before = batches.previous_ends(ledger, generation, starts)
     versions = tables.versions_of(ledger, todo)
     streamed = tables.versions_of(ledger, todo, only_streamed=True)
-    with_holes = tables.with_holes(ledger)
+    with_holes = backfill_marks.with_holes(ledger)
     prints = {row.table: row.fingerprint for row in tables.all_of(ledger) if row.table in todo}
     bases = replays.bases(ledger)
     return MergePlan(
@@ -447,7 +447,7 @@ def _ingest_tables(ledger: Ledger, config: PipelineConfig, result: PlanResult) -
     tables.lock(ledger, [table.table for table in result.tables])
     reached = {table.table: (table.history_lsn, table.current_lsn) for table in result.tables}
     risen = positions.rise(ledger, result.generation, reached)
-    tables.succeeded(
+    merge_states.succeeded(
         ledger, {table.table: _holes_now(table, risen[table.table]) for table in result.tables if table.error is None}
     )
     first = [table for table, rise in risen.items() if rise.before is None]
@@ -484,13 +484,13 @@ def _ingest_table(
 ) -> IngestedTable:
     parked = False
     if result.error is not None and not is_of_no_table(result.error):
-        parked = tables.failed(ledger, result.table, result.error, park_after=config.bounds.park_after)
+        parked = merge_states.failed(ledger, result.table, result.error, park_after=config.bounds.park_after)
     chunks.keep_results(ledger, result.chunks)
     if lacking := sum(chunk.lacking for chunk in result.chunks):
         reason = (
             f"{counted(lacking, 'row')} of which a backfill read some columns {plural(lacking, 'is')} not in current"
         )
-        tables.mark_needs_backfill(ledger, result.table, tables.ROWS_LACKING, reason)
+        backfill_marks.mark(ledger, result.table, backfill_marks.ROWS_LACKING, reason)
     backfills.keep_swept(ledger, result.swept)
     _note_differences(ledger, result)
     ended = None

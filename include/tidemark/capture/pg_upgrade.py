@@ -38,7 +38,7 @@ from tidemark.config import PipelineConfig
 from tidemark.findings import listed
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import migrations, owned_objects, pipeline_files
-from tidemark.ledger.captured import guarded_columns, relation_ids, tables
+from tidemark.ledger.captured import backfill_marks, guarded_columns, relation_ids, tables
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, hold
@@ -125,7 +125,7 @@ def continue_upgraded(run: Run, *, who: str) -> tuple[str, bool]:
                 opened_at=run.now().isoformat(),
                 reason=f"{who} said that pg_upgrade made system {server.system_identifier} of "
                 f"{generation.system_identifier}, staged up to {generation.staged_lsn}",
-                backfill_kind=tables.GAP if changed else None,
+                backfill_kind=backfill_marks.GAP if changed else None,
                 history=str(read_history(source, server.timeline)),
                 tables=dict.fromkeys(changed) if changed else None,
             )

@@ -22,7 +22,7 @@ from tidemark.errors import LeaseTaken, PositionBelowPlan
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, Step
 from tidemark.ledger import leases, migrations
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.observations import table_sizes
@@ -190,5 +190,5 @@ def _park_missing_tables(ledger: Ledger, inspected: Collection[str], seen: Colle
             log.error("%s", gone)
             with ledger.transaction():
                 tables.lock(ledger, [row.table])
-                tables.park(ledger, row.table, gone.record())
+                merge_states.park(ledger, row.table, gone.record())
             break

@@ -25,8 +25,8 @@ from tidemark.config import PipelineConfig
 from tidemark.config.schedule import longest_silence_s, longest_unread_s
 from tidemark.errors import TidemarkError
 from tidemark.findings import listed
+from tidemark.ledger.captured.backfill_marks import REPLAYED
 from tidemark.ledger.captured.successors import is_built_by_capture
-from tidemark.ledger.captured.tables import REPLAYED
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.observations import overview
 from tidemark.ledger.observations.overview import OpenBackfill, PipelineStatus, TableStatus

@@ -17,7 +17,14 @@ from tidemark.errors import DefinitionFrozen, TableUnknown
 from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.ledger import migrations
-from tidemark.ledger.captured import definition_changes, joins, relation_ids, successors, tables
+from tidemark.ledger.captured import (
+    definition_changes,
+    joins,
+    merge_states,
+    relation_ids,
+    successors,
+    tables,
+)
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.observations import overview
@@ -49,7 +56,7 @@ def unpark(
         with book.transaction():
             if kind in evolve_decisions.KINDS:
                 definition_changes.accept(book, row.table, who)
-            tables.unpark(book, row.table)
+            merge_states.unpark(book, row.table)
         return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
 
 
@@ -103,7 +110,7 @@ def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple
             assert locked is not None
             if locked.life.is_parked:
                 return f"{name} is parked, so it is not merged anyway. To go on with it: unpark.", False
-            if not tables.pause(book, row.table, who):
+            if not merge_states.pause(book, row.table, who):
                 return f"{name} is paused already, by {locked.paused_by}.", False
         return (
             f"{name} is paused: its changes are staged, and the next plan leaves it out. A merge that runs now may "
@@ -117,8 +124,8 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
     with _ledger_and_row(config, table, ledger) as (book, row):
         shape = successors.all_of(book).get(row.table)
         if shape is not None:
-            tables.resume(book, shape.before)  # it was paused when this shape of it began
-        if not tables.resume(book, row.table):
+            merge_states.resume(book, shape.before)  # it was paused when this shape of it began
+        if not merge_states.resume(book, row.table):
             state = "parked; to go on with it: unpark" if row.life.is_parked else row.life.merge
             return f"{row.table} is not paused (it is {state}).", False
         return f"{row.table} is resumed; the next run applies all of its staged batches in order.", True

@@ -83,8 +83,10 @@ from tidemark.target.merge_failures import as_error, condition_of, is_transient,
 from tidemark.target.merge_record import MergeRecord
 from tidemark.target.plan_files import read_plan, write_result
 from tidemark.target.spark import comparison
-from tidemark.target.spark.comparison import Comparison
-from tidemark.target.spark.spark_chunk_merge import ChunkChanges
+from tidemark.target.spark.chunk_frames import ChunkChanges
+from tidemark.target.spark.comparison import Comparison, KeyedComparison, KeylessComparison
+from tidemark.target.spark.keyless_chunk_merge import KeylessChunkChanges
+from tidemark.target.spark.spark_chunk_merge import KeyedChunkChanges
 from tidemark.target.spark.spark_merge import Changes
 from tidemark.target.spark.table_shape import TABLE_PROPERTIES, PlannedShape
 from tidemark.wording import counted, duration
@@ -94,7 +96,6 @@ log = logging.getLogger(__name__)
 # By their number of threads, those that no plan uses.
 _idle: Final[dict[int, list[ThreadPoolExecutor]]] = {}
 
-AnyChunkChanges = TypeVar("AnyChunkChanges", bound=ChunkChanges)
 Attempted = TypeVar("Attempted")
 
 # How often a table's positions are read. A merge without rivals needs two readings, or three if current first had to
@@ -531,7 +532,7 @@ class TableMerge:
             self.record.took("verify", Way.PROOF, "current has all of their rows")
             return equal.results, equal.swept
         self.record.took("verify", Way.SPARK)
-        changes = self._with_chunks(Comparison, only_compared, tables, few_rows=few_rows)
+        changes = self._comparison(only_compared, tables, few_rows=few_rows)
         try:
             results, swept = changes.chunk_results(), changes.swept_rows()
             if any(swept.values()) or any(r.inserted or r.repaired for r in results):
@@ -611,8 +612,7 @@ class TableMerge:
         changes: Changes
         if any(b.claims or b.sweeps for b in batches):
             repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
-            kind = Comparison if repairs and tables.current is not None else ChunkChanges
-            changes = self._with_chunks(kind, batches, tables, few_rows=few_rows)
+            changes = self._chunk_changes(batches, tables, few_rows=few_rows, compares=repairs)
         else:
             changes = Changes(self._staged, batches, tables.current, few_rows=few_rows, on_failure=self._fell_back)
         changes.load = load
@@ -649,19 +649,20 @@ class TableMerge:
             raise Declined(reason or "the changes are many")
         return chunk_fold.fold_with_chunks(load, limits, self._fell_back)
 
-    def _with_chunks(
-        self, kind: type[AnyChunkChanges], batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool
-    ) -> AnyChunkChanges:
-        return kind(
-            self._staged,
-            batches,
-            tables.current,
-            history=tables.history,
-            evidence=self._evidence(batches),
-            generation=self.plan.generation,
-            few_rows=few_rows,
-            on_failure=self._fell_back,
-        )
+    def _chunk_changes(
+        self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool, compares: bool
+    ) -> ChunkChanges:
+        """Prepare the merge of changes and chunks by Spark. `compares`: with current too."""
+        if compares and tables.current is not None:
+            return self._comparison(batches, tables, few_rows=few_rows)
+        kind = KeyedChunkChanges if self.schema.key else KeylessChunkChanges
+        next_batches = self._next_batches(batches)
+        return kind(self._staged, next_batches, tables, few_rows=few_rows, on_failure=self._fell_back)
+
+    def _comparison(self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool) -> Comparison:
+        kind = KeyedComparison if self.schema.key else KeylessComparison
+        next_batches = self._next_batches(batches)
+        return kind(self._staged, next_batches, tables, few_rows=few_rows, on_failure=self._fell_back)
 
     def _may_have_new_holes(self, reached: State) -> bool:
         """Whether the merged batches may have left new holes in current.

@@ -22,7 +22,7 @@ from tidemark.errors import BackfillFormInvalid
 from tidemark.wording import closest, duration
 
 if TYPE_CHECKING:
-    from tidemark.backfill.planning import BackfillRequest
+    from tidemark.backfill.backfill_tables import BackfillRequest
 
 MODES: Final = {
     "chunks": "chunks: short queries by key, beside the running capture",
@@ -120,7 +120,7 @@ def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[
 
     Raises BackfillFormInvalid for a key that is not a field.
     """
-    from tidemark.backfill.planning import BackfillRequest
+    from tidemark.backfill.backfill_tables import BackfillRequest
 
     fields = tuple(form(config))
     unknown = unknown_fields(fields, typed)

@@ -29,7 +29,7 @@ from tidemark.backfill.read_sessions import ImportedSnapshot
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 from tidemark.errors import DatabaseRefused, DatabaseUnreachable, SourceForked, SourceLeftBehind, SourceReplaced
 from tidemark.formats import layout
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.reading import backfills
 from tidemark.run import Run
 from tidemark.staging.batch_writer import read_table
@@ -175,7 +175,7 @@ def test_a_lost_value_that_may_have_moved_along_with_a_key_asks_for_all_rows(pai
         pipeline.drain()
     assert marked(pipeline) == {"public.item": [("2",)]}
     pipeline.drain()
-    assert marked(pipeline) == {"public.item": tables.FORK}
+    assert marked(pipeline) == {"public.item": backfill_marks.FORK}
     (backfill,) = pipeline.plan()
     assert backfill.whole_table
 
@@ -198,7 +198,7 @@ def test_a_source_that_was_restored_to_a_moment_names_what_it_lost(
         (error,) = pipeline.preflight().errors
         assert "timeline 2 instead of 1" in str(error)
         assert "lost 1 transaction that the lake has" in str(error)
-        assert set(marked(pipeline).values()) == {tables.GAP}
+        assert set(marked(pipeline).values()) == {backfill_marks.GAP}
         pipeline.sound()
         pipeline.drain()
 
@@ -237,7 +237,7 @@ def test_a_truncate_that_was_lost_asks_for_all_rows_of_its_table_alone(pair: Pai
     with pytest.raises(SourceForked, match=r"public\.line \(all rows\), public\.other \(1 row\)") as raised:
         pipeline.drain()
     assert "(public.log)" in str(raised.value)
-    assert marked(pipeline) == {"public.line": tables.FORK, "public.other": [("1",)]}
+    assert marked(pipeline) == {"public.line": backfill_marks.FORK, "public.other": [("1",)]}
 
 
 def unmark(pipeline: Pipeline) -> None:
@@ -346,7 +346,7 @@ def test_a_table_that_joined_in_the_lost_part_is_read_again_as_a_whole(pair: Pai
     pair.promote()
     with pytest.raises(SourceForked, match=r"public\.late"):
         pipeline.drain()
-    assert marked(pipeline) == {"public.late": tables.FORK}
+    assert marked(pipeline) == {"public.late": backfill_marks.FORK}
 
 
 @pytest.mark.thorough
@@ -362,7 +362,7 @@ def test_a_standby_without_the_slot_is_a_gap_and_what_was_lost_is_named_all_the_
         pair.promote()
         (error,) = pipeline.preflight().errors
         assert "lost 3 transactions that the lake has" in str(error)
-        assert set(marked(pipeline).values()) == {tables.GAP}
+        assert set(marked(pipeline).values()) == {backfill_marks.GAP}
 
 
 @pytest.mark.thorough
@@ -380,7 +380,7 @@ def test_a_standby_without_the_slot_that_has_everything_is_a_gap_from_what_was_s
         assert 'and the slot "' in str(error)
         assert f"was not carried over: it begins at {pipeline.confirmed_lsn()}" in str(error)
         assert str(staged) in str(error)
-        assert set(marked(pipeline).values()) == {tables.GAP}
+        assert set(marked(pipeline).values()) == {backfill_marks.GAP}
 
 
 @pytest.mark.thorough
@@ -416,7 +416,7 @@ def test_a_person_may_say_that_the_server_left_behind_is_the_source(pair: Pair) 
     pipeline.source = old
     report = pipeline.preflight(says=["adopt_slot"])
     assert any("timeline 1 instead of 2" in str(finding) for finding in report.findings)
-    assert set(marked(pipeline).values()) == {tables.GAP}
+    assert set(marked(pipeline).values()) == {backfill_marks.GAP}
     pipeline.drain()
 
 

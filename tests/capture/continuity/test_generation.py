@@ -38,7 +38,7 @@ from tidemark.errors import (
 )
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.postgres import postgres_session as source_connection
 from tidemark.source.wal import slot as slots
@@ -106,7 +106,7 @@ def test_a_slot_beyond_what_is_staged_is_a_gap_that_is_said_once(
     with pytest.raises(ChangesGone, match=str(staged)) as raised:
         capture.settle()
     assert str(capture.confirmed_lsn()) in str(raised.value)
-    assert needs_backfill(capture) == [(TABLE, tables.GAP)]
+    assert needs_backfill(capture) == [(TABLE, backfill_marks.GAP)]
     generation = capture.settle()
     assert (generation.number, generation.staged_lsn) == (2, capture.confirmed_lsn())
 
@@ -145,7 +145,7 @@ def test_a_death_between_the_lake_and_the_ledger_opens_the_generation_with_its_e
     with pytest.raises(ChangesGone):
         capture.settle()
     assert capture.generation().number == 2
-    assert needs_backfill(capture) == [(TABLE, tables.GAP)]
+    assert needs_backfill(capture) == [(TABLE, backfill_marks.GAP)]
     assert capture.settle().number == 2
 
 
@@ -158,7 +158,7 @@ def test_another_system_is_another_generation(capture: HandStaged) -> None:
     capture.store.write_atomic(path, structs.replace(opening, system_identifier="7").to_json().encode())
     with pytest.raises(SourceReplaced, match="system identifier"):
         capture.settle()
-    assert needs_backfill(capture) == [(TABLE, tables.GAP)]
+    assert needs_backfill(capture) == [(TABLE, backfill_marks.GAP)]
     assert capture.settle().number == 2
 
 
@@ -183,7 +183,7 @@ def test_a_timeline_below_the_one_that_is_followed_is_refused_until_a_person_say
     assert needs_backfill(capture) == []
     with pytest.raises(SourceReplaced, match=r"timeline 1 instead of 7, and the slot .* is no failover slot"):
         capture.settle(accepts=True)
-    assert needs_backfill(capture) == [(TABLE, tables.GAP)]
+    assert needs_backfill(capture) == [(TABLE, backfill_marks.GAP)]
     assert capture.settle().number == 2
 
 
@@ -335,7 +335,7 @@ def test_an_older_copy_of_the_disk_that_was_written_on_is_known_by_the_heartbeat
             pipeline.sql("SELECT pg_logical_emit_message(false, 'fill', repeat('x', 100000), true)")
         with pytest.raises(SourceReplaced, match="does not have the heartbeat that was staged up to"):
             pipeline.drain()
-        assert pipeline.table_row("public.item").backfill_kind == tables.GAP
+        assert pipeline.table_row("public.item").backfill_kind == backfill_marks.GAP
         pipeline.drain()
 
 

@@ -20,7 +20,7 @@ from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, TableMark
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.merge_result import PlanResult
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.ledger.staged import batches, plans
@@ -168,7 +168,7 @@ def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_
     with open_ledger(capture.ledger, capture.config.pipeline) as book:
         row = tables.one(book, TABLE)
     assert row is not None
-    assert row.backfill_kind == tables.GAP
+    assert row.backfill_kind == backfill_marks.GAP
     assert capture.settle().number == 2
 
 

@@ -25,7 +25,7 @@ from tidemark.formats.compaction_plan import CompactionResult, TableCompaction
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.merge_result import PlanResult, TableResult
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, merge_states
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import positions
 from tidemark.maintenance import compaction_runs
@@ -204,7 +204,7 @@ def leave_result(shop: Pipeline, result: PlanResult) -> None:
 
 def test_no_table_begins_anew_beside_a_lake_that_is_not_mounted(shop: Pipeline) -> None:
     with open_ledger(shop.ledger, shop.config.pipeline) as book:
-        tables.park(book, ITEM, ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it"))
+        merge_states.park(book, ITEM, ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it"))
     there = shop.config
     unmounted(shop)
     with pytest.raises(StagingMissing):
@@ -234,7 +234,7 @@ def test_an_older_ledger_learns_from_such_a_folder_that_changes_may_be_missing(
     opened = captured.generation()
     assert opened is not None
     assert opened.number == 2
-    assert captured.table_row("public.item").backfill_kind == tables.GAP
+    assert captured.table_row("public.item").backfill_kind == backfill_marks.GAP
 
 
 def test_an_older_ledger_takes_no_newer_generation_of_a_folder_whose_own_one_differs(shop: Pipeline) -> None:

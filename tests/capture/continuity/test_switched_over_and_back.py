@@ -20,7 +20,7 @@ from tests.support.capture import Environment
 from tests.support.standby import Standby, rejoined, standby_of
 from tidemark.config import TableRule
 from tidemark.errors import SourceForked, SourceReplaced
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 
 pytestmark = pytest.mark.thorough
 
@@ -160,7 +160,7 @@ def test_a_switch_over_and_back_to_the_same_server_loses_nothing(
             assert len(said) == 1
             assert "was not carried over" in said[0]
             assert life(shop) == (2, 3)
-            assert marked(shop) == dict.fromkeys(TABLES, tables.GAP)
+            assert marked(shop) == dict.fromkeys(TABLES, backfill_marks.GAP)
         else:
             assert said == []
             assert life(shop) == (1, 3)

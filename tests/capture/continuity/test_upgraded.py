@@ -25,7 +25,7 @@ from tidemark.capture.continuity import discontinuity
 from tidemark.config import TableRule
 from tidemark.errors import SlotBusy, SlotMissing, SlotOfAnother, SlotUnknown, SourceReplaced
 from tidemark.formats.manifest import KeyPart
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.reading import proofs
 from tidemark.observe.status import read_status
 
@@ -412,7 +412,7 @@ def test_a_table_that_was_altered_since_needs_a_backfill_and_no_other_one(
         assert "1 table changed since the last run and need" in said
         pipeline.drain()
         assert marked(pipeline) == {"public.item"}
-        assert {row.backfill_kind for row in pipeline.table_rows().values()} - {None} == {tables.GAP}
+        assert {row.backfill_kind for row in pipeline.table_rows().values()} - {None} == {backfill_marks.GAP}
 
 
 def test_tables_that_were_all_made_again_are_refused(pipeline: Pipeline, old: PostgresServer, tmp_path: Path) -> None:

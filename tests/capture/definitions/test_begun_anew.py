@@ -13,7 +13,7 @@ from tidemark.capture.waiting import changes_waiting
 from tidemark.config import TableRule
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Claim
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, merge_states
 from tidemark.ledger.reading.backfills import Backfill
 from tidemark.ledger.staged import positions
 from tidemark.observe import table_commands
@@ -63,7 +63,7 @@ def shop(pipeline: Pipeline) -> Pipeline:
 def begin_anew(shop: Pipeline) -> None:
     for table in BOTH:
         with shop.ledger_connection() as book:
-            tables.park(book, table, BROKEN)
+            merge_states.park(book, table, BROKEN)
         sentence, done = table_commands.unpark(shop.config, table, ledger=shop.ledger, anew=True)
         assert done, sentence
 
@@ -171,18 +171,18 @@ def test_what_was_merged_since_has_a_shape_though_its_batches_are_forgotten(shop
     with shop.ledger_connection() as book:
         positions.rise(book, 1, {ITEM: (shop.staged_lsn(), shop.staged_lsn())})
         book.execute("DELETE FROM tidemark.batch_tables")
-        assert joins.restarted(book) == {OTHER}
+        assert backfill_marks.restarted(book) == {OTHER}
 
 
 @pytest.mark.thorough
 def test_the_mark_says_what_was_done_last(shop: Pipeline) -> None:
     """Passed over, a table keeps its Delta tables, and the shape that they have."""
     with shop.ledger_connection() as book:
-        tables.mark_needs_backfill(book, ITEM, "source_changed", "")
+        backfill_marks.mark(book, ITEM, "source_changed", "")
     begin_anew(shop)
-    assert shop.table_row(ITEM).backfill_kind == joins.BEGUN_ANEW
+    assert shop.table_row(ITEM).backfill_kind == backfill_marks.BEGUN_ANEW
     with shop.ledger_connection() as book:
-        tables.park(book, ITEM, BROKEN)
+        merge_states.park(book, ITEM, BROKEN)
         assert joins.pass_over(book, ITEM)
-        assert joins.restarted(book) == {OTHER}
-    assert shop.table_row(ITEM).backfill_kind == tables.GAP
+        assert backfill_marks.restarted(book) == {OTHER}
+    assert shop.table_row(ITEM).backfill_kind == backfill_marks.GAP

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.errors import KeyValueUnfit, SchemaNotFollowed, TidemarkError
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.staged import positions
 
 ORDERS = "public.orders"
@@ -45,8 +45,8 @@ def altered_and_parked(orders: Pipeline, statement: str, error: TidemarkError) -
     orders.drain()
     orders.config = follows
     with orders.ledger_connection() as ledger:
-        tables.unpark(ledger, ORDERS)
-        tables.park(ledger, ORDERS, error.record())
+        merge_states.unpark(ledger, ORDERS)
+        merge_states.park(ledger, ORDERS, error.record())
 
 
 def test_a_table_that_is_parked_for_its_shape_is_built_anew_by_the_next_run(orders: Pipeline) -> None:

@@ -8,7 +8,7 @@ from tests.support.pipeline import Pipeline
 from tests.support.runs import make_plan
 from tidemark.errors import StagedFileGone
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, merge_states
 from tidemark.ledger.staged import applied_positions
 from tidemark.observe import table_commands
 from tidemark.observe.park_endings import ending_commands
@@ -18,7 +18,7 @@ GONE = ErrorRecord("StagedFileGone", "BACKFILL", str(StagedFileGone(table="publi
 
 def parked(pipeline: Pipeline, table: str) -> None:
     with pipeline.ledger_connection() as book:
-        assert tables.failed(book, table, GONE, park_after=1)
+        assert merge_states.failed(book, table, GONE, park_after=1)
 
 
 def test_a_table_goes_on_behind_what_was_lost_of_it(captured: Pipeline) -> None:
@@ -33,7 +33,7 @@ def test_a_table_goes_on_behind_what_was_lost_of_it(captured: Pipeline) -> None:
     assert done
     assert "history lacks the changes" in sentence
     row = pipeline.table_row("public.item")
-    assert (row.life.merge, row.life.needs_backfill, row.backfill_kind) == ("merging", True, tables.GAP)
+    assert (row.life.merge, row.life.needs_backfill, row.backfill_kind) == ("merging", True, backfill_marks.GAP)
     assert row.join_horizon is None, "the backfill's snapshots need not see what was passed over"
     with pipeline.ledger_connection() as book:
         assert list(applied_positions.held_back_by(book)) == ["public.other"]

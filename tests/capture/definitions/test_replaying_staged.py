@@ -14,7 +14,14 @@ from tidemark.capture import drain as drain_module
 from tidemark.errors import ReplayRefused
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import HistoryBase, MergePlan, PlannedTable
-from tidemark.ledger.captured import put_aside, replays, schema_versions, tables, unfit_values
+from tidemark.ledger.captured import (
+    backfill_marks,
+    merge_states,
+    put_aside,
+    replays,
+    schema_versions,
+    unfit_values,
+)
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.retention import retirement
 from tidemark.lsn import Lsn
@@ -105,7 +112,7 @@ def test_it_is_the_same_table_with_the_same_definitions(items: Items) -> None:
     with items.ledger_connection() as book:
         newest = schema_versions.streamed(book, "public.item~2")[-1]
     assert (newest.version, newest.columns[-1].missing) == (before_version(old) + 1, "older")
-    assert items.row("~2").backfill_kind == tables.REPLAYED, "a constant default is followed"
+    assert items.row("~2").backfill_kind == backfill_marks.REPLAYED, "a constant default is followed"
 
 
 def before_version(versions: list) -> int:  # type: ignore[type-arg]
@@ -168,7 +175,7 @@ def test_a_later_try_of_the_run_goes_on_with_what_it_began(items: Items, monkeyp
 def test_what_cannot_be_exact_is_refused_before_anything_is_done(items: Items, why: str) -> None:
     if why == "needs a backfill":
         with items.ledger_connection() as book:
-            tables.mark_needs_backfill(book, "public.item", tables.GAP, "a test")
+            backfill_marks.mark(book, "public.item", backfill_marks.GAP, "a test")
     else:
         items.execute("ALTER TABLE item ADD note text")
         items.insert()
@@ -211,7 +218,7 @@ def test_files_that_one_of_the_two_needs_are_kept(items: Items, parked: str) -> 
     items.drain()
     replay(items)
     with items.ledger_connection() as book:
-        tables.park(book, parked, ErrorRecord("MergeFailed", "FIX_TARGET", "a test"))
+        merge_states.park(book, parked, ErrorRecord("MergeFailed", "FIX_TARGET", "a test"))
     items.merge()
     with items.ledger_connection() as book, hold(items.ledger, items.config.pipeline, SLOT, "maintenance/1") as lease:
         now = items.task().now()

@@ -20,7 +20,7 @@ from tidemark.capture.preflight import preflight_report as preflight_module
 from tidemark.capture.waiting import changes_waiting
 from tidemark.config import TableRule
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import put_aside, tables, unfit_values
+from tidemark.ledger.captured import merge_states, put_aside, unfit_values
 from tidemark.ledger.captured import successors as shapes
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.observe import table_commands
@@ -174,8 +174,8 @@ def test_a_table_whose_staged_definitions_do_not_fit_goes_on_beside(items: Items
         items.drain()
         items.evolve("follow")
     with items.ledger_connection() as book:
-        tables.unpark(book, "public.item")
-        tables.park(book, "public.item", ErrorRecord("SchemaVersionsDiffer", "BACKFILL", "a test"))
+        merge_states.unpark(book, "public.item")
+        merge_states.park(book, "public.item", ErrorRecord("SchemaVersionsDiffer", "BACKFILL", "a test"))
     items.drain()
     assert (items.kept_as(), items.row("~2").backfill_kind) == (["public.item~2"], shapes.ANOTHER_SHAPE)
     items.drain()
@@ -190,7 +190,7 @@ def test_a_table_whose_staged_definitions_do_not_fit_goes_on_beside(items: Items
 def test_an_old_table_that_is_parked_for_another_reason_stays_so_until_somebody_says(items: Items) -> None:
     """What waits of it stands in no other history."""
     with items.ledger_connection() as book:
-        tables.park(book, "public.item", ErrorRecord("TargetDiffers", "FIX_TARGET", "a test"))
+        merge_states.park(book, "public.item", ErrorRecord("TargetDiffers", "FIX_TARGET", "a test"))
     items.execute(TYPE)
     items.insert()
     items.drain()

@@ -22,7 +22,7 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Sweep
 from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, Holes
 from tidemark.ledger import leases
-from tidemark.ledger.captured import joins, schema_versions, tables
+from tidemark.ledger.captured import backfill_marks, joins, merge_states, schema_versions, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.observations import overview
@@ -224,15 +224,15 @@ def test_a_plan_that_is_repeated_counts_once(world: HandMerged) -> None:
 def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: HandMerged) -> None:
     world.mark()
     backfill = open_backfill(world.book, "s.a")
-    world.mark(tables.GAP)
+    world.mark(backfill_marks.GAP)
     world.claim(world.read(backfill), sweeps=(SWEEP,))
     world.merge()
     assert world.backfill().state == "applied"
-    assert world.row().backfill_kind == tables.GAP
+    assert world.row().backfill_kind == backfill_marks.GAP
 
 
 def test_a_mark_that_was_asked_for_again_stays_too(world: HandMerged) -> None:
-    world.mark(tables.GAP)
+    world.mark(backfill_marks.GAP)
     backfill = open_backfill(world.book, "s.a")
     world.mark("rewritten")
     world.claim(world.read(backfill), sweeps=(SWEEP,))
@@ -241,7 +241,7 @@ def test_a_mark_that_was_asked_for_again_stays_too(world: HandMerged) -> None:
 
 
 def test_a_mark_stays_that_comes_after_the_backfill_on_a_ledger_whose_clock_steps_back(world: HandMerged) -> None:
-    world.mark(tables.GAP)
+    world.mark(backfill_marks.GAP)
     backfill = open_backfill(world.book, "s.a")
     world.book.execute("UPDATE tidemark.backfills SET opened_at = opened_at + interval '1 hour'")
     world.mark("rewritten")
@@ -264,7 +264,7 @@ def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: Ha
     chunk = world.read(open_backfill(world.book, "s.a"))
     world.stage("s.a")
     world.merge(holes=Holes({"body": 2}, (("1",), ("2",))))
-    assert world.row().backfill_kind == tables.EXISTING_ROWS
+    assert world.row().backfill_kind == backfill_marks.EXISTING_ROWS
     world.claim(chunk, sweeps=(SWEEP,))
     world.merge(holes=Holes({"body": 1}, (("2",),)))
     assert (world.backfill().state, world.row().backfill_kind, world.row().holes) == ("applied", "holes", {"body": 1})
@@ -296,7 +296,7 @@ def test_a_backfill_of_columns_takes_their_mark_away_if_it_is_known_what_became_
 ) -> None:
     """Else some of its rows may lack in the target, and nobody has said so."""
     world.join()
-    tables.mark_needs_backfill(world.book, "s.a", "rewritten", "a column was rewritten", (2,))
+    backfill_marks.mark(world.book, "s.a", "rewritten", "a column was rewritten", (2,))
     chunk = world.read(open_backfill(world.book, "s.a", sweeps=False, columns=(2,)))
     world.claim(chunk)
     world.merge((result_of(chunk),) if is_told else ())
@@ -314,12 +314,12 @@ def test_lost_keys_are_wanted_until_a_backfill_that_sweeps_them_is_applied(
 ) -> None:
     """One that removes nothing leaves what the source lost; and if keys moved meanwhile, it may stand elsewhere."""
     world.join()
-    tables.mark_lost(world.book, "s.a", "lost", [["1"], ["2"]])
+    backfill_marks.mark_lost(world.book, "s.a", "lost", [["1"], ["2"]])
     (one,) = requested_tables(world.task())
     assert (one.mode, one.keys) == ("keys", (("1",), ("2",)))
     chunk = world.read(open_backfill(world.book, "s.a", "b1", Range(keys=one.keys), mode="keys", sweeps=sweeps))
     if meanwhile:
-        tables.spread_lost(world.book, ["s.a"])
+        backfill_marks.spread_lost(world.book, ["s.a"])
     world.claim(chunk, sweeps=(structs.replace(SWEEP, chunks=1, keys=one.keys),) if sweeps else ())
     world.merge()
     assert world.backfill().state == "applied"
@@ -346,7 +346,7 @@ def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: HandM
 def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: HandMerged) -> None:
     for table in ("s.a", "s.b", "s.c"):
         world.mark(table=table)
-    tables.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
+    merge_states.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
     joins.leave(world.book, "s.b")
     assert [w.table for w in world.requested_tables()] == ["s.c"]
 
@@ -359,9 +359,9 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
     assert (wish.mode, wish.keys) == ("keys", (("2", "x"),))
     assert "x" not in repr(wish).replace("unchanged", "").replace("whose", "")
     many = tuple((str(n),) for n in range(MAX_HOLE_KEYS))
-    tables.succeeded(world.book, {"s.a": Holes({"body": 2 * MAX_HOLE_KEYS}, many)})
+    merge_states.succeeded(world.book, {"s.a": Holes({"body": 2 * MAX_HOLE_KEYS}, many)})
     assert [(w.mode, w.keys) for w in world.requested_tables()] == [("chunks", ())]
-    tables.succeeded(world.book, {"s.a": Holes({"body": 1}, ())})
+    merge_states.succeeded(world.book, {"s.a": Holes({"body": 1}, ())})
     assert [(w.mode, w.keys) for w in world.requested_tables()] == [("chunks", ())]
 
 
@@ -371,7 +371,7 @@ def test_a_table_with_history_only_is_read_once(world: HandMerged) -> None:
     tables.keep_fingerprints(world.book, {"s.a": looked})
     backfill = open_backfill(world.book, "s.a", sweeps=False)
     world.claim(world.read(backfill))
-    world.mark(tables.GAP)
+    world.mark(backfill_marks.GAP)
     world.merge()
     assert world.row().life.needs_backfill
     assert world.requested_tables() == []
@@ -396,9 +396,9 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: H
     assert "2 of 2 chunks wait for a drain" in pending(world)
     last = world.claim(first, second, sweeps=(SWEEP,))
     assert "all 2 chunks are claimed and wait for a merge" in pending(world)
-    tables.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
+    merge_states.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
     assert "the table is parked: TableBroken" in pending(world)
-    tables.unpark(world.book, "s.a")
+    merge_states.unpark(world.book, "s.a")
     world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})
     outcome = report(world.task(run_id="backfill1"))
     (table,) = outcome.tables
@@ -467,7 +467,7 @@ def test_the_report_says_that_the_table_needs_another_backfill(world: HandMerged
     world.mark()
     backfill = open_backfill(world.book, "s.a")
     world.claim(world.read(backfill), sweeps=(SWEEP,))
-    tables.mark_needs_backfill(world.book, "s.a", tables.GAP, "the slot lost changes")
+    backfill_marks.mark(world.book, "s.a", backfill_marks.GAP, "the slot lost changes")
     world.merge()
     outcome = report(world.task(run_id="backfill1"))
     assert "It needs another backfill: the slot lost changes." in str(outcome)
@@ -479,7 +479,7 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: HandMerged) ->
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(backfill, upper=("10",)))
     joins.leave(world.book, "s.a")
-    joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=(joins.REJOINED, "it was away"))
+    joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=(backfill_marks.REJOINED, "it was away"))
     assert not record(world.ledger, chunk_of(backfill, "2-1", lower=("10",)), done=True)
     ended = world.backfill()
     assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")

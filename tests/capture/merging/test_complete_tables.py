@@ -12,7 +12,7 @@ from tests.support.pipeline import pipeline_config
 from tidemark.capture.complete_tables import level_of_plan
 from tidemark.config import PipelineConfig
 from tidemark.formats.merge_plan import MergePlan, StagedLevel
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, merge_states
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.staged import batches, generations
@@ -41,7 +41,7 @@ def test_a_plan_names_the_tables_of_which_nothing_waits(
     register(book, lease, 100, "s.a", "s.b", "s.c")
     applied(config, ledger, plan_for(config, ledger))
     register(book, lease, 200, "s.a", "s.b")
-    tables.park(book, "s.b", BROKEN)
+    merge_states.park(book, "s.b", BROKEN)
     joins.join(book, "s.c", 800, WalPoint(1, Lsn(50)), backfill=None)
     plan = plan_for(config, ledger)
     assert plan is not None
@@ -72,5 +72,5 @@ def test_a_table_that_needs_a_backfill_is_level_and_not_exact(
     joins.join(book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
     joined = level_of_plan(book, generations.required(book), {})
     assert (joined.lsn, joined.tables, joined.inexact) == (Lsn(200), ("s.a",), ())
-    tables.mark_needs_backfill(book, "s.a", tables.GAP, "a gap")
+    backfill_marks.mark(book, "s.a", backfill_marks.GAP, "a gap")
     assert level_of_plan(book, generations.required(book), {}).inexact == ("s.a",)

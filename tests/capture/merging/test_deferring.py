@@ -16,7 +16,7 @@ from tidemark.capture import deferral
 from tidemark.capture.merge_planning import PlanScope
 from tidemark.config import Merge, PipelineConfig
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.observations import overview
@@ -50,7 +50,7 @@ def stage(book: Book, lease: Lease, start: int, end: int, *names: str, **said: o
 
 def merged(book: Book, end: int, *names: str, generation: int = 1) -> None:
     positions.rise(book, generation, {name: (Lsn(end), Lsn(end)) for name in names})
-    tables.succeeded(book, dict.fromkeys(names))
+    merge_states.succeeded(book, dict.fromkeys(names))
 
 
 def states(book: Book) -> list[str]:
@@ -130,7 +130,7 @@ def test_a_table_whose_last_merge_failed_is_tried_with_the_next_run(
     config: PipelineConfig, ledger: str, book: Book, lease: Lease
 ) -> None:
     stage(book, lease, 200, 300, *NAMES)
-    tables.failed(book, "s.a", RETRY, park_after=3)
+    merge_states.failed(book, "s.a", RETRY, park_after=3)
     assert planned(config, ledger, staged_at(book)) == ["s.a"]
 
 
@@ -148,16 +148,16 @@ def test_what_a_generation_left_that_ended_waits_no_longer(
 
 def test_a_person_merges_everything(config: PipelineConfig, ledger: str, book: Book, lease: Lease) -> None:
     stage(book, lease, 200, 300, *NAMES)
-    tables.park(book, "s.b", BROKEN)
+    merge_states.park(book, "s.b", BROKEN)
     assert planned(config, ledger, staged_at(book), all_of_them=True) == ["s.a"]
 
 
 def test_what_is_new_or_was_unparked_is_merged_at_once_and_waits_from_then_on(
     config: PipelineConfig, ledger: str, book: Book, lease: Lease
 ) -> None:
-    tables.park(book, "s.b", BROKEN)
+    merge_states.park(book, "s.b", BROKEN)
     stage(book, lease, 200, 300, *NAMES, "s.new")
-    tables.unpark(book, "s.b")
+    merge_states.unpark(book, "s.b")
     deferral.apply_deferral(book, config)
     assert states(book) == ["deferred", "merging", "merging"]
     assert planned(config, ledger, staged_at(book)) == ["s.b", "s.new"]
@@ -180,7 +180,7 @@ def test_a_file_that_defers_no_more_has_everything_merged_with_the_next_run(
 
 
 def test_a_parked_table_stays_parked_whatever_the_file_says(config: PipelineConfig, book: Book) -> None:
-    tables.park(book, "s.a", BROKEN)
+    merge_states.park(book, "s.a", BROKEN)
     for merge in (Merge(), config.merge):
         deferral.apply_deferral(book, replace(config, merge=merge))
         assert states(book)[0] == "parked"

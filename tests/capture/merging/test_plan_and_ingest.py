@@ -19,7 +19,7 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.merge_result import Holes, PlanResult, TableResult
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease, hold, of_table
 from tidemark.ledger.staged import applied_positions, batches, plans, positions
@@ -153,7 +153,7 @@ def test_an_error_that_is_no_retry_parks_its_table_and_no_other(
     assert [(t.table, t.parked, t.advanced) for t in ingested.tables] == [("s.a", True, False), ("s.b", False, True)]
     assert plan_for(config, ledger) is None
     assert applied_positions.confirmable(book) == Lsn(400)
-    tables.unpark(book, "s.a")
+    merge_states.unpark(book, "s.a")
     plan = plan_for(config, ledger)
     assert plan is not None
     assert [len(t.batches) for t in plan.tables] == [2]
@@ -242,8 +242,8 @@ def test_where_all_tables_are_held_there_is_no_plan(config: PipelineConfig, ledg
 def test_a_paused_table_is_planned_once_it_is_resumed_and_holds_back_no_slot(
     config: PipelineConfig, ledger: str, book: Book
 ) -> None:
-    assert tables.pause(book, "s.a", "anna")
-    assert not tables.pause(book, "s.a", "bert")
+    assert merge_states.pause(book, "s.a", "anna")
+    assert not merge_states.pause(book, "s.a", "bert")
     plan = plan_for(config, ledger)
     assert plan is not None
     assert [t.table for t in plan.tables] == ["s.b"]
@@ -251,8 +251,8 @@ def test_a_paused_table_is_planned_once_it_is_resumed_and_holds_back_no_slot(
     assert plan_for(config, ledger) is None
     assert applied_positions.confirmable(book) == Lsn(400)
 
-    assert tables.resume(book, "s.a")
-    assert not tables.resume(book, "s.a")
+    assert merge_states.resume(book, "s.a")
+    assert not merge_states.resume(book, "s.a")
     assert applied_positions.confirmable(book) == Lsn(100)
     resumed = plan_for(config, ledger)
     assert resumed is not None
@@ -264,12 +264,12 @@ def test_what_a_plan_from_before_a_pause_came_to_ends_the_pause_only_where_someb
 ) -> None:
     for error, state in ((None, "paused"), (TRY_AGAIN, "paused"), (BROKEN, "parked")):
         plan = plan_for(config, ledger)
-        assert tables.pause(book, "s.a", "anna")
+        assert merge_states.pause(book, "s.a", "anna")
         applied(config, ledger, plan, {} if error is None else {"s.a": error})
         row = tables.one(book, "s.a")
         assert row is not None
         assert (row.life.merge, row.paused_by) == (state, "anna" if state == "paused" else None)
-        tables.resume(book, "s.a")
+        merge_states.resume(book, "s.a")
         positions.skip_staged(book, "s.b")
         book.execute("""UPDATE tidemark.positions SET history_lsn = '0/0', current_lsn = '0/0' WHERE "table" = 's.a'""")
 

@@ -18,7 +18,7 @@ from tidemark.errors import (
 )
 from tidemark.findings import Report
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.connection import open_ledger
 from tidemark.staging import staged_folders
 from tidemark.storage.store import Store
@@ -218,7 +218,7 @@ class TestRowsBeforeTheJoin:
         assert rows["shop.lines"].join_horizon is not None
         assert "shop.lines needs a backfill" in said(report, "backfill", "warning")
         with open_ledger(shop.ledger, shop.config.pipeline) as book:
-            tables.park(book, "shop.lines", ErrorRecord("TargetDiffers", "FIX_TARGET", "It differs. Undo that."))
+            merge_states.park(book, "shop.lines", ErrorRecord("TargetDiffers", "FIX_TARGET", "It differs. Undo that."))
         assert said(shop.sound(), "backfill", "warning") == "", "nothing can be read of a parked table"
 
     def test_a_row_in_flight_at_the_join_is_not_taken_for_none(self, shop: Shop) -> None:

@@ -14,7 +14,7 @@ from tests.support.roles import login
 from tests.support.thorough import either
 from tidemark.config import TableRule
 from tidemark.formats.manifest import BatchManifest
-from tidemark.ledger.captured import table_errors, tables
+from tidemark.ledger.captured import merge_states, table_errors
 from tidemark.ledger.captured.table_errors import TableErrors
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.staged import batches
@@ -253,7 +253,7 @@ class TestACapturedTable:
         shop.sql("ALTER TABLE shop.bad_low REPLICA IDENTITY FULL")
         captures_orders(shop, 3)
         with open_ledger(shop.ledger, shop.config.pipeline) as ledger:
-            assert "shop.bad" in tables.due(ledger, 3600)
+            assert "shop.bad" in merge_states.due(ledger, 3600)
             assert [b.table for b in batches.unapplied(ledger) if b.table == "shop.bad"]
 
 

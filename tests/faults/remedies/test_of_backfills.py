@@ -57,7 +57,7 @@ from tidemark.errors import (
 )
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import leases
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import merge_states
 from tidemark.ledger.reading import backfills
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.names import spark_identifier
@@ -314,7 +314,7 @@ def test_a_clean_up_goes_on_once_the_capture_ran_or_the_park_ended(
     shop.begin_run()
     shop.drain()
     with shop.ledger_connection() as book:
-        tables.park(book, "shop.item", error)
+        merge_states.park(book, "shop.item", error)
     shop.confirm()
     shop.ledger_query("UPDATE tidemark.batches SET registered_at = registered_at - interval '8 days'")
     with told(

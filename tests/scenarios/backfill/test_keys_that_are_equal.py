@@ -10,7 +10,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.backfill.range_planning import KEYS_PER_RANGE
 from tidemark.config import TableRule
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 
 ITEM = "equal.item"
 ROWS = KEYS_PER_RANGE + 200
@@ -37,7 +37,7 @@ def test_a_row_that_the_lake_has_under_an_equal_key_is_there_once(new_environmen
     # Current has what an UPDATE made of the keys that the source lost: its keys come first, then those from before it.
     shop.spark().sql(f"UPDATE delta.`{current}` SET price = concat(price, '0')").collect()
     with shop.ledger_connection() as book:
-        tables.mark_lost(book, ITEM, "lost", keys)
+        backfill_marks.mark_lost(book, ITEM, "lost", keys)
     (lost,) = shop.backfill().tables
     assert (lost.read, lost.inserted, lost.swept) == (ROWS, ROWS, ROWS)
     assert judge.wrongs(shop) == []

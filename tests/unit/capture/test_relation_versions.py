@@ -4,22 +4,35 @@ before.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
+from msgspec import structs, to_builtins
 
+from tidemark.capture.definitions.captured_relations import CapturedRelations
+from tidemark.capture.definitions.catalogue_readings import CatalogueReadings, EarlierFingerprints
+from tidemark.capture.definitions.drain_versions import DrainVersions
 from tidemark.capture.definitions.relation_versions import RelationVersions
+from tidemark.capture.definitions.successor_shapes import SuccessorShapes
 from tidemark.capture.definitions.table_definition import Catalog
+from tidemark.capture.definitions.trigger_definitions import TriggerDefinitions
 from tidemark.config import TableRule
+from tidemark.formats.definition import PREFIX, DefinedColumn, DefinedRelation, Keys
+from tidemark.formats.manifest import TableMark
+from tidemark.ledger.captured.schema_versions import RecordedVersions
+from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.pgoutput.messages import RelationColumn, RelationMessage
+from tidemark.pgoutput.messages import LogicalMessage, RelationColumn, RelationMessage
 from tidemark.schema.delta_types import PgType
 from tidemark.schema.fingerprint import ColumnPrint
 from tidemark.schema.table import Identity, TableSchema
 from tidemark.source.catalogue.catalog import CapturedTable
 
 ORDERS = TableName("public", "orders")
+RULE = TableRule("public.*")
+KEYS = Keys(b"i" * 64, b"o" * 64)
 TYPES = {
     20: PgType(20, "int8", "pg_catalog", "b"),
     25: PgType(25, "text", "pg_catalog", "b"),
@@ -47,8 +60,92 @@ class Source:
         return self.catalog
 
 
-def schemas(source: Source, *versions: TableSchema, rule: TableRule | None = None) -> RelationVersions:
-    return RelationVersions(lambda _: rule or TableRule("public.*"), source.look, lambda _: list(versions))
+class Named(CapturedRelations):
+    """Every relation is the table of its name, with one rule and without masks."""
+
+    def __init__(self, rule: TableRule | None) -> None:
+        self.rule = rule
+
+    def rule_of(self, called: TableName) -> TableRule | None:
+        return self.rule
+
+    def table_of(self, oid: int, called: TableName) -> TableName | None:
+        return called
+
+    def captured_before(self, oid: int) -> TableName | None:
+        return None
+
+    def placed_rule(self, relation: RelationMessage, rule: TableRule) -> TableRule:
+        return rule
+
+    def with_rule(self, captured: CapturedTable, rule: TableRule) -> CapturedTable:
+        return captured
+
+
+class Recorded(RecordedVersions):
+    """The versions of the only table."""
+
+    def __init__(
+        self, streamed: Sequence[TableSchema], ahead: Sequence[TableSchema], merged: TableSchema | None
+    ) -> None:
+        self._versions, self._readers, self._merged = list(streamed), list(ahead), merged
+
+    def streamed(self, table: str) -> list[TableSchema]:
+        return self._versions
+
+    def ahead(self, table: str) -> list[TableSchema]:
+        return self._readers
+
+    def merged(self, table: str) -> TableSchema | None:
+        return self._merged
+
+    def lost_numbers(self, table: str) -> frozenset[int]:
+        return frozenset()
+
+    def is_restarted(self, table: str) -> bool:
+        return False
+
+
+class NoSuccessors(SuccessorShapes):
+    """No table is followed by another one, as with `evolve: park`."""
+
+    def __init__(self) -> None:
+        pass
+
+    def begin(self, oid: int, called: TableName, reason: str, pending: object = None) -> TableName | None:
+        return None
+
+
+class Followed(RelationVersions):
+    """The versions of a drain in whose stream the event trigger wrote this definition."""
+
+    def __init__(
+        self,
+        source: Source,
+        streamed: Sequence[TableSchema] = (),
+        ahead: Sequence[TableSchema] = (),
+        merged: TableSchema | None = None,
+        rule: TableRule | None = RULE,
+        definition: DefinedRelation | None = None,
+    ) -> None:
+        self.versions = DrainVersions(Recorded(streamed, ahead, merged))
+        readings = CatalogueReadings(source.look, source.look(), EarlierFingerprints({}, {}, {}, 0))
+        self.by_trigger = TriggerDefinitions(KEYS, since_xid=1, publication="p")
+        if definition is not None:
+            self.note(definition)
+        super().__init__(Named(rule), readings, self.by_trigger, self.versions, NoSuccessors())
+
+    def note(self, definition: DefinedRelation) -> None:
+        text = json.dumps({"publication": "p", "definition": to_builtins(definition)}).encode()
+        content = KEYS.code(2, text).encode() + text
+        assert self.by_trigger.note(LogicalMessage(PREFIX, content, True, Lsn(1), Lsn(2), 2))
+
+    def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
+        return self.versions.take_marks(schema)
+
+
+def schemas(source: Source, *versions: TableSchema, rule: TableRule | None = None) -> Followed:
+    return Followed(source, versions, rule=rule or RULE)
 
 
 def one(schemas: RelationVersions, message: RelationMessage) -> TableSchema:
@@ -79,9 +176,7 @@ def test_another_shape_is_the_next_version_and_its_marks_are_given_once() -> Non
 def test_a_parked_table_that_changes_again_is_told_with_every_column_that_changed() -> None:
     merged = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False), ("more", 25, False)))
     between = one(schemas(Source("id"), merged), relation(("id", 20, True), ("note", 20, False), ("more", 25, False)))
-    followed = RelationVersions(
-        lambda _: TableRule("public.*"), Source("id").look, lambda _: [merged, between], merged=lambda _: merged
-    )
+    followed = Followed(Source("id"), [merged, between], merged=merged)
     last = one(followed, relation(("id", 20, True), ("note", 20, False), ("more", 20, False)))
     (mark,) = followed.take_marks(last)
     assert 'column "note" changed from' in mark.message
@@ -89,9 +184,7 @@ def test_a_parked_table_that_changes_again_is_told_with_every_column_that_change
 
 
 def test_a_table_that_no_rule_names_is_not_captured() -> None:
-    assert (
-        RelationVersions(lambda _: None, Source("id").look, lambda _: []).schema_for(relation(("id", 20, True))) is None
-    )
+    assert Followed(Source("id"), rule=None).schema_for(relation(("id", 20, True))) is None
 
 
 def test_the_key_of_the_message_has_the_order_of_the_catalogue_or_else_of_the_version_before() -> None:
@@ -157,8 +250,8 @@ NARROW = relation(("id", 20, True))
 WIDE = relation(("id", 20, True), ("note", 25, False))
 
 
-def beside(own: list[TableSchema], ahead: list[TableSchema]) -> RelationVersions:
-    return RelationVersions(lambda _: TableRule("public.*"), Source("id").look, lambda _: own, lambda _: ahead)
+def beside(own: list[TableSchema], ahead: list[TableSchema]) -> Followed:
+    return Followed(Source("id"), own, ahead)
 
 
 def shape(message: RelationMessage, version: int) -> TableSchema:
@@ -224,6 +317,71 @@ def test_a_name_that_is_missing_was_dropped_only_where_its_number_is_gone(
     wide = one(schemas(source), relation(("id", 20, True), ("note", 25, False)))
     assert wide.published == (1, 2)
     source.catalog = Catalog({16384: published(now)}, TYPES)
-    followed = RelationVersions(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
+    followed = schemas(source, wide)
     narrow = one(followed, relation(("id", 20, True)))
     assert [mark.state for mark in followed.take_marks(narrow)] == states
+
+
+# --- a definition of the event trigger --------------------------------------------------------------------------------
+
+
+def defined(*columns: tuple[int, str, int]) -> DefinedRelation:
+    """The table as the event trigger writes it, with its first column as the key."""
+    each = tuple(DefinedColumn(number, name, oid, -1, False, "", False, None) for number, name, oid in columns)
+    return DefinedRelation(16384, "public", "orders", "r", 16384, "p", "d", (), None, (columns[0][0],), each, ())
+
+
+def test_a_definition_of_the_trigger_numbers_the_columns_of_the_message() -> None:
+    followed = Followed(Source("id"), definition=defined((1, "id", 20), (3, "note", 25)))
+    schema = one(followed, WIDE)
+    assert (schema.version, schema.published, followed.take_marks(schema)) == (1, (1, 3), ())
+
+
+def test_after_changes_with_names_alone_a_definition_with_numbers_parks_a_table_that_is_not_built_anew() -> None:
+    """A name may belong to another column by then: the values of one would stand under the other."""
+    named = shape(NARROW, 1)
+    assert named.published == ()
+    followed = Followed(Source("id"), [named], definition=defined((1, "id", 20), (3, "note", 25)))
+    schema = one(followed, WIDE)
+    assert (schema.version, [mark.state for mark in followed.take_marks(schema)]) == (2, ["parked"])
+
+
+def test_a_parked_table_that_the_trigger_describes_is_told_with_every_column_that_changed() -> None:
+    def with_types(note: int, more: int) -> DefinedRelation:
+        return defined((1, "id", 20), (2, "note", note), (3, "more", more))
+
+    def version(number: int, note: int, more: int) -> TableSchema:
+        followed = Followed(Source("id"), definition=with_types(note, more))
+        return structs.replace(one(followed, message(note, more)), version=number)
+
+    def message(note: int, more: int) -> RelationMessage:
+        return relation(("id", 20, True), ("note", note, False), ("more", more, False))
+
+    merged, between = version(1, 25, 25), version(2, 20, 25)
+    followed = Followed(Source("id"), [merged, between], merged=merged, definition=with_types(20, 20))
+    (mark,) = followed.take_marks(one(followed, message(20, 20)))
+    assert 'column "note" changed from' in mark.message
+    assert 'column "more" changed from' in mark.message
+
+
+def test_a_table_that_was_unlogged_and_got_no_change_since_is_marked_without_a_version() -> None:
+    definition = defined((1, "id", 20), (3, "note", 25))
+    followed = Followed(Source("id"), definition=definition)
+    one(followed, WIDE)
+    followed.note(structs.replace(definition, persistence="u"))
+    followed.note(definition)
+    assert followed.versions_by_trigger(Lsn(9)) == []
+    assert [(mark.state, "UNLOGGED" in mark.message) for mark in followed.take_table_marks()] == [
+        ("needs_backfill", True)
+    ]
+    assert followed.versions_by_trigger(Lsn(9)) == []
+    assert followed.take_table_marks() == []
+
+
+def test_a_definition_without_a_change_is_a_version_of_its_own() -> None:
+    followed = Followed(Source("id"), definition=defined((1, "id", 20)))
+    first = one(followed, NARROW)
+    followed.note(defined((1, "id", 20), (2, "note", 25)))
+    (version,) = followed.versions_by_trigger(Lsn(9))
+    assert (first.version, version.version, version.published) == (1, 2, (1, 2))
+    assert followed.take_marks(version) == ()

@@ -51,7 +51,7 @@ from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorFacts
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.staged import generations
@@ -224,10 +224,10 @@ def _after(broken: SlotBreak, lost: LostPart | None, opening: GenerationFile, ge
     backfill."""
     if lost is None or not broken.sends_all:
         error = _with_lost(broken.error, lost, opening.pipeline)
-        return structs.replace(opening, reason=broken.reason, backfill_kind=tables.GAP, error=error)
+        return structs.replace(opening, reason=broken.reason, backfill_kind=backfill_marks.GAP, error=error)
     assert broken.left_lsn is not None
     opening = structs.replace(
-        opening, start_lsn=broken.left_lsn, reason=broken.reason, backfill_kind=tables.FORK, tables=lost.tables
+        opening, start_lsn=broken.left_lsn, reason=broken.reason, backfill_kind=backfill_marks.FORK, tables=lost.tables
     )
     if not lost.transactions.num_rows:
         log.warning("%s. Nothing of the tables is lost", broken.reason)

@@ -30,12 +30,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from tidemark.capture import lake_folder
-from tidemark.errors import Move, SchemaVersionTaken
+from tidemark.errors import SchemaVersionTaken
 from tidemark.formats import layout
-from tidemark.formats.manifest import BatchManifest, Claim, TableMark
+from tidemark.formats.manifest import BatchManifest, Claim
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.retention import restored_retirement
@@ -214,7 +214,8 @@ def _open_again(
     with ledger.transaction():
         opened = generations.open_generation(ledger, lease, opening)
         for table in () if retired is None else retired.kept:
-            tables.mark(ledger, TableMark(table, "needs_backfill", tables.GAP, Move.BACKFILL.value, LOST))
+            tables.add(ledger, table)
+            backfill_marks.mark(ledger, table, backfill_marks.GAP, LOST)
     return opened
 
 

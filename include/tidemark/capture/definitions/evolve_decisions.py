@@ -16,7 +16,7 @@ from typing import Final
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import DefinitionFrozen, DefinitionUndecided, TidemarkError
-from tidemark.ledger.captured import definition_changes, relation_ids, schema_versions, tables
+from tidemark.ledger.captured import definition_changes, merge_states, relation_ids, schema_versions, tables
 from tidemark.ledger.captured.definition_changes import Decision, DefinitionEvidence
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import batches
@@ -43,7 +43,7 @@ def hold(ledger: Ledger, config: PipelineConfig) -> list[str]:
         mode = config.evolves(names.get(row.table, TableName.parse(row.table)))
         if row.life.is_parked and row.error is not None and row.error.kind in KINDS and mode == "follow":
             with ledger.transaction():
-                if definition_changes.accept(ledger, row.table, None) and tables.unpark(ledger, row.table):
+                if definition_changes.accept(ledger, row.table, None) and merge_states.unpark(ledger, row.table):
                     log.info("%s is merged again: the pipeline file says that it follows", row.table)
         elif row.life.is_merged and mode in _STOPS:
             touches = batches.unapplied(ledger, names=[row.table])
@@ -84,7 +84,7 @@ def _is_stopped(ledger: Ledger, table: str, touches: Sequence[TouchedTable], mod
         definition_changes.add(
             ledger, table, DefinitionEvidence(at.generation, at.start_lsn, base, coming[-1]), decided, reason
         )
-        tables.park(ledger, table, error.record())
+        merge_states.park(ledger, table, error.record())
     log.warning("%s", error)
     return True
 

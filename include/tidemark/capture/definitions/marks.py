@@ -98,18 +98,19 @@ def catalogue_marks(
     now: Mapping[str, Fingerprint],
     before: Mapping[str, Fingerprint],
     missing: Iterable[str],
-    streamed: Callable[[str], TableSchema | None] = lambda _: None,
+    latest: Callable[[TableName], TableSchema | None] = lambda _: None,
     told: Container[str] = (),
 ) -> list[TableMark]:
     """The marks for differences between the ledger's fingerprints and those of this run. `missing` are captured tables
-    that the catalogue does not have any more. `streamed` returns the last version that the stream brought of a table.
+    that the catalogue does not have any more. `latest` returns the last version that the stream brought of a table.
     For the tables in `told`, the event trigger wrote definitions into the stream."""
     marks = []
     for table_id, fingerprint in now.items():
         if table_id in before and before[table_id] != fingerprint:
-            latest, is_told = partial(streamed, table_id), table_id in told
-            differences = compare_fingerprints(before[table_id], fingerprint, latest, told=is_told)
-            marks += marks_of(TableName.parse(table_id), differences)
+            table = TableName.parse(table_id)
+            streamed, is_told = partial(latest, table), table_id in told
+            differences = compare_fingerprints(before[table_id], fingerprint, streamed, told=is_told)
+            marks += marks_of(table, differences)
     for table_id in missing:
         reason = "the table is not at the source any more, or the pipeline file does not name it"
         marks += marks_of(TableName.parse(table_id), [Difference(Verdict.NEEDS_BACKFILL, reason)])

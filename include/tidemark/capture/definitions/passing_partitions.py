@@ -46,7 +46,7 @@ class PassingPartitions:
 
     - `fingerprints` are those of this run, `before` those of the previous run.
     - `captured` returns the captured table of a relation, by its OID.
-    - `streamed` returns the last version that the stream brought of a table.
+    - `latest` returns the last version that the stream brought of a table.
     - `read_fingerprint` reads a table's fingerprint again.
     - Every transaction that `fingerprints` contain has an id below `next_xid`.
     """
@@ -56,14 +56,14 @@ class PassingPartitions:
         fingerprints: dict[str, Fingerprint],
         before: Mapping[str, Fingerprint],
         captured: Callable[[int], TableName | None],
-        streamed: Callable[[str], TableSchema | None],
+        latest: Callable[[TableName], TableSchema | None],
         read_fingerprint: Callable[[str], Fingerprint | None],
         next_xid: int,
     ) -> None:
         self._fingerprints = fingerprints
         self._before = before
         self._captured = captured
-        self._streamed = streamed
+        self._latest_version = latest
         self._read_fingerprint = read_fingerprint
         self._next_xid = next_xid
         self._seen: set[tuple[int, int]] = set()
@@ -77,7 +77,7 @@ class PassingPartitions:
         by other columns than the root."""
         root = self._captured(root_oid)
         self._check(partition, root, root_oid)
-        names_others = root is not None and not _names_rows_of(self._streamed(str(root)), partition)
+        names_others = root is not None and not _names_rows_of(self._latest_version(root), partition)
         if root is not None and names_others:
             reason = "a partition had another replica identity: which rows some changes were made to is not certain"
             self._not_named += marks_of(root, [Difference(Verdict.NEEDS_BACKFILL, reason)])

@@ -16,23 +16,22 @@ the relation as it was. All this happens only with `evolve: follow`. Otherwise t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
-from tidemark.capture.definitions.relation_versions import TriggerShape
+from tidemark.capture.definitions.drain_versions import DrainVersions
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape
 from tidemark.capture.definitions.version_differences import shape_differences
 from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
 from tidemark.formats.manifest import TableMark
-from tidemark.ledger.captured import schema_versions, tables
+from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.captured.successors import ANOTHER_SHAPE
 from tidemark.ledger.captured.tables import TableRow
-from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.delta_types import PgType
@@ -69,22 +68,12 @@ class BegunSuccessor:
 
 
 class SuccessorShapes:
-    """The tables of one drain that are built anew. `streamed` returns the last version that the stream brought of a
-    table. `has_no_shape` returns whether the table starts anew and has no shape yet, so that every shape fits."""
+    """The tables of one drain that are built anew."""
 
-    def __init__(
-        self,
-        config: PipelineConfig,
-        ledger: Ledger,
-        table_ids: TableIds,
-        streamed: Callable[[str], TableSchema | None],
-        has_no_shape: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, config: PipelineConfig, table_ids: TableIds, versions: DrainVersions) -> None:
         self._config = config
-        self._ledger = ledger
         self._table_ids = table_ids
-        self._streamed = streamed
-        self._has_no_shape = has_no_shape
+        self._versions = versions
         self._pending: dict[str, ChangedShape] = {}
         self._begun: list[BegunSuccessor] = []
         self._left: set[str] = set()
@@ -103,12 +92,12 @@ class SuccessorShapes:
     def _in_present_shape(self, captured: CapturedTable, types: Mapping[int, PgType]) -> ChangedShape | None:
         """A table that is parked for its shape, to be built anew in its present shape: its waiting changes may not fit
         together in one table."""
-        if self._has_no_shape(str(captured.table)):
+        if self._versions.has_no_shape(captured.table):
             return None
         return self._in_its_shape(captured, types, "definitions that do not fit into one table are staged of it")
 
     def _in_its_shape(self, captured: CapturedTable, types: Mapping[int, PgType], reason: str) -> ChangedShape | None:
-        shape, unfit = catalogue_shape(captured, types, self._streamed(str(captured.table)))
+        shape, unfit = catalogue_shape(captured, types, self._versions.latest(captured.table))
         if unfit or self._config.evolves(captured.name) != "follow":
             return None
         return ChangedShape(captured, shape, reason)
@@ -117,11 +106,10 @@ class SuccessorShapes:
         """The table with the shape that another table has to take; None if its own Delta tables can take it."""
         if self._config.evolves(captured.name) != "follow":
             return None
-        table = str(captured.table)
-        if self._has_no_shape(table):
+        if self._versions.has_no_shape(captured.table):
             return None
-        latest = self._streamed(table)
-        ahead = [] if latest is not None else schema_versions.ahead(self._ledger, table)
+        latest = self._versions.latest(captured.table)
+        ahead = [] if latest is not None else self._versions.ahead(captured.table)
         if latest is None and not ahead:
             return None
         shape, unfit = catalogue_shape(captured, types, latest or ahead[-1])
@@ -144,9 +132,9 @@ class SuccessorShapes:
         """Build these tables anew from staging, from this run's heartbeat on. A table with another shape by then is
         built anew in that shape."""
         for table in captured:
-            latest = self._streamed(str(table.table))
+            latest = self._versions.latest(table.table)
             if latest is not None:
-                asked = ChangedShape(table, latest, "it is replayed", tables.REPLAYED)
+                asked = ChangedShape(table, latest, "it is replayed", backfill_marks.REPLAYED)
                 self._pending.setdefault(str(table.table), asked)
 
     @property
@@ -176,23 +164,22 @@ class SuccessorShapes:
         self._left.add(str(before))
         return table
 
-    def begin_by_trigger(self, told: TriggerShape) -> None:
+    def begin_by_trigger(self, defined: ChangedShape) -> None:
         """Begin a table for a shape that the event trigger defined and no change has."""
-        captured = told.captured
-        pending = ChangedShape(captured, told.shape, told.reason)
+        captured = defined.captured
         if self._config.evolves(captured.name) == "follow":
-            self.begin(captured.relation_oid, captured.name, told.reason, pending)
+            self.begin(captured.relation_oid, captured.name, defined.reason, defined)
 
-    def at_heartbeat(self, catalog: Catalog, has_message: Callable[[str], bool]) -> None:
+    def at_heartbeat(self, catalog: Catalog) -> None:
         """Begin the tables whose new shape only the catalogue has: every change so far came before it. This also covers
-        tables whose first changes in this drain have a shape that is no longer valid, or leave the columns in doubt
-        (`has_message`)."""
+        tables whose first changes in this drain have a shape that is no longer valid, or leave the columns in
+        doubt."""
         for pending in list(self._pending.values()):
             self._begin_pending(pending)
         self._pending.clear()
         for captured in catalog.tables.values():
             table = self._table_ids.recorded_id(captured.relation_oid)
-            if table is None or not captured.published or not has_message(str(table)):
+            if table is None or not captured.published or not self._versions.has_begun(table):
                 continue
             if (reshaped_table := self.changed_shape(captured.kept_as(table), catalog.types)) is not None:
                 self._begin_pending(reshaped_table)

@@ -149,11 +149,6 @@ class TriggerDefinitions:
     def is_doubted(self, oid: int) -> bool:
         return self._all_doubted or oid in self._doubted
 
-    @property
-    def relations_in_doubt(self) -> frozenset[int] | None:
-        """The relations that are in doubt; None for all of them."""
-        return None if self._all_doubted else frozenset(self._doubted)
-
     def definition(self, oid: int) -> DefinedRelation | None:
         """The relation's last definition in this drain."""
         relation = self._relations.get(oid)

@@ -15,25 +15,6 @@ from tidemark.schema.evolution import Difference, Verdict, compare_schemas
 from tidemark.schema.table import TableSchema
 
 
-def versions_with_columns(shape: TableSchema, ahead: list[TableSchema], gone: Collection[int]) -> list[TableSchema]:
-    """The readers' versions that have a column of `gone`, the numbers of columns that are dropped by now."""
-    return [
-        version
-        for version in ahead
-        if version.relation_oid == shape.relation_oid and not {c.attnum for c in version.columns}.isdisjoint(gone)
-    ]
-
-
-def next_number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
-    """The version number of a new shape in the stream: that of a reader's version of the same shape, or else the next
-    number. A shape without column numbers is never the same as one with them."""
-    same = (version for version in ahead if version.same_shape(shape) and not numbering_difference(version, shape))
-    read_version = next(same, None)
-    if read_version is not None:
-        return read_version.version
-    return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
-
-
 def differences_since(
     latest: TableSchema | None,
     ahead: list[TableSchema],

@@ -25,7 +25,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import TimelineNotFollowed
 from tidemark.findings import listed
 from tidemark.formats import layout
-from tidemark.ledger.captured import joins, successors
+from tidemark.ledger.captured import backfill_marks, joins, successors
 from tidemark.ledger.captured import put_aside as pairs_put_aside
 from tidemark.ledger.captured import tables as ledger_tables
 from tidemark.ledger.captured.tables import TableRow
@@ -132,21 +132,24 @@ def join(
         backfill: tuple[str, str] | None = None
         if row is not None and not row.life.is_captured:
             why = "it was out of the publication for a while; what changed meanwhile is in no stream"
-            backfill = (joins.REJOINED, why)
+            backfill = (backfill_marks.REJOINED, why)
         elif str(kept_as) in begun:
             pass
         elif kept_as.place == 1 and _in_lake(survey.config, kept_as):
-            backfill = (joins.REJOINED, "its Delta table is older than the ledger's knowledge of it")
+            backfill = (backfill_marks.REJOINED, "its Delta table is older than the ledger's knowledge of it")
         elif blockers:
             why = f"transactions older than its capture are still open: {listed(blockers)}"
-            backfill = (joins.EXISTING_ROWS, why)
+            backfill = (backfill_marks.EXISTING_ROWS, why)
         elif str(table.table) not in emptied:
-            backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
+            backfill = (backfill_marks.EXISTING_ROWS, "it had rows before it was captured")
         elif table_id not in as_created:
-            backfill = (joins.EXISTING_ROWS, "it was altered before its first run, and what went then is in no stream")
+            backfill = (
+                backfill_marks.EXISTING_ROWS,
+                "it was altered before its first run, and what went then is in no stream",
+            )
         if row is None and table_id in prints and table_id not in always_published:
             why = "it was not in the publication all the time: what changed before its first run may be in no stream"
-            backfill = (joins.REJOINED, why)
+            backfill = (backfill_marks.REJOINED, why)
         if (row is None or row.fingerprint is None) and table_id in prints:
             ledger_tables.keep_fingerprints(survey.ledger, {table_id: prints[table_id]})
         joins.join(survey.ledger, table_id, horizon, seen, backfill=backfill)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, merge_states, tables
 from tidemark.ledger.captured.table_lives import step
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.reading import backfills
@@ -22,9 +22,6 @@ from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn, WalPoint
 from tidemark.schema import table_life
 
-EXISTING_ROWS: Final = tables.EXISTING_ROWS
-REJOINED: Final = "rejoined"
-BEGUN_ANEW: Final = "begun_anew"
 LEFT: Final = "its table left the pipeline file or the publication"
 
 
@@ -39,8 +36,8 @@ def join(
     """Record the join; `backfill` is (kind, reason) if the table needs one. `seen_at` is the WAL position at which
     the evidence of the decision is durable.
 
-    An existing mark stays, as in `tables.mark_needs_backfill`. Join and mark are one transaction: a table that is
-    captured with a horizon is never judged again.
+    An existing mark stays, as in `backfill_marks.mark`. Join and mark are one transaction: a table that is captured
+    with a horizon is never judged again.
     """
     with ledger.transaction():
         with step(ledger, "capture", "join", [table]):
@@ -55,7 +52,7 @@ def join(
                 (ledger.pipeline, table, horizon, seen_at.timeline, seen_at.lsn),
             )
         if backfill is not None:
-            tables.mark_needs_backfill(ledger, table, *backfill)
+            backfill_marks.mark(ledger, table, *backfill)
 
 
 def judged_above(ledger: Ledger, lsn: Lsn) -> set[str]:
@@ -112,29 +109,10 @@ def restart(ledger: Ledger, table: str) -> bool:
             "UPDATE tidemark.tables SET holes = '{}', hole_keys = '[]' WHERE pipeline = %s AND \"table\" = %s",
             (ledger.pipeline, table),
         )
-        tables.mark_needs_backfill(ledger, table, BEGUN_ANEW, reason)
+        backfill_marks.mark(ledger, table, backfill_marks.BEGUN_ANEW, reason)
         # Whatever it was marked for before, nothing of that is left.
-        tables.rename_mark(ledger, table, BEGUN_ANEW, reason)
+        backfill_marks.rename(ledger, table, backfill_marks.BEGUN_ANEW, reason)
     return True
-
-
-def restarted(ledger: Ledger) -> set[str]:
-    """The tables that start anew and have nothing staged or merged since. Their Delta tables are created in the
-    first shape that arrives."""
-    rows = ledger.execute(
-        """
-        SELECT t."table" FROM tidemark.tables t
-         WHERE t.pipeline = %s AND t.needs_backfill AND t.backfill_kind = %s
-           AND NOT EXISTS (SELECT 1 FROM tidemark.unapplied u
-                            WHERE u.pipeline = t.pipeline AND u."table" = t."table")
-           -- Of what is merged the batches may be forgotten.
-           AND NOT EXISTS (SELECT 1 FROM tidemark.positions p
-                            WHERE p.pipeline = t.pipeline AND p."table" = t."table"
-                              AND (p.history_lsn, p.current_lsn) IS DISTINCT FROM (p.begun_lsn, p.begun_lsn))
-        """,
-        (ledger.pipeline, BEGUN_ANEW),
-    )
-    return {table for (table,) in rows}
 
 
 def pass_over(ledger: Ledger, table: str) -> bool:
@@ -144,18 +122,18 @@ def pass_over(ledger: Ledger, table: str) -> bool:
     with ledger.transaction():
         if not _skip_staged(ledger, table, reason):
             return False
-        tables.mark_needs_backfill(ledger, table, tables.GAP, reason)
+        backfill_marks.mark(ledger, table, backfill_marks.GAP, reason)
         row = tables.one(ledger, table)
-        if row is not None and row.backfill_kind == BEGUN_ANEW:
+        if row is not None and row.backfill_kind == backfill_marks.BEGUN_ANEW:
             # What was merged since gave its Delta tables their shape, and no batch behind this position tells of it.
-            tables.rename_mark(ledger, table, tables.GAP, reason)
+            backfill_marks.rename(ledger, table, backfill_marks.GAP, reason)
     return True
 
 
 def _skip_staged(ledger: Ledger, table: str, why: str) -> bool:
     """Unpark the table and count all its staged changes as applied. False if it is not parked."""
     tables.lock(ledger, [table])
-    if not tables.unpark(ledger, table):
+    if not merge_states.unpark(ledger, table):
         return False
     with step(ledger, "capture", "judge_anew", [table]):
         ledger.execute(
@@ -201,7 +179,7 @@ def clear_existing_rows(ledger: Ledger, table: str, seen_at: WalPoint) -> bool:
         row = tables.one(ledger, table)
         if row is None or row.life.target != table_life.EXISTING_ROWS:
             return False
-        tables.clear_needs_backfill(ledger, table, "see_empty")
+        backfill_marks.clear(ledger, table, "see_empty")
         ledger.execute(
             'UPDATE tidemark.tables SET joined_timeline = %s, joined_lsn = %s WHERE pipeline = %s AND "table" = %s',
             (seen_at.timeline, seen_at.lsn, ledger.pipeline, table),

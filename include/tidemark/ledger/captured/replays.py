@@ -21,7 +21,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.formats.manifest import BatchManifest
 from tidemark.formats.merge_plan import HistoryBase
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn
@@ -125,10 +125,10 @@ def begin(ledger: Ledger, manifest: BatchManifest, table: str, before: str) -> L
     positions.start_at(ledger, manifest.generation, table, base)
     row = tables.one(ledger, before)
     if row is not None and row.life.needs_backfill:
-        kind, reason = row.backfill_kind or tables.GAP, row.backfill_reason or ""
-        if kind in (tables.HOLES, tables.EXISTING_ROWS):
-            kind, reason = tables.GAP, f"{_CARRIED}: {reason}"
-        tables.mark_needs_backfill(ledger, table, kind, reason)
+        kind, reason = row.backfill_kind or backfill_marks.GAP, row.backfill_reason or ""
+        if kind in (backfill_marks.HOLES, backfill_marks.EXISTING_ROWS):
+            kind, reason = backfill_marks.GAP, f"{_CARRIED}: {reason}"
+        backfill_marks.mark(ledger, table, kind, reason)
     return base
 
 
@@ -206,8 +206,8 @@ def end(ledger: Ledger) -> None:
                             WHERE u.pipeline = s.pipeline AND u."table" = s."table"
                               AND (u.generation, u.end_lsn) <= (s.base_generation, s.begun_lsn))
         """,
-        (ledger.pipeline, tables.REPLAYED),
+        (ledger.pipeline, backfill_marks.REPLAYED),
     ).fetchall()
     for (table,) in rows:
-        tables.clear_needs_backfill(ledger, table)
-        tables.mark_holes(ledger, table)
+        backfill_marks.clear(ledger, table)
+        backfill_marks.mark_holes(ledger, table)

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 from psycopg.types.json import Jsonb
 
-from tidemark.ledger.captured import tables
+from tidemark.ledger.captured import backfill_marks, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
@@ -47,7 +47,7 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
 
 def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions that registered batches have changes of, oldest first."""
-    return _versions(ledger, "streamed", table)
+    return tables.versions_of(ledger, [table], only_streamed=True).get(table, [])
 
 
 def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
@@ -93,24 +93,6 @@ def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[i
     return {version for (version,) in rows}
 
 
-class StreamedVersions:
-    """`streamed` for one table after another, for a drain, which alone streams. If it needs many tables, they are
-    read together."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._asked = 0
-        self._all: dict[str, list[TableSchema]] | None = None
-
-    def __call__(self, table: str) -> list[TableSchema]:
-        self._asked += 1
-        if self._all is None and self._asked <= FEW:
-            return streamed(self._ledger, table)
-        if self._all is None:
-            self._all = tables.versions_of(self._ledger, None, only_streamed=True)
-        return self._all.get(table, [])
-
-
 def ahead(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions above the last streamed one, which only readers use so far, oldest first."""
     newer = """
@@ -148,3 +130,40 @@ def merged(ledger: Ledger, table: str) -> TableSchema | None:
         table,
     )
     return versions[-1] if versions else None
+
+
+class RecordedVersions:
+    """The ledger's versions of one table after another, for a drain, which alone streams. Streamed versions of many
+    tables are read together. `left` is as in `lost_numbers`."""
+
+    def __init__(self, ledger: Ledger, left: Mapping[int, Lsn]) -> None:
+        self._ledger = ledger
+        self._left = left
+        self._restarted = backfill_marks.restarted(ledger)
+        self._asked = 0
+        self._all: dict[str, list[TableSchema]] | None = None
+
+    def streamed(self, table: str) -> list[TableSchema]:
+        self._asked += 1
+        if self._all is None and self._asked <= FEW:
+            return streamed(self._ledger, table)
+        if self._all is None:
+            self._all = tables.versions_of(self._ledger, None, only_streamed=True)
+        return self._all.get(table, [])
+
+    def ahead(self, table: str) -> list[TableSchema]:
+        return ahead(self._ledger, table)
+
+    def merged(self, table: str) -> TableSchema | None:
+        return merged(self._ledger, table)
+
+    def lost_numbers(self, table: str) -> frozenset[int]:
+        return lost_numbers(self._ledger, table, self._left)
+
+    def was_restarted(self, table: str) -> bool:
+        """Whether the table started anew before the drain and had no change since (`backfill_marks.restarted`)."""
+        return table in self._restarted
+
+    def is_restarted(self, table: str) -> bool:
+        """As `was_restarted`, read again: a batch of this drain may have claimed chunks."""
+        return table in self._restarted and table in backfill_marks.restarted(self._ledger)

@@ -18,7 +18,16 @@ from datetime import datetime
 from typing import Final
 
 from tidemark.formats.manifest import BatchManifest, TableMark
-from tidemark.ledger.captured import definition_changes, joins, relation_ids, replays, tables, unfit_values
+from tidemark.ledger.captured import (
+    backfill_marks,
+    definition_changes,
+    joins,
+    merge_states,
+    relation_ids,
+    replays,
+    tables,
+    unfit_values,
+)
 from tidemark.ledger.captured.definition_changes import DefinitionEvidence
 from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.connection import Ledger
@@ -28,7 +37,7 @@ from tidemark.names import TableName
 
 # The kind of `needs_backfill` of a table that is built beside another one.
 ANOTHER_SHAPE: Final = "another_shape"
-KINDS: Final = (ANOTHER_SHAPE, tables.REPLAYED)
+KINDS: Final = (ANOTHER_SHAPE, backfill_marks.REPLAYED)
 FOLLOWED: Final = "the table has another shape by now, which a backfill of its own builds"
 
 
@@ -112,16 +121,16 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
     marks = marks_of(manifest)
     for table, before in left.items():
         row = tables.one(ledger, before)
-        is_replay = marks[table].kind == tables.REPLAYED
+        is_replay = marks[table].kind == backfill_marks.REPLAYED
         if not is_replay:
             # Its backfill also brings what another mark says that its rows lack.
-            tables.rename_mark(ledger, table, ANOTHER_SHAPE, marks[table].message)
+            backfill_marks.rename(ledger, table, ANOTHER_SHAPE, marks[table].message)
         base = replays.begin(ledger, manifest, table, before) if is_replay else None
         backfills.close_of(ledger, before, FOLLOWED)
         if row is not None and row.life.is_captured:
             joins.leave(ledger, before)
         if row is not None and row.life.is_paused:
-            tables.pause(ledger, table, row.paused_by or "")
+            merge_states.pause(ledger, table, row.paused_by or "")
         ledger.execute(
             """
             INSERT INTO tidemark.shapes

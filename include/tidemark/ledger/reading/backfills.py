@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 from tidemark.errors import SnapshotBeforeCleanUp
 from tidemark.formats.manifest import KeyPart, Purpose
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger.captured import tables, unfit_values
+from tidemark.ledger.captured import backfill_marks, tables, unfit_values
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import of_range
 from tidemark.lsn import Lsn, WalPoint
@@ -321,7 +321,7 @@ def _end(
         (state, reason, complete_lsn, ledger.pipeline, backfill),
     ).rowcount
     if ended == 1:
-        tables.mark_holes(ledger, row.table)
+        backfill_marks.mark_holes(ledger, row.table)
     return ended == 1
 
 
@@ -437,7 +437,7 @@ def complete(
     )
     is_newer = row is not None and row.marks == backfill.marks
     if is_newer and (brings_all or brings_lost or brings_columns):
-        tables.clear_needs_backfill(ledger, table)
+        backfill_marks.clear(ledger, table)
     if brings_all:
         since = backfill.snapshot_lsn or Lsn(0) if backfill.mode == "exported_snapshot" else None
         unfit_values.replace(ledger, table, backfill.backfill, backfill.snapshot, since, generation)

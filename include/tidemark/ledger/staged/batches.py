@@ -22,8 +22,17 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
-from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.ledger.captured import definition_changes, relation_ids, successors, tables, unfit_values
+from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges, TableMark
+from tidemark.ledger.captured import (
+    backfill_marks,
+    definition_changes,
+    merge_states,
+    relation_ids,
+    successors,
+    tables,
+    unfit_values,
+)
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import chunks
@@ -119,8 +128,8 @@ def register(
             tables.remove_unused(ledger, without_relation)
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
-            tables.mark(ledger, mark)
-        tables.spread_lost(ledger, [t.table for t in touched if t.moved and t.unchanged])
+            _keep_mark(ledger, mark)
+        backfill_marks.spread_lost(ledger, [t.table for t in touched if t.moved and t.unchanged])
         _claim(ledger, manifest, rejected or {}, again)
         successors.begin(ledger, manifest, left)
     return True
@@ -184,6 +193,15 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
     if extended != 1:
         staged_lsn = generations.required(ledger).staged_lsn
         raise DrainOvertaken(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
+
+
+def _keep_mark(ledger: Ledger, mark: TableMark) -> None:
+    """Give the table what the drain found out about it."""
+    tables.add(ledger, mark.table)
+    if mark.state == "parked":
+        merge_states.park(ledger, mark.table, ErrorRecord(mark.kind, mark.move, mark.message))
+    else:
+        backfill_marks.mark(ledger, mark.table, mark.kind, mark.message, mark.columns)
 
 
 def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:

@@ -17,7 +17,7 @@ from tidemark.errors import GenerationMissing, TidemarkError
 from tidemark.formats.error_record import ErrorFacts
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import migrations
-from tidemark.ledger.captured import joins, tables
+from tidemark.ledger.captured import backfill_marks, joins, tables
 from tidemark.ledger.captured.table_lives import step
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
@@ -113,7 +113,7 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
             history=opening.history,
         )
         backfills.close_older(ledger, opening.number)
-        if opening.tables is not None and opening.backfill_kind != tables.GAP:
+        if opening.tables is not None and opening.backfill_kind != backfill_marks.GAP:
             _mark_lost(ledger, opening)
         elif opening.backfill_kind is not None:
             marked = [
@@ -144,10 +144,10 @@ def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
     """
     for table, keys in sorted((opening.tables or {}).items()):
         rows = "any of its rows" if keys is None else counted(len(keys), "row")
-        tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
+        backfill_marks.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
     for table in joins.lost_joins(ledger, opening.timeline, opening.start_lsn):
         joins.judge_anew(ledger, table, opening.reason)
-        tables.mark_lost(ledger, table, opening.reason, None)
+        backfill_marks.mark_lost(ledger, table, opening.reason, None)
 
 
 @dataclass(frozen=True, slots=True)

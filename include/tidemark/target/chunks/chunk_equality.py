@@ -25,15 +25,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import Claim, KeyPart, StagedFile, Sweep
-from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.names import ROW_HOLES
 from tidemark.schema.postgres_types import STRING, target_of
 from tidemark.schema.table import TableSchema
 from tidemark.target.chunks import chunk_fold, chunk_keys
-from tidemark.target.chunks.chunk_input import NextBatches, TouchedRows
+from tidemark.target.chunks.chunk_input import NextBatches, TouchedRows, may_share_keys
 from tidemark.target.delta import data_files, hadoop_files
 from tidemark.target.delta.delta_tables import PinnedPair
 from tidemark.target.driver import driver_memory
@@ -77,8 +75,7 @@ def equal_chunks(
 
     `has_memory`: the table already holds the reservation of the driver's memory, for its changes.
     """
-    claims = [c for b in next_batches.batches for c in b.claims]
-    proof = _Proof(table, next_batches, claims, tables, facts)
+    proof = _Proof(table, next_batches, next_batches.claims, tables, facts)
     if has_memory:
         return proof.prove()
     driver_memory.reserve(WAIT_S)
@@ -161,8 +158,9 @@ class _Proof:
     facts: MergeFacts
 
     def prove(self) -> EqualChunks:
-        sweeps = [s for b in self.next_batches.batches for s in b.sweeps]
-        self._require_one_walk(sweeps)
+        sweeps = self.next_batches.sweeps
+        if may_share_keys(self.claims, sweeps):
+            raise Declined("two chunks may have a key in common")
         keys = [(claim, file, *self._keys(file)) for claim in self.claims for file in claim.files]
         pieces = [columns for _, _, _, columns in keys]
         if sum(len(columns[0]) for columns in pieces) > MAX_KEYS:
@@ -177,7 +175,9 @@ class _Proof:
         if sum(group.rows for group in groups) > MAX_KEYS:
             raise Declined("current has many rows")
         current = _Current(target, groups, self._types)
-        changed = KeySet(self._types, self._changed_keys([*self.next_batches.batches, *self.next_batches.evidence]))
+        changed = KeySet(
+            self._types, chunk_keys.changed_keys(self.table, [*self.next_batches.batches, *self.next_batches.evidence])
+        )
         chunks = [
             _ComparedFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
             for (claim, file, footer, _), of_changes, places in zip(
@@ -207,14 +207,7 @@ class _Proof:
 
     @property
     def _types(self) -> list[pa.DataType]:
-        shape = chunk_schema(self.schema)
-        return [shape.field(name).type for name in self.schema.key]
-
-    def _require_one_walk(self, sweeps: Sequence[Sweep]) -> None:
-        backfills = {c.backfill for c in self.claims} | {s.backfill for s in sweeps}
-        attempts = {(c.key_range, c.attempt) for c in self.claims}
-        if len(backfills) > 1 or len(attempts) > len({key_range for key_range, _ in attempts}):
-            raise Declined("two chunks may have a key in common")
+        return chunk_keys.key_types(self.schema)
 
     def _read(self, file: StagedFile, names: Sequence[str]) -> pa.Table:
         with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
@@ -225,10 +218,6 @@ class _Proof:
             parquet = pq.ParquetFile(opened)
             read = parquet.read(columns=list(self.schema.key))
         return parquet.metadata, [read[name] for name in self.schema.key]
-
-    def _changed_keys(self, batches: Sequence[PlannedBatch]) -> Iterator[list[pa.ChunkedArray]]:
-        for batch in batches:
-            yield from chunk_keys.changed_keys(self.session, self.table.lake, self.schema.key, batch)
 
     def _bounds(
         self, keys: Sequence[Sequence[pa.ChunkedArray]], sweeps: Sequence[Sweep]
@@ -324,7 +313,9 @@ class _Proof:
         if sweep.keys is not None or len(older_claims) + len(claims) < sweep.chunks:
             raise Declined("what is swept are single keys, or a chunk is missing")
         is_read = np.zeros(len(current.rows), np.bool_)
-        places_of_older = current.places_of([self._keys(file)[1] for c in older_claims for file in c.files])
+        places_of_older = current.places_of(
+            [chunk_keys.keys_in(self.table, file) for c in older_claims for file in c.files]
+        )
         for places in (*places_of_older, *(c.places for c in chunks if c.claim.backfill == sweep.backfill)):
             is_read[places[places >= 0]] = True
         unread_rows = pa.array(np.flatnonzero(~is_read))
@@ -332,10 +323,8 @@ class _Proof:
         if sweep.parts is not None:
             inside = self._within(columns, sweep.parts)
             columns = [column.filter(inside) for column in columns]
-        unseen = chunk_keys.keys_not_seen(
-            self.session, self.table.lake, self.schema.key, self.next_batches.evidence, sweep
-        )
-        spared = KeySet(self._types, [*self._changed_keys(self.next_batches.batches), *unseen])
+        unseen = chunk_keys.keys_not_seen(self.table, self.next_batches.evidence, sweep)
+        spared = KeySet(self._types, [*chunk_keys.changed_keys(self.table, self.next_batches.batches), *unseen])
         if not _all(spared.holds(columns)):
             raise Declined("there are rows to be swept")
 

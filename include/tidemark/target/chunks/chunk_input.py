@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
 
-from tidemark.formats.manifest import Claim
+from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.target_rows import TargetRows
@@ -28,6 +28,19 @@ class NextBatches:
     generation: int
     scratch: str
 
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(claim for batch in self.batches for claim in batch.claims)
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        return tuple(sweep for batch in self.batches for sweep in batch.sweeps)
+
+    def claims_of(self, sweep: Sweep) -> list[Claim]:
+        """All claims of the sweep's backfill. There may be more than chunks, see `may_share_keys`."""
+        batches = (*self.evidence, *self.batches)
+        return [claim for batch in batches for claim in batch.claims if claim.backfill == sweep.backfill]
+
 
 @dataclass(frozen=True, slots=True)
 class TouchedRows:
@@ -40,6 +53,16 @@ class TouchedRows:
     next_batches: NextBatches
     target: TargetRows
     rows: Sequence[tuple[Claim, pa.Table]]
+
+
+def may_share_keys(claims: Iterable[Claim], sweeps: Iterable[Sweep] = ()) -> bool:
+    """Whether two chunks may have a key in common: chunks of two backfills, or of two attempts at one range.
+
+    After a ledger was restored from an older copy, chunks are read again although their first attempts are claimed.
+    """
+    attempts = {(claim.backfill, claim.key_range, claim.attempt) for claim in claims}
+    backfills = {backfill for backfill, _, _ in attempts} | {sweep.backfill for sweep in sweeps}
+    return len(backfills) > 1 or len(attempts) > len({key_range for _, key_range, _ in attempts})
 
 
 def watermark_time(claim: Claim) -> datetime:

@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
-from tidemark.formats.manifest import Sweep
+from tidemark.formats.columns import chunk_schema
+from tidemark.formats.manifest import StagedFile, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.snapshot import Snapshot
+from tidemark.schema.table import TableSchema
 from tidemark.target.delta import hadoop_files
 from tidemark.target.driver.arrow_columns import field_of
+from tidemark.target.driver.change_reader import StagedTable
 
 Keys = list[pa.ChunkedArray]
 
 
-def changed_keys(session: SparkSession, lake: str, key: Sequence[str], batch: PlannedBatch) -> Iterator[Keys]:
-    """Yield the keys of a batch's changes, in pieces. A change of the key yields both the old and the new key."""
-    for rows in _read(session, lake, key, batch):
-        yield from _keys_of(rows, key)
+def key_types(schema: TableSchema) -> list[pa.DataType]:
+    """The types of the key's columns, in which chunks have them."""
+    shape = chunk_schema(schema)
+    return [shape.field(name).type for name in schema.key]
 
 
-def keys_not_seen(
-    session: SparkSession, lake: str, key: Sequence[str], batches: Sequence[PlannedBatch], sweep: Sweep
-) -> Iterator[Keys]:
-    """Yield the keys of those changes of the batches that the sweep's snapshot did not see."""
-    snapshot = Snapshot.parse(sweep.snapshot)
+def keys_in(table: StagedTable, file: StagedFile) -> Keys:
+    """The keys of a chunk's file."""
+    rows = _read_file(table, file, table.schema.key)
+    return [rows[name] for name in table.schema.key]
+
+
+def changed_keys(table: StagedTable, batches: Iterable[PlannedBatch]) -> Iterator[Keys]:
+    """Yield the keys of the batches' changes, in pieces. A change of the key yields both the old and the new key."""
     for batch in batches:
-        for rows in _read(session, lake, [*key, "_xid"], batch):
+        for rows in _read(table, table.schema.key, batch):
+            yield from _keys_of(rows, table.schema.key)
+
+
+def keys_not_seen(table: StagedTable, batches: Iterable[PlannedBatch], sweep: Sweep) -> Iterator[Keys]:
+    """Yield the keys of those changes of the batches that the sweep's snapshot did not see."""
+    snapshot, key = Snapshot.parse(sweep.snapshot), table.schema.key
+    for batch in batches:
+        for rows in _read(table, [*key, "_xid"], batch):
             is_seen = pc.less(rows["_xid"], snapshot.xmax)
             if snapshot.in_progress:
                 running = pa.array(snapshot.in_progress, pa.int64())
@@ -38,11 +51,14 @@ def keys_not_seen(
             yield from _keys_of(rows.filter(pc.invert(is_seen)), key)
 
 
-def _read(session: SparkSession, lake: str, names: Sequence[str], batch: PlannedBatch) -> Iterator[pa.Table]:
-    wanted = [*names, *(["_old_key"] if batch.moved else [])]
+def _read(table: StagedTable, names: Sequence[str], batch: PlannedBatch) -> Iterator[pa.Table]:
     for file in batch.files:
-        with hadoop_files.open_to_read(session, f"{lake}/{file.path}", file.bytes) as opened:
-            yield pq.ParquetFile(opened).read(columns=wanted)
+        yield _read_file(table, file, [*names, *(["_old_key"] if batch.moved else [])])
+
+
+def _read_file(table: StagedTable, file: StagedFile, names: Sequence[str]) -> pa.Table:
+    with hadoop_files.open_to_read(table.session, f"{table.lake}/{file.path}", file.bytes) as opened:
+        return pq.ParquetFile(opened).read(columns=list(names))
 
 
 def _keys_of(rows: pa.Table, key: Sequence[str]) -> Iterator[Keys]:

@@ -42,6 +42,7 @@ from tidemark.target.chunks import chunk_keys
 from tidemark.target.chunks.chunk_input import (
     NextBatches,
     TouchedRows,
+    may_share_keys,
     watermark_time,
 )
 from tidemark.target.delta import data_files, delta_tables, hadoop_files, parquet_footer
@@ -265,8 +266,7 @@ def _masked_of(group: Sequence[_LoadedFile]) -> Iterator[int]:
 
 def first_load(table: StagedTable, next_batches: NextBatches, current: PinnedTable) -> FirstLoad:
     """Prepare a first load of the plan's chunks. Raises Declined if Spark has to read the chunks."""
-    claims = [c for b in next_batches.batches for c in b.claims]
-    return _FirstLoadSearch(table, next_batches, claims, current).load()
+    return _FirstLoadSearch(table, next_batches, next_batches.claims, current).load()
 
 
 @dataclass(slots=True)
@@ -282,13 +282,10 @@ class _FirstLoadSearch:
     current: PinnedTable
 
     def load(self) -> FirstLoad:
-        sweeps = [s for b in self.next_batches.batches for s in b.sweeps]
-        backfills = {c.backfill for c in self.claims} | {s.backfill for s in sweeps}
-        attempts: dict[str, set[str]] = {}
-        for claim in self.claims:
-            attempts.setdefault(claim.key_range, set()).add(claim.attempt)
-        if len(backfills) > 1 or any(len(of_range) > 1 for of_range in attempts.values()):
+        sweeps = self.next_batches.sweeps
+        if may_share_keys(self.claims, sweeps):
             raise Declined("two chunks may have a key in common")
+        attempts = {claim.key_range: claim.attempt for claim in self.claims}
         files = [self._read_footer(claim, file) for claim in self.claims for file in claim.files]
         target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES)
         foreign = [f for f in target.files if not self._shares_no_key(f, attempts)]
@@ -296,11 +293,11 @@ class _FirstLoadSearch:
         if sum(file.rows for file in compared_files) > MAX_KEYS:
             raise Declined("many keys are there already")
         current_keys = [target.keys(file) for file in compared_files]
-        changes = [self._changed_keys(b) for b in self.next_batches.batches]
-        older = [self._changed_keys(b) for b in self.next_batches.evidence]
+        changes = [*chunk_keys.changed_keys(self.table, self.next_batches.batches)]
+        older = [*chunk_keys.changed_keys(self.table, self.next_batches.evidence)]
         for sweep in sweeps:
-            self._prove_nothing_swept(sweep, compared_files, current_keys, [k for b in changes for k in b])
-        compared = [*current_keys, *[columns for b in (*changes, *older) for columns in b]]
+            self._prove_nothing_swept(sweep, compared_files, current_keys, changes)
+        compared = [*current_keys, *changes, *older]
         if sum(len(columns[0]) for columns in compared) > MAX_KEYS:
             raise Declined("many keys are there already")
         touched = KeySet(self._types, compared)
@@ -309,7 +306,7 @@ class _FirstLoadSearch:
         if sum(len(f.masked) for f in files) > MAX_MASKED:
             raise Declined("many of their keys are there already, or changed meanwhile")
         bytes_left = MAX_MASKED_BYTES
-        wanted = [columns for b in changes for columns in b]
+        wanted = [*changes]
         for file in files:
             if len(file.masked):
                 file.rows = self._rows(file)
@@ -340,10 +337,9 @@ class _FirstLoadSearch:
 
     @property
     def _types(self) -> list[pa.DataType]:
-        shape = chunk_schema(self.schema)
-        return [shape.field(name).type for name in self.schema.key]
+        return chunk_keys.key_types(self.schema)
 
-    def _shares_no_key(self, file: DataFile, attempts: Mapping[str, set[str]]) -> bool:
+    def _shares_no_key(self, file: DataFile, attempts: Mapping[str, str]) -> bool:
         """Whether the file of current has no key in common with these chunks.
 
         It has none if its chunks are of the same backfill, and of other ranges or of the same attempt at a range.
@@ -351,7 +347,7 @@ class _FirstLoadSearch:
         if file.tags.get(BACKFILL_TAG) != self.claims[0].backfill:
             return False
         walks = [walk.partition("/") for walk in file.tags.get(RANGES_TAG, "").split(",")]
-        return all(attempt in attempts.get(key_range, {attempt}) for key_range, _, attempt in walks)
+        return all(attempt == attempts.get(key_range, attempt) for key_range, _, attempt in walks)
 
     def _read_footer(self, claim: Claim, file: StagedFile) -> _LoadedFile:
         with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
@@ -367,15 +363,10 @@ class _FirstLoadSearch:
             raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
         return _LoadedFile(claim, file, footer, bounds)
 
-    def _changed_keys(self, batch: PlannedBatch) -> list[list[pa.ChunkedArray]]:
-        return [*chunk_keys.changed_keys(self.session, self.table.lake, self.schema.key, batch)]
-
     def _mask(self, file: _LoadedFile, touched: KeySet) -> None:
         if not len(touched):
             return
-        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.file.path}", file.file.bytes) as opened:
-            read = pq.ParquetFile(opened).read(columns=list(self.schema.key))
-        file.masked = pc.indices_nonzero(touched.holds([read[k] for k in self.schema.key]))
+        file.masked = pc.indices_nonzero(touched.holds(chunk_keys.keys_in(self.table, file.file)))
 
     def _rows(self, file: _LoadedFile) -> pa.Table:
         """The masked rows of a file. Only the row groups that hold them are read."""
@@ -402,17 +393,10 @@ class _FirstLoadSearch:
 
         Each row of current's foreign files must be in a chunk of the backfill, or have changed since its beginning.
         """
-        claims = [
-            c
-            for b in (*self.next_batches.evidence, *self.next_batches.batches)
-            for c in b.claims
-            if c.backfill == sweep.backfill
-        ]
+        claims = self.next_batches.claims_of(sweep)
         if sweep.parts is not None or sweep.keys is not None or len(claims) < sweep.chunks:
             raise Declined("what is swept is not the whole table, or a chunk is missing")
-        unseen = chunk_keys.keys_not_seen(
-            self.session, self.table.lake, self.schema.key, self.next_batches.evidence, sweep
-        )
+        unseen = chunk_keys.keys_not_seen(self.table, self.next_batches.evidence, sweep)
         spared = KeySet(self._types, [*changes, *unseen])
         unspared_keys: list[list[pa.ChunkedArray]] = []
         for foreign_file, columns in zip(foreign_files, current_keys, strict=True):
@@ -424,9 +408,7 @@ class _FirstLoadSearch:
         for file in (f for c in claims for f in c.files):
             if not len(unproven_keys):
                 return
-            with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
-                read = pq.ParquetFile(opened).read(columns=list(self.schema.key))
-            unproven_keys = unproven_keys.without([read[k] for k in self.schema.key])
+            unproven_keys = unproven_keys.without(chunk_keys.keys_in(self.table, file))
         if len(unproven_keys):
             raise Declined("there are rows to be swept")
 

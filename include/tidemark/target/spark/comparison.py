@@ -3,7 +3,7 @@
 A row is *missing* if a backfill's chunk would insert it, *differs* if the chunk would repair it, and *extra* if the
 chunk or the sweep would remove it, or if it is a second row of one key. All chunks are compared with the pinned tables
 before anything is written. Chunks of purpose `verify` write nothing; those of purpose `repair` are also merged, as
-`ChunkChanges`.
+by `spark_chunk_merge` and `keyless_chunk_merge`.
 
 Values that do not fit are all stored alike, so their texts are compared with those of the key's newest row in history,
 if that row has them. Keys that differ are written to a Delta table of their own, at most `MOST_KEYS` of them, as texts
@@ -13,6 +13,7 @@ that a backfill of mode `keys` accepts. The lake's own rows hold these values to
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import Final
 
@@ -25,8 +26,10 @@ from tidemark.formats.merge_result import ChunkResult
 from tidemark.schema.postgres_types import STRING, target_of
 from tidemark.target.delta import delta_tables
 from tidemark.target.spark import fold, visibility
+from tidemark.target.spark.chunk_frames import ChunkChanges
 from tidemark.target.spark.fold import column
-from tidemark.target.spark.spark_chunk_merge import ChunkChanges
+from tidemark.target.spark.keyless_chunk_merge import KeylessChunkChanges
+from tidemark.target.spark.spark_chunk_merge import KeyedChunkChanges
 from tidemark.target.spark.staged_changes import struct_of
 from tidemark.target.spark.visibility import BY_TARGET, CLAIM, DIFFERING, INSERTED, REPAIRED, UNCHANGED, VERDICT
 
@@ -59,12 +62,41 @@ def shape() -> StructType:
     )
 
 
-class Comparison(ChunkChanges):
+def _recorded(
+    changes: ChunkChanges, differing: DataFrame | None, swept: Sequence[DataFrame], names: Sequence[str]
+) -> DataFrame | None:
+    """At most `MOST_KEYS` of the rows that differ, with the columns of `shape`; None if no row differs. `differing` are
+    those of chunks. The columns `names` identify a row."""
+    frames = [*swept]
+    compared = _compared(changes)
+    if differing is not None and compared:
+        verify = F.element_at(F.create_map(*[F.lit(part) for one in compared.items() for part in one]), F.col(CLAIM))
+        repairs = [number for number in compared if changes.alive[number].purpose == "repair"]
+        repaired = F.col(CLAIM).isin(*repairs) if repairs else F.lit(False)
+        chunks = differing.withColumn(_VERIFY, verify).withColumn(_REPAIRED, repaired)
+        frames.append(chunks.select(*_FACTS, *[column(name) for name in names]))
+    if not frames:
+        return None
+    rows = changes._computed_once(reduce(DataFrame.unionByName, frames).limit(MOST_KEYS))
+    if rows.isEmpty():
+        return None
+    texts = F.array(*[delta_tables.text_of(rows.schema[name]) for name in names])
+    if not changes.schema.key:
+        texts = F.transform(texts, lambda text: F.left(text, F.lit(MOST_CHARACTERS)))
+    key = F.map_from_arrays(F.array(*[F.lit(name) for name in names]), texts)
+    facts = [F.col(fact).alias(field.name) for fact, field in zip(_FACTS, shape().fields, strict=False)]
+    return rows.select(*facts, key.alias("key"))
+
+
+def _compared(changes: ChunkChanges) -> dict[int, str]:
+    """The numbers of the compared claims, with the ids of their backfills."""
+    return {n: claim.backfill for n, claim in changes.alive.items() if claim.purpose != "fill"}
+
+
+class KeyedComparison(KeyedChunkChanges):
     """Compares chunks of purpose `verify`, or of purpose `repair`, which are also merged. Reads all of current."""
 
     narrows = False
-
-    # --- tables with a key --------------------------------------------------------------------------------------------
 
     def _add_verdicts(self) -> fold.Transform:
         add_verdicts = visibility.add_verdicts(
@@ -80,7 +112,7 @@ class Comparison(ChunkChanges):
     @cached_property
     def duplicate_keys(self) -> DataFrame | None:
         """The keys that current has in more than one row, None without any. No commit of Tidemark makes such rows."""
-        if self._target_rows is None or self.truncated or not self.keyed:
+        if self._target_rows is None or self.truncated:
             return None
         key = [column(k) for k in self.schema.key]
         twice = self._target_rows.groupBy(*key).count().where(F.col("count") > 1).select(*key)
@@ -180,17 +212,10 @@ class Comparison(ChunkChanges):
     # --- differing rows -----------------------------------------------------------------------------------------------
 
     @cached_property
-    def _compared(self) -> dict[int, str]:
-        """The numbers of the compared claims, with the ids of their backfills."""
-        return {n: claim.backfill for n, claim in self.alive.items() if claim.purpose != "fill"}
-
-    @cached_property
     def _differing(self) -> DataFrame:
         """The chunk rows that differ: CLAIM, kind, columns, lsn, at, and the key's columns."""
-        if not self.keyed:
-            return self._computed_once(self._copies_that_differ())
         return self._with_verdicts.where(
-            F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*self._compared)
+            F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*_compared(self))
         ).select(
             CLAIM,
             F.when(F.col(VERDICT) == INSERTED, MISSING)
@@ -200,18 +225,61 @@ class Comparison(ChunkChanges):
             F.when(F.size(DIFFERING) > 0, F.col(DIFFERING)).alias(_COLUMNS),
             F.col("_commit_lsn").alias(_LSN),
             F.col("_committed_at").alias(_AT),
-            *[column(k) for k in self.schema.key],
+            *self._key,
         )
 
-    def _copies_that_differ(self) -> DataFrame:
+    def _swept_rows(self) -> list[DataFrame]:
+        swept = []
+        for sweep in self.sweeps:
+            if sweep.purpose != "fill" and sweep.backfill in self._swept:
+                swept.append(
+                    self._swept[sweep.backfill].select(
+                        F.lit(sweep.backfill).alias(_VERIFY),
+                        F.lit(EXTRA).alias(_KIND),
+                        F.lit(None).cast("array<string>").alias(_COLUMNS),
+                        F.lit(sweep.purpose == "repair").alias(_REPAIRED),
+                        F.col("_commit_lsn").alias(_LSN),
+                        F.col("_committed_at").alias(_AT),
+                        *self._key,
+                    )
+                )
+        return swept
+
+    def differences(self) -> DataFrame | None:
+        """The rows that differ, see `_recorded`."""
+        differing = self._differing if _compared(self) else None
+        return _recorded(self, differing, self._swept_rows(), self.schema.key)
+
+    def chunk_results(self) -> tuple[ChunkResult, ...]:
+        """The results of a backfill, with the differences per column and the number of extra rows."""
+        results = super().chunk_results()
+        if not any(r.inserted or r.repaired for r in results):
+            return results
+        extra: dict[int, int] = {}
+        columns: dict[int, dict[str, int]] = {}
+        for row in self._differing.where(F.col(_KIND) == EXTRA).groupBy(CLAIM).count().collect():
+            extra[row[CLAIM]] = row["count"]
+        named = self._differing.select(CLAIM, F.explode(_COLUMNS).alias("name"))
+        for row in named.groupBy(CLAIM, "name").count().orderBy("name").collect():
+            columns.setdefault(row[CLAIM], {})[row["name"]] = row["count"]
+        return tuple(replace(r, extra=extra.get(n, 0), columns=columns.get(n, {})) for n, r in enumerate(results))
+
+
+class KeylessComparison(KeylessChunkChanges):
+    """Compares chunks of a table without a key, as `KeyedComparison`."""
+
+    @cached_property
+    def _differing(self) -> DataFrame | None:
         """One row per copy that current of a table without key lacks or has in excess, as of the chunk.
 
         On one side are the chunk's rows and the older changes that it did not see. On the other side are current and
-        the plan's changes that it saw. More removals than copies leave no copy, as in the merge.
+        the plan's changes that it saw. More removals than copies leave no copy, as in the merge. None if no
+        verify read the chunk.
         """
         base = self._base
+        if base is None or base not in _compared(self):
+            return None
         columns = [column(name) for name in self.source_names]
-        assert base is not None
         copies = self._copies(base)
         types = {name: copies.schema[name].dataType for name in self.source_names}
         of_plan = F.coalesce(F.col(fold.ORIGIN) == fold.PLAN, F.lit(False))
@@ -232,7 +300,7 @@ class Comparison(ChunkChanges):
         )
         each = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int"))).alias("__tidemark_copy_number")
         claim = self.alive[base]
-        return (
+        return self._computed_once(
             counted.where(F.col(fold.NET) != 0)
             .select("*", each)
             .select(
@@ -245,86 +313,24 @@ class Comparison(ChunkChanges):
             )
         )
 
-    def _swept_rows(self) -> list[DataFrame]:
-        swept = []
-        for sweep in self.sweeps:
-            if sweep.purpose != "fill" and sweep.backfill in self._swept:
-                swept.append(
-                    self._swept[sweep.backfill].select(
-                        F.lit(sweep.backfill).alias(_VERIFY),
-                        F.lit(EXTRA).alias(_KIND),
-                        F.lit(None).cast("array<string>").alias(_COLUMNS),
-                        F.lit(sweep.purpose == "repair").alias(_REPAIRED),
-                        F.col("_commit_lsn").alias(_LSN),
-                        F.col("_committed_at").alias(_AT),
-                        *[column(k) for k in self.schema.key],
-                    )
-                )
-        return swept
-
     def differences(self) -> DataFrame | None:
-        """At most `MOST_KEYS` of the rows that differ, with the columns of `shape`; None if no row differs."""
-        differing = self._swept_rows()
-        compared = self._compared
-        if compared and (self.keyed or (self._base is not None and self._base in compared)):
-            purposes = {n: claim.purpose for n, claim in self.alive.items()}
-            names = F.create_map(*[F.lit(part) for n, name in compared.items() for part in (n, name)])
-            repairs = [n for n in compared if purposes[n] == "repair"]
-            verify = F.element_at(names, F.col(CLAIM))
-            repaired = F.col(CLAIM).isin(*repairs) if repairs else F.lit(False)
-            chunks = self._differing.withColumn(_VERIFY, verify).withColumn(_REPAIRED, repaired).drop(CLAIM)
-            differing.append(chunks.select(*_FACTS, *self._identity))
-        if not differing:
-            return None
-        rows = reduce(DataFrame.unionByName, differing).limit(MOST_KEYS)
-        rows = self._computed_once(rows)
-        return None if rows.isEmpty() else rows.transform(self._with_texts_of_keys)
-
-    @property
-    def _identity(self) -> list[Column]:
-        return [column(name) for name in (self.schema.key or self.source_names)]
-
-    def _with_texts_of_keys(self, rows: DataFrame) -> DataFrame:
-        names = self.schema.key or self.source_names
-        texts = F.array(*[delta_tables.text_of(rows.schema[name]) for name in names])
-        if not self.schema.key:
-            texts = F.transform(texts, lambda text: F.left(text, F.lit(MOST_CHARACTERS)))
-        key = F.map_from_arrays(F.array(*[F.lit(name) for name in names]), texts)
-        facts = [F.col(fact).alias(field.name) for fact, field in zip(_FACTS, shape().fields, strict=False)]
-        return rows.select(*facts, key.alias("key"))
-
-    # --- results ------------------------------------------------------------------------------------------------------
+        """The rows that differ, see `_recorded`."""
+        return _recorded(self, self._differing, (), self.source_names)
 
     def chunk_results(self) -> tuple[ChunkResult, ...]:
-        """The results of a backfill, with the differences per column and the number of extra rows.
+        """A backfill counts the copies that history lacks, a verify those that current lacks."""
+        if self._base is None or self._differing is None:
+            return super().chunk_results()
+        kinds = {row[_KIND]: row["count"] for row in self._differing.groupBy(_KIND).count().collect()}
+        verdicts = {number: {UNCHANGED: claim.rows} for number, claim in enumerate(self.claims)}
+        missing, extra = kinds.get(MISSING, 0), kinds.get(EXTRA, 0)
+        unchanged = max(0, self.alive[self._base].rows - missing)
+        verdicts[self._base] = {INSERTED: missing, REPAIRED: extra, UNCHANGED: unchanged}
+        results = self._results(verdicts)
+        return tuple(replace(r, extra=extra if n == self._base else 0) for n, r in enumerate(results))
 
-        Without a key, a backfill counts the copies that history lacks, a verify those that current lacks.
-        """
-        of_verify = self._base is not None and self._base in self._compared
-        results = self._results_without_key() if not self.keyed and of_verify else super().chunk_results()
-        if not self.keyed or not any(r.inserted or r.repaired for r in results):
-            return results
-        extra: dict[int, int] = {}
-        columns: dict[int, dict[str, int]] = {}
-        for row in self._differing.where(F.col(_KIND) == EXTRA).groupBy(CLAIM).count().collect():
-            extra[row[CLAIM]] = row["count"]
-        named = self._differing.select(CLAIM, F.explode(_COLUMNS).alias("name"))
-        for row in named.groupBy(CLAIM, "name").count().orderBy("name").collect():
-            columns.setdefault(row[CLAIM], {})[row["name"]] = row["count"]
-        return tuple(replace(r, extra=extra.get(n, 0), columns=columns.get(n, {})) for n, r in enumerate(results))
 
-    def _results_without_key(self) -> tuple[ChunkResult, ...]:
-        kinds: dict[str, int] = {}
-        base = self._base
-        if base is not None:
-            kinds = {row[_KIND]: row["count"] for row in self._differing.groupBy(_KIND).count().collect()}
-        results = []
-        for number, claim in enumerate(self.claims):
-            own = kinds if number == base else {}
-            missing, extra = own.get(MISSING, 0), own.get(EXTRA, 0)
-            counts = {INSERTED: missing, REPAIRED: extra, UNCHANGED: max(0, claim.rows - missing)}
-            results.append(replace(self._result(number, claim, counts, 0), extra=extra))
-        return tuple(results)
+Comparison = KeyedComparison | KeylessComparison
 
 
 def _or_empty(texts: Column) -> Column:
