@@ -41,6 +41,7 @@ class Runs:
 
     soak: Soak
     stop: threading.Event = field(default_factory=threading.Event)
+    stopped_at: datetime | None = None
     processes: dict[str, Started] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,8 +92,7 @@ class Runs:
                 error = last.partition(":")[0].rpartition(".")[2]
                 self.soak.done[f"{name} ended with {error}"] += 1
                 self._until_it_works(self.own.preflight)  # a gap asks for a slot
-            assert self.own.ends_at is not None
-            if self.stop.is_set() and datetime.now(UTC) > self.own.ends_at + timedelta(seconds=180):
+            if self.stopped_at is not None and datetime.now(UTC) > self.stopped_at + timedelta(seconds=180):
                 return
 
     @contextmanager
@@ -102,6 +102,7 @@ class Runs:
             yield
         finally:
             self.stop.set()
+            self.stopped_at = datetime.now(UTC)
             self.thread.join()
             self.own.close()
 
