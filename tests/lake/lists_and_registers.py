@@ -75,6 +75,12 @@ class Workload:
             for thread in threads:
                 thread.join()
 
+    def is_worth_reading(self) -> bool:
+        """Whether transactions of every level committed, some were refused, and some rolled back."""
+        ended = list(self.ended)
+        committed = {level for level, how in ended if how == "committed"}
+        return committed == {level.name for level in LEVELS} and {"refused", "rolled back"} <= {how for _, how in ended}
+
     def order(self) -> list[tuple[Lsn, Committed]]:
         """What committed, with the LSN of each commit record, as the first bytes of pgoutput's Begin have it."""
         rows = self.environment.query(

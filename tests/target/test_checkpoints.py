@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.merge_ways import take_the_public_path
-from tests.target.lake import TEXTS, Lake, StagedTable, every_way, table_schema
+from tests.support.thorough import thorough
+from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
+from tests.target.test_few_changes import driver
 from tests.target.test_values import delete, insert, update
 from tidemark.target.delta import checkpoints, internals
 from tidemark.target.delta.internals import DeltaSnapshot
@@ -104,7 +106,7 @@ def assert_nothing_is_lost(lake: Lake, table: StagedTable) -> None:
         assert with_them["positions"], step
 
 
-@every_way
+@pytest.mark.parametrize("way", ["driver", *thorough("spark", "public")], indirect=True)
 def test_a_checkpoint_keeps_what_the_log_says(lake: Lake, table: StagedTable, by_delta: list[int]) -> None:
     """Files with statistics, tags and deletion vectors, removed files, positions, schema and properties."""
     merge(lake, table, *range(2 * EVERY + 1))
@@ -115,6 +117,8 @@ def test_a_checkpoint_keeps_what_the_log_says(lake: Lake, table: StagedTable, by
     assert_nothing_is_lost(lake, table)
 
 
+@pytest.mark.thorough
+@driver
 def test_a_checkpoint_of_deltas_own_is_continued(lake: Lake, table: StagedTable, by_delta: list[int]) -> None:
     merge(lake, table, *range(EVERY - 1))
     for step in STEPS:
@@ -128,6 +132,7 @@ def test_a_checkpoint_of_deltas_own_is_continued(lake: Lake, table: StagedTable,
     assert_nothing_is_lost(lake, table)
 
 
+@driver
 def test_the_next_driver_writes_what_a_dead_one_did_not(
     lake: Lake, table: StagedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
