@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def soon_due(monkeypatch: pytest.MonkeyPatch) -> None:
 def be_a_new_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_last", {})
     monkeypatch.setattr(checkpoints, "_cleaned_at", {})
+    monkeypatch.setattr(checkpoints, "_by_delta", set())
 
 
 @pytest.fixture
@@ -145,6 +147,18 @@ def test_the_next_driver_writes_what_a_dead_one_did_not(
     be_a_new_driver(monkeypatch)
     merge(lake, table, 2 * EVERY + 1)
     assert {step: checkpointed(lake, step, table) for step in STEPS} == written
+
+
+@driver
+def test_another_table_at_a_path_gets_checkpoints_of_its_own(lake: Lake, table: StagedTable) -> None:
+    merge(lake, table, *range(2 * EVERY))
+    for step in STEPS:
+        shutil.rmtree(lake.folder(step, table))
+    java: Any = lake.spark._jvm
+    java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    table.batches.clear()
+    merge(lake, table, *range(EVERY + 1))
+    assert all(checkpointed(lake, step, table) for step in STEPS)
 
 
 @pytest.mark.thorough

@@ -127,9 +127,11 @@ SCHEMA: Final = pa.schema(
 # Columns that Delta derives from others in its own checkpoints.
 _DERIVED: Final = frozenset({"stats_parsed", "partitionValues_parsed"})
 
-# By path, what this driver knows: the version of the last checkpoint, and when the log was cleaned up.
+# By path, what this driver knows: the version of the last checkpoint, when the log was cleaned up, and whether Delta
+# writes the checkpoints.
 _last: dict[str, int] = {}
 _cleaned_at: dict[str, float] = {}
+_by_delta: set[str] = set()
 
 Action = tuple[str, dict[str, Any]]
 
@@ -149,7 +151,10 @@ def write_if_due(spark: SparkSession, path: str, version: int | None = None) -> 
     `version` is that version if the caller knows it, which saves calls to the JVM. Returns whether a checkpoint was
     written. An error is logged and not raised, because the table is complete without it.
     """
-    if version is not None and path in _last and version - _last[path] < commits_between(path):
+    last = _last.get(path)
+    if version is not None and last is not None and last <= version < last + commits_between(path):
+        return False
+    if path in _by_delta:
         return False
     try:
         if internals.misfit(spark) is not None:
@@ -163,7 +168,10 @@ def write_if_due(spark: SparkSession, path: str, version: int | None = None) -> 
 
 def _write_if_due(spark: SparkSession, path: str) -> bool:
     committed = internals.committed(spark, path)
-    last = _last[path] = max(_last.get(path, -1), committed.checkpoint_version)
+    known = _last.get(path, -1)
+    if known > committed.version:  # another table has this path by now
+        known = -1
+    last = _last[path] = max(known, committed.checkpoint_version)
     is_due = committed.version - last >= commits_between(path)
     if not is_due or committed.metadata["configuration"].get(PROPERTY) != NEVER:
         return False
@@ -186,7 +194,7 @@ def _give_delta_an_interval(spark: SparkSession, path: str) -> None:
     if log_files.newest(spark, path).metadata.get("configuration", {}).get(PROPERTY) == NEVER:
         interval = f"'{PROPERTY}' = '{commits_between(path)}'"
         spark.sql(f"ALTER TABLE delta.{spark_identifier(path)} SET TBLPROPERTIES ({interval})")
-    _last[path] = 2**62
+    _by_delta.add(path)
 
 
 def _write(spark: SparkSession, path: str, committed: DeltaSnapshot, last: int) -> None:

@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from tidemark.storage import log_store_settings
-from tidemark.storage.store import OBJECT_STORES
 from tidemark.target.delta.jvm import hadoop_configuration, java_class
 
 PIECE_BYTES: Final = 4 * 2**20
+
+# Schemes of the stores in which nobody sees a part of a file.
+WHOLE_WHEN_CLOSED: Final = ("s3a", "gs")
 
 # S3 objects up to this size are read whole, whichever part is needed: a second request takes as long.
 WHOLE_BYTES: Final = 2**20
@@ -150,13 +152,14 @@ def _write_local(path: str, content: bytes, mode: int) -> None:
 
 
 def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
-    """Write a file of this name, so that a reader gets all of it or none. An existing file is replaced.
+    """Write a file of this name, so that a reader gets all of it or none.
 
-    An object store shows a file when it is closed. In a folder a temporary file is renamed.
+    S3 and Google's store show a file when it is closed. Elsewhere a temporary file is renamed. Raises an error of the
+    file system, or OSError if the name is taken where a file is not replaced.
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     files = path.getFileSystem(hadoop_configuration(spark))
-    temporary = path if urlsplit(uri).scheme in OBJECT_STORES else path.suffix(f".{uuid.uuid4()}.tmp")
+    temporary = path if urlsplit(uri).scheme in WHOLE_WHEN_CLOSED else path.suffix(f".{uuid.uuid4()}.tmp")
     stream = files.create(temporary, True)
     try:
         for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
