@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tests.support.merge_ways import take_the_public_path
 from tests.support.thorough import thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.test_few_changes import driver
 from tests.target.test_values import delete, insert, update
-from tidemark.target.delta import checkpoints, internals
+from tidemark.target.delta import checkpoints, hadoop_files, internals
+from tidemark.target.delta.checkpoints import LeftToDelta
 from tidemark.target.delta.internals import DeltaSnapshot
 from tidemark.target.merge import write_checkpoints
 
@@ -147,6 +150,45 @@ def test_the_next_driver_writes_what_a_dead_one_did_not(
     be_a_new_driver(monkeypatch)
     merge(lake, table, 2 * EVERY + 1)
     assert {step: checkpointed(lake, step, table) for step in STEPS} == written
+
+
+@driver
+def test_it_is_told_if_nobody_could_write_one(
+    lake: Lake, table: StagedTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise LeftToDelta
+
+    monkeypatch.setattr(checkpoints, "_write", refuse)
+    monkeypatch.setattr(DeltaSnapshot, "write_checkpoint", lambda _: None)
+    merge(lake, table, *range(EVERY + 1), dies=True)
+    assert not checkpoints.write_if_due(lake.spark, lake.path("current", table))
+    assert "Delta did not write a checkpoint, either" in caplog.text
+
+
+@driver
+def test_a_table_whose_plan_is_invalid_gets_none(lake: Lake, table: StagedTable) -> None:
+    """Its error is in the result, and the driver goes on."""
+    merge(lake, table, 0)
+    table.stage([insert(1)])
+    plan = lake.plan(replace(table.planned(1), schemas=()))
+    result = lake.apply(*plan.tables)
+    assert result.tables[0].error is not None
+    write_checkpoints(lake.spark, plan, replace(result, tables=(replace(result.tables[0], history_version=1),)))
+
+
+def test_a_write_that_fails_leaves_what_was_there(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    hadoop_files.write_whole(lake.spark, f"{tmp_path}/file", b"first")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fail)
+        with pytest.raises(MemoryError):
+            hadoop_files.write_whole(lake.spark, f"{tmp_path}/file", b"second")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == {"file": b"first"}
+    hadoop_files.write_whole(lake.spark, f"file://{tmp_path}/file", b"third")
+    assert (tmp_path / "file").read_bytes() == b"third"
 
 
 @driver

@@ -158,14 +158,14 @@ def apply_and_write_result(spark: SparkSession, uri: str) -> PlanResult:
 def write_checkpoints(spark: SparkSession, plan: MergePlan, result: PlanResult) -> None:
     """Write the checkpoints that are due. Nobody waits for them: the result is written."""
     session = table_session(spark, pool="checkpoints", lake=plan.lake)
-    schemas = {table.table: table.schemas[-1].table for table in plan.tables}
+    names = {table.table: table.schemas[-1].table for table in plan.tables if table.schemas}
     for table in result.tables:
         for layout_of, version in (
             (layout.history_table, table.history_version),
             (layout.current_table, table.current_version),
         ):
-            if version is not None:
-                path = f"{plan.lake}/{layout_of(plan.pipeline, schemas[table.table])}"
+            if version is not None and table.table in names:
+                path = f"{plan.lake}/{layout_of(plan.pipeline, names[table.table])}"
                 checkpoints.write_if_due(session, path, version)
     checkpoints.write_if_due(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
 

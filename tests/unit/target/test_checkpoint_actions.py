@@ -101,6 +101,10 @@ def test_columns_that_delta_derives_are_left_out_and_others_are_not_lost() -> No
     )
     written_by_delta = pa.table({"add": derived, "sidecar": pa.nulls(1, pa.struct({"path": pa.string()}))})
     assert as_texts(reconciled(written_by_delta, [], EXPIRED_MS)) == as_texts(table)
+    alone = written_by_delta["add"].combine_chunks()
+    without = [pa.nulls(1, f.type) if f.name == "stats" else alone.field(f.name) for f in alone.type]
+    with pytest.raises(LeftToDelta):  # the statistics are in what Delta derives, and nowhere else
+        reconciled(pa.table({"add": pa.StructArray.from_arrays(without, fields=list(alone.type))}), [], EXPIRED_MS)
     unknown = pa.StructArray.from_arrays(
         [*added.flatten(), added.field("size")], [*(f.name for f in added.type), "rowsOfMars"]
     )

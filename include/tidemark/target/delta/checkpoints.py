@@ -8,8 +8,8 @@ before that, the next driver writes the checkpoint: commits are counted from the
 The actions are reconciled here as the protocol says (Delta protocol, "Action Reconciliation", "Checkpoints"). Delta
 Kernel could write them too, but it drops the removed files of the last checkpoint, and VACUUM would then delete files
 that readers of older versions need. What this module does not know it leaves to Delta: table features other than
-FEATURES, fields other than those of SCHEMA, and tables with more than MAX_FILES. The numbers of files and bytes must be
-those of the version's checksum file. On `public_path` Delta writes all checkpoints, within its commits.
+FEATURES, fields other than those of SCHEMA, and tables with more than MAX_ACTIONS. The numbers of files and bytes must
+be those of the version's checksum file. On `public_path` Delta writes all checkpoints, within its commits.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ SPREAD: Final = 20
 PROPERTY: Final = "delta.checkpointInterval"
 NEVER: Final = "1000000000"
 
-# A table with more data files is left to Delta, since all its actions are in this process's memory at once.
-MAX_FILES: Final = 50_000
+# A table with more actions is left to Delta, since all of them are in this process's memory at once: a gigabyte. Most
+# are files that were removed in the days for which older versions are kept.
+MAX_ACTIONS: Final = 400_000
 
 # How often a driver has Delta remove the commits that are older than the table's log retention. Delta counts in days.
 CLEAN_UP_S: Final = 6 * 3600.0
@@ -175,13 +176,16 @@ def _write_if_due(spark: SparkSession, path: str) -> bool:
     is_due = committed.version - last >= commits_between(path)
     if not is_due or committed.metadata["configuration"].get(PROPERTY) != NEVER:
         return False
-    _last[path] = committed.version
+    _last[path] = committed.version  # also if it fails: then the next try is as many commits away
     try:
-        _write(spark, path, committed, last)
+        _write(spark, path, committed)
     except Exception as failed:
         if not isinstance(failed, LeftToDelta):
             log.warning("Delta writes a checkpoint (%s):\n%s", condition_of(failed), stack_frames(failed))
-        committed.write_checkpoint()
+        committed.write_checkpoint()  # it logs errors and raises none
+        if internals.newest(spark, path).checkpoint_version < committed.version:
+            log.warning("Delta did not write a checkpoint, either: %s", path)
+            return False
         return True
     if time.monotonic() - _cleaned_at.get(path, float("-inf")) >= CLEAN_UP_S:
         _cleaned_at[path] = time.monotonic()
@@ -197,17 +201,20 @@ def _give_delta_an_interval(spark: SparkSession, path: str) -> None:
     _by_delta.add(path)
 
 
-def _write(spark: SparkSession, path: str, committed: DeltaSnapshot, last: int) -> None:
+def _write(spark: SparkSession, path: str, committed: DeltaSnapshot) -> None:
     """Write the checkpoint file of a version, and name it in `_last_checkpoint`. Raises LeftToDelta."""
     log_store = _log_store(spark, path)
     bytes_of_files = committed.bytes
-    if bytes_of_files is None or committed.files > MAX_FILES:
+    if bytes_of_files is None or committed.files > MAX_ACTIONS:
         raise LeftToDelta
-    folder = f"{path}/_delta_log"
+    folder, last = f"{path}/_delta_log", committed.checkpoint_version
     previous = None
     if last >= 0:
         with hadoop_files.open_to_read(spark, f"{folder}/{last:020}.checkpoint.parquet") as opened:
-            previous = pq.read_table(opened)
+            checkpoint = pq.ParquetFile(opened)
+            if checkpoint.metadata.num_rows > MAX_ACTIONS:
+                raise LeftToDelta
+            previous = checkpoint.read()
     commits = (
         _actions(hadoop_files.read_whole(spark, f"{folder}/{n:020}.json"))
         for n in range(last + 1, committed.version + 1)
@@ -333,6 +340,10 @@ def _of_fields(actions: pa.StructArray, wanted: pa.StructType) -> pa.StructArray
     names = {field.name for field in actions.type}
     for name in names - _DERIVED - {field.name for field in wanted}:
         _require_nothing(pc.struct_field(actions, name))
+    if "stats_parsed" in names:  # a table may keep its statistics there alone
+        parsed, texts = pc.struct_field(actions, "stats_parsed"), pc.struct_field(actions, "stats")
+        if pc.any(pc.and_(pc.is_valid(parsed), pc.is_null(texts))).as_py():
+            raise LeftToDelta
     children = [
         pc.struct_field(actions, field.name).cast(field.type)
         if field.name in names

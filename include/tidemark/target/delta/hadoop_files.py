@@ -12,6 +12,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
@@ -152,22 +153,43 @@ def _write_local(path: str, content: bytes, mode: int) -> None:
 
 
 def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
-    """Write a file of this name, so that a reader gets all of it or none.
+    """Write a file of this name, so that a reader gets all of it or none, also if this fails midway.
 
-    S3 and Google's store show a file when it is closed. Elsewhere a temporary file is renamed. Raises an error of the
-    file system, or OSError if the name is taken where a file is not replaced.
+    S3 and Google's store show a file when it is closed: it is closed only behind its last byte, and all bytes are in
+    the JVM before it is created. Elsewhere a temporary file is renamed. Raises OSError or an error of the file system.
     """
+    configuration = hadoop_configuration(spark)
+    local, mode = local_path(spark, uri), _mode_of_files(configuration)
+    if local is not None and mode is not None:
+        _replace_local(local, content, mode)
+        return
+    buffer = java_class(spark, "java.io.ByteArrayOutputStream")(len(content))
+    for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
+        buffer.writeBytes(bytearray(content[at : at + PIECE_BYTES]))
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    files = path.getFileSystem(hadoop_configuration(spark))
+    files = path.getFileSystem(configuration)
     temporary = path if urlsplit(uri).scheme in WHOLE_WHEN_CLOSED else path.suffix(f".{uuid.uuid4()}.tmp")
     stream = files.create(temporary, True)
-    try:
-        for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
-            stream.write(bytearray(content[at : at + PIECE_BYTES]))
-    finally:
-        stream.close()
+    buffer.writeTo(stream)
+    stream.close()
     if temporary is not path and not files.rename(temporary, path):
+        files.delete(temporary, False)
         raise OSError(f"could not rename {temporary} to {uri}")
+
+
+def _replace_local(path: str, content: bytes, mode: int) -> None:
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.{uuid.uuid4()}.tmp"
+    try:
+        _write_local(temporary, content, mode)
+        # Where Hadoop wrote the name before, it kept a checksum of that content, and a reader compares.
+        with suppress(FileNotFoundError):
+            os.unlink(f"{folder}/.{name}.crc")
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
