@@ -9,6 +9,7 @@ keep their modes. A folder with the setgid bit shares new files with its group, 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -17,12 +18,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 from tidemark.unexpected_errors import disk_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+
+# How often a folder is deleted in which something is written meanwhile.
+DELETIONS: Final = 5
 
 
 class DiskFiles:
@@ -99,10 +104,19 @@ class DiskFiles:
                 yield from ((below, name) for name in self.list(f"{target}/{below}", ""))
 
     def delete(self, target: str) -> None:
-        if Path(target).is_dir():
-            shutil.rmtree(target)
-        else:
+        if not Path(target).is_dir():
             Path(target).unlink(missing_ok=True)
+            return
+        for left in reversed(range(DELETIONS)):
+            try:
+                shutil.rmtree(target)
+            except FileNotFoundError:  # somebody else deletes it, too
+                pass
+            except OSError as failed:  # a task that lost its lease still writes into it
+                if failed.errno != errno.ENOTEMPTY or not left:
+                    raise
+            if not Path(target).exists():
+                return
 
     def _create_private(self, path: Path) -> IO[bytes]:
         """Create a file that only its owner can read and write. Raises FileExistsError."""

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,24 @@ def test_what_is_not_there_is_listed_as_nothing_and_deleted_without_error(store:
     store.delete("nowhere/at/all")
     with pytest.raises(FileNotFoundError):
         store.read("nowhere")
+
+
+def test_a_folder_is_deleted_in_which_a_task_without_lease_still_writes(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write_new("batch/one.parquet", b"1")
+    late = [b"2", b"3"]
+    rmdir = os.rmdir
+
+    def write_first(path: Any, **named: Any) -> None:
+        if late:
+            (next(tmp_path.rglob("batch")) / f"late {len(late)}").write_bytes(late.pop())
+        rmdir(path, **named)
+
+    monkeypatch.setattr(os, "rmdir", write_first)
+    store.delete("batch")
+    assert not late
+    assert store.list("batch") == []
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "p/../../outside", ".."])
