@@ -52,7 +52,7 @@ from tidemark_airflow.operators.following_operators import (
 )
 from tidemark_airflow.version_compat import AirflowFailException
 
-SOURCE: Any = object()  # a connection of which nothing is asked
+SOURCE: Any = object()  # a connection that no test uses
 Cycles = Callable[[int], Iterator[MergeCycle]]
 
 

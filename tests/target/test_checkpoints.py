@@ -163,7 +163,7 @@ def test_it_is_told_if_nobody_could_write_one(
     monkeypatch.setattr(DeltaSnapshot, "write_checkpoint", lambda _: None)
     merge(lake, table, *range(EVERY + 1), dies=True)
     assert not checkpoints.write_if_due(lake.spark, lake.path("current", table))
-    assert "Delta did not write a checkpoint, either" in caplog.text
+    assert "Delta did not write the checkpoint of" in caplog.text
 
 
 @driver

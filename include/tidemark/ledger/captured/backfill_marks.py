@@ -25,7 +25,7 @@ REJOINED: Final = "rejoined"
 # It starts anew, in Delta tables of the first shape that arrives.
 BEGUN_ANEW: Final = "begun_anew"
 GAP: Final = "gap"
-# The target has changes that the source lost; `lost_keys` says of which rows, where that is known.
+# The target has changes that the source has lost. `lost_keys` lists their rows if they are known.
 FORK: Final = "fork"
 HOLES: Final = table_life.HOLES
 # A backfill of some columns met rows that the target has not.
@@ -76,7 +76,7 @@ def mark(ledger: Ledger, table: str, kind: str, reason: str, columns: Collection
 
 
 def rename(ledger: Ledger, table: str, kind: str, reason: str) -> None:
-    """The table is marked already: whatever it was marked for, this is said of it from here on."""
+    """Replace the kind and the reason of a mark. A table without a mark gets none."""
     with table_lives.step(ledger, "target", "need_backfill", [table]):
         ledger.execute(
             "UPDATE tidemark.tables SET backfill_kind = %s, backfill_reason = %s "

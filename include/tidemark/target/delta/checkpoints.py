@@ -162,8 +162,8 @@ def write_if_due(spark: SparkSession, path: str, version: int | None = None) -> 
             _give_delta_an_interval(spark, path)
             return False
         return _write_if_due(spark, path)
-    except Exception as failed:  # its message may quote a path, so it is not logged
-        log.warning("A checkpoint was not written (%s):\n%s", condition_of(failed), stack_frames(failed))
+    except Exception as failed:  # its message may quote values, so it is not logged
+        log.warning("No checkpoint of %s was written (%s):\n%s", path, condition_of(failed), stack_frames(failed))
         return False
 
 
@@ -181,10 +181,12 @@ def _write_if_due(spark: SparkSession, path: str) -> bool:
         _write(spark, path, committed)
     except Exception as failed:
         if not isinstance(failed, LeftToDelta):
-            log.warning("Delta writes a checkpoint (%s):\n%s", condition_of(failed), stack_frames(failed))
+            log.warning(
+                "Delta writes the checkpoint of %s instead (%s):\n%s", path, condition_of(failed), stack_frames(failed)
+            )
         committed.write_checkpoint()  # it logs errors and raises none
         if internals.newest(spark, path).checkpoint_version < committed.version:
-            log.warning("Delta did not write a checkpoint, either: %s", path)
+            log.warning("Delta did not write the checkpoint of %s, either", path)
             return False
         return True
     if time.monotonic() - _cleaned_at.get(path, float("-inf")) >= CLEAN_UP_S:

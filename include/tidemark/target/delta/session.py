@@ -110,8 +110,8 @@ PUBLIC_PATH_SETTINGS: Final[Mapping[str, str]] = {
     f"spark.databricks.delta.{command}.deletionVectors.persistent": "false" for command in ("merge", "update", "delete")
 }
 
-# PySpark names these classes without their packages, for each Column and each list of them. The JVM searches all jars
-# for them in one package after the other, unless it is told where they are.
+# PySpark uses these classes by their short names, for each Column and each list of Columns. Without an import the JVM
+# searches all jars for the name, package by package.
 _NAMED_BY_PYSPARK: Final = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
 
 DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"

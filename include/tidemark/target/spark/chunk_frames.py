@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -29,7 +30,7 @@ from tidemark.target.spark.staged_changes import read_changes, read_chunk_rows
 from tidemark.target.spark.visibility import INSERTED, LACKING, REPAIRED, UNCHANGED, TableTruncate
 
 
-class ChunkChanges(Changes):
+class ChunkChanges(Changes, ABC):
     """The changes and claimed chunks of the next batches, merged by Spark.
 
     `tables` are pinned just before these changes; history just after them if it is ahead.
@@ -110,9 +111,9 @@ class ChunkChanges(Changes):
 
     # --- results of the chunks ----------------------------------------------------------------------------------------
 
+    @abstractmethod
     def chunk_results(self) -> tuple[ChunkResult, ...]:
         """One result per claim, including claims whose rows a truncate has removed."""
-        raise NotImplementedError
 
     def _results(
         self, verdicts: Mapping[int, Mapping[str, int]], lost: Mapping[int, int] | None = None
