@@ -18,21 +18,22 @@ from typing import Any
 
 from benchmarks import page
 from benchmarks.pairs import ROUNDS, SCALES, end_by_exception, keep, set_up, surroundings, table
-from benchmarks.registry import MODULES
+from benchmarks.registry import BY_ITSELF, MODULES
 from sandbox.checkout import this_checkout
 from sandbox.steps import waited_for
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(MODULES)}; by default all")
+    every = f"of {', '.join(MODULES)}; by default all these; or of {', '.join(BY_ITSELF)}"
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=every)
     parser.add_argument("--scale", choices=SCALES, default="full", help="%(default)s is what the goals are set for")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="pairs of each (%(default)s)")
     parser.add_argument("--no-curves", action="store_true", help="leave out what the plots show")
     parser.add_argument("--folder", type=Path, help="where servers and lakes lie (default: a temporary folder)")
     parser.add_argument("--publish", action="store_true", help="write docs/performance.md and its plots")
     options = parser.parse_args()
-    if unknown := set(options.modules) - set(MODULES):
+    if unknown := set(options.modules) - {*MODULES, *BY_ITSELF}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     set_up()
     end_by_exception()

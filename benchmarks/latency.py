@@ -77,6 +77,11 @@ class Services(processes.Services):
     """Server, Airflow's home and pipelines in a folder of their own; nothing is kept for `make up` to find."""
 
     folder: Path = Path()
+    apart: bool = False  # source and ledger are servers of their own, so that Airflow outlives each of them
+
+    def __post_init__(self) -> None:
+        names = DATABASES[:2] if self.apart else ()
+        self.others = {n: PostgresServer(self.folder / n, password=self.postgres_password) for n in names}
 
     def write(self) -> None:
         pass
@@ -85,14 +90,31 @@ class Services(processes.Services):
     def server(self) -> PostgresServer:
         return PostgresServer(self.folder / "postgres", port=self.postgres_port, password=self.postgres_password)
 
+    def server_of(self, database: str) -> PostgresServer:
+        return self.others.get(database, self.server)
+
+    def start_servers(self) -> None:
+        for server in (self.server, *self.others.values()):
+            server.remove()
+            server.start()
+            self.postgres_port = self.postgres_port or server.port
+        for database in DATABASES:
+            processes.create_database(self.server_of(database), database)
+
+    def remove_servers(self) -> None:
+        for server in (self.server, *self.others.values()):
+            server.remove()
+
     @property
     def pipelines(self) -> Path:
         return self.folder / "pipelines"
 
     def environment(self) -> dict[str, str]:
-        connection = {"conn_type": "postgres", "host": "127.0.0.1", "port": self.postgres_port, "login": "postgres"}
+        connection = {"conn_type": "postgres", "host": "127.0.0.1", "login": "postgres"}
         connection["password"] = self.postgres_password
-        source, ledger = ({**connection, "schema": database} for database in DATABASES[:2])
+        source, ledger = (
+            {**connection, "port": self.server_of(database).port, "schema": database} for database in DATABASES[:2]
+        )
         home = self.folder / "airflow"
         return super().environment() | {
             "AIRFLOW_HOME": str(home),
@@ -319,19 +341,15 @@ def at_work(
     *,
     starts_it: bool,
     create: Callable[[psycopg.Connection[Any]], None] = workloads.create,
+    apart: bool = False,
 ) -> Iterator[tuple[str, Services]]:
-    """Server and Airflow with the pipeline, its DAG known and not paused; yields the source, and what runs."""
-    services = Services(this_checkout(), folder=folder)
+    """Servers and Airflow with the pipeline, its DAG known and not paused; yields the source, and what runs."""
+    services = Services(this_checkout(), folder=folder, apart=apart)
     services.pipelines.mkdir(parents=True)
     (services.pipelines / "latency.yaml").write_text(FILE.format(lake=lake, way=way))
-    server = services.server
-    server.remove()
-    server.start()
     try:
-        services.postgres_port = server.port
-        for database in DATABASES:
-            processes.create_database(services, database)
-        source = server.conninfo(DATABASES[0])
+        services.start_servers()
+        source = services.server_of(DATABASES[0]).conninfo(DATABASES[0])
         with psycopg.connect(source, autocommit=True) as connection:
             create(connection)
         processes.start_airflow(services, Steps())
@@ -345,7 +363,7 @@ def at_work(
         yield source, services
     finally:
         processes.stop_airflow(services)
-        server.remove()
+        services.remove_servers()
 
 
 BENCHMARKS = (

@@ -26,8 +26,8 @@ MODULES: Final = (
     "peers",
 )
 
-# Needs an Airflow that runs, and minutes of an idle machine: `make bench-latency`.
-BY_ITSELF: Final = ("latency",)
+# They need an Airflow that runs, and minutes of an idle machine: `make bench-latency`.
+BY_ITSELF: Final = ("latency", "killed")
 
 
 def benchmarks_of(module: str) -> tuple[Benchmark, ...]:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import socket
 import sys
 import threading
 import zipfile
@@ -44,6 +45,7 @@ PLAN = "20250101T000000-attempt"
 SUBMIT = """#!/bin/sh
 printf '%s\\n' "$@" > {folder}/arguments
 env > {folder}/environment
+readlink /proc/self/fd/0 > {folder}/input
 for last; do :; done
 """
 ENDS = {
@@ -502,6 +504,22 @@ def test_a_driver_with_little_to_do_compiles_quickly_unless_somebody_chose_other
         assert chosen is not None
         assert chosen.split()[0] == "-XX:TieredStopAtLevel=1"
         assert chosen.split()[2:] == ([given] if given else [])
+
+
+def test_spark_submit_does_not_hold_the_tasks_connection_to_its_supervisor(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge.ends_with("result", monkeypatch)
+    supervised, supervisor = socket.socketpair()
+    own = os.dup(0)
+    os.dup2(supervised.fileno(), 0)
+    try:
+        merge.execute()
+    finally:
+        os.dup2(own, 0)
+        for number in (own, supervised.detach(), supervisor.detach()):
+            os.close(number)
+    assert (merge.folder / "input").read_text().strip() == "/dev/null"
 
 
 def test_killing_the_task_kills_spark_submit(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -281,11 +281,16 @@ def bench(checkout: Checkout) -> int:
 
 
 def bench_latency(checkout: Checkout) -> int:
-    """From a commit to a row in Delta, under an Airflow of its own."""
-    figures = checkout.made / "bench" / "latency.json"
-    figures.parent.mkdir(exist_ok=True)
-    command = ["benchmarks.latency", "--scale", os.environ.get("BENCH_SCALE") or "full", "--json", str(figures)]
-    return _all(checkout, {"latency": command})
+    """From a commit to a row in Delta, under an Airflow of its own; then the same while processes are killed."""
+    folder, scale = checkout.made / "bench", os.environ.get("BENCH_SCALE") or "full"
+    folder.mkdir(exist_ok=True)
+    return _all(
+        checkout,
+        {
+            module: [f"benchmarks.{module}", "--scale", scale, "--json", str(folder / f"{module}.json")]
+            for module in ("latency", "killed")
+        },
+    )
 
 
 def _lint(checkout: Checkout) -> dict[str, list[str]]:

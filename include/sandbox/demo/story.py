@@ -105,7 +105,7 @@ def _start_afresh(checkout: Checkout, steps: Steps) -> processes.Services:
     with steps.step("an empty shop, an empty ledger, an empty lake"):
         for database in ("shop", "tidemark"):
             drop_database(running.server.conninfo(), database)
-            processes.create_database(running, database)
+            processes.create_database(running.server, database)
         shop.create_tables(running.source)
         shutil.rmtree(checkout.made / "lake", ignore_errors=True)
     if not running.airflow_runs:

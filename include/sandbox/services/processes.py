@@ -338,10 +338,10 @@ def _start_airflow(services: Services, steps: Steps, scheduled: bool) -> None:
     _migrate(services, steps, env, home)
     with steps.step("Airflow: scheduler, DAG processor, triggerer, API server"):
         for arguments in (["api-server"], ["dag-processor"], ["triggerer", "--skip-serve-logs"]):
-            _spawn_airflow(services, arguments, env, home)
+            spawn_airflow(services, arguments, env, home)
         _wait_until_healthy(services, "metadatabase")
         # Last: a task that starts before the API server answers fails, and a waiting run would be the first.
-        _spawn_airflow(services, ["scheduler", "--skip-serve-logs"], env, home)
+        spawn_airflow(services, ["scheduler", "--skip-serve-logs"], env, home)
         _wait_until_healthy(services, "scheduler", "dag_processor", "triggerer")
 
 
@@ -373,18 +373,18 @@ def start_postgres(checkout: Checkout, steps: Steps) -> Services:
         services.postgres_port = server.port
         services.write()
         for database in DATABASES:
-            create_database(services, database)
+            create_database(server, database)
         shop.create_tables(services.source)
     return services
 
 
-def create_database(services: Services, name: str) -> None:
-    with psycopg.connect(services.server.conninfo(), autocommit=True) as connection:
+def create_database(server: PostgresServer, name: str) -> None:
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
         if connection.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
 
-def _spawn_airflow(services: Services, arguments: list[str], env: dict[str, str], home: Path) -> None:
+def spawn_airflow(services: Services, arguments: list[str], env: dict[str, str], home: Path) -> None:
     command = (str(services.checkout.python), "-m", "airflow", *arguments)
     _spawn(services, f"airflow-{arguments[0]}", command, env, home)
 

@@ -13,8 +13,10 @@ A task hands nothing to the next one: what is staged, planned, applied and confi
 from __future__ import annotations
 
 import os
+import subprocess
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -243,9 +245,14 @@ class ApplicationOperator(SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """With the environment of its child: as `env_vars` the hook would write it into the command line too, where it
-        is for YARN or Kubernetes, and everybody of the machine reads that."""
+        is for YARN or Kubernetes, and everybody of the machine reads that.
+
+        The child has no standard input. A task's is its connection to the process that supervises it. While a driver
+        holds that too, Airflow notices only after a minute that the task was killed.
+        """
         hook = super()._get_hook()
         hook._env = self._environment
+        vars(hook)["submit"] = partial(hook.submit, stdin=subprocess.DEVNULL)
         self._output.clear()
         process_log = hook._process_spark_submit_log
         vars(hook)["_process_spark_submit_log"] = lambda lines: process_log(self._remembered(lines))
