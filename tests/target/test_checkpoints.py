@@ -22,7 +22,7 @@ from tidemark.target.delta.checkpoints import LeftToDelta
 from tidemark.target.delta.internals import DeltaSnapshot
 from tidemark.target.merge import write_checkpoints
 
-EVERY = 4
+EVERY = 2
 STEPS = ("history", "current")
 
 
