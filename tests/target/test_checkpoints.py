@@ -216,7 +216,7 @@ def test_another_table_at_a_path_gets_checkpoints_of_its_own(lake: Lake, table: 
 def test_what_is_not_known_is_left_to_delta(
     lake: Lake, table: StagedTable, by_delta: list[int], properties: dict[str, str]
 ) -> None:
-    merge(lake, table, 0)
+    merge(lake, table, 0, dies=True)
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     for step in STEPS:
         lake.spark.sql(f"ALTER TABLE delta.`{lake.path(step, table)}` SET TBLPROPERTIES ({listed})")
@@ -246,7 +246,7 @@ def test_a_log_that_was_misread_is_left_to_delta(
 def test_on_the_public_path_delta_writes_them_again(
     lake: Lake, table: StagedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merge(lake, table, 0)
+    merge(lake, table, 0, dies=True)
     be_a_new_driver(monkeypatch)
     take_the_public_path(monkeypatch)
     merge(lake, table, *range(1, 2 * EVERY + 1))
