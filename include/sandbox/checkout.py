@@ -13,6 +13,9 @@ from pathlib import Path
 
 # Variables by which the machine's own Python, Spark or Airflow would get into ours.
 _FOREIGN = ("PYTHONHOME", "PYTHONPATH", "SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR")
+# Many images of containers set it. Every process that is started would compile Airflow or Spark's Python anew, which is
+# one to three seconds of CPU for each.
+_SLOW = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,10 @@ class Checkout:
         return Path(noted.read_text().strip()) if noted.exists() else None
 
     def environment(self, machine: Mapping[str, str]) -> dict[str, str]:
-        """The variables of a child process: the machine's, less what would bring in foreign programs, and ours."""
-        env = {k: v for k, v in machine.items() if k not in _FOREIGN and not k.startswith("AIRFLOW_")}
+        """The variables of a child process: the machine's, less what would bring in foreign programs or slow ours down,
+        and ours."""
+        left_out = (*_FOREIGN, _SLOW)
+        env = {k: v for k, v in machine.items() if k not in left_out and not k.startswith("AIRFLOW_")}
         path = [str(self.venv / "bin")]
         if (java := self.java_home) is not None:
             env["JAVA_HOME"] = str(java)

@@ -2,7 +2,8 @@
 
 The kinds of change, alone, in pairs and in random sequences, with and without changes of rows, in one transaction and
 in several, with a chunk of a backfill in any gap; each without the event trigger and with it. `make test` plays every
-kind, and a share of the rest; `make faults` all pairs and 10,000 random sequences (TIDEMARK_DEFINITIONS_SEEDS)."""
+kind, with the trigger or without it, and a share of the rest; `make faults` both, all pairs and 10,000 random sequences
+(TIDEMARK_DEFINITIONS_SEEDS)."""
 
 from __future__ import annotations
 
@@ -59,6 +60,7 @@ INTERNAL_ERROR = "cannot start a subtransaction when there are unprocessed inval
 SEEDS = int(os.environ.get("TIDEMARK_DEFINITIONS_SEEDS", "10000"))
 FIRST = int(os.environ.get("TIDEMARK_DEFINITIONS_FIRST", "0"))
 TRIGGER = pytest.mark.parametrize("has_trigger", [False, True], ids=["without_trigger", "with_trigger"])
+EITHER = pytest.mark.parametrize("has_trigger", either(without_trigger=False, with_trigger=True))
 
 
 def wrong(outcome: Outcome) -> str:
@@ -140,7 +142,7 @@ def require(counts: Counter[str], **shares: float) -> None:
         assert counts[name] >= share * counts["sequences"], f"{name}: {counts[name]} of {counts['sequences']}"
 
 
-@TRIGGER
+@EITHER
 def test_each_kind_alone(has_trigger: bool, make_pipeline: MakePipeline) -> None:
     """In the way that shows most. What every base has in common is played of one."""
     special = {"partitioned": OF_PARTITIONS, "listed": OF_LISTED}
@@ -166,7 +168,7 @@ def test_each_kind_alone_in_every_way(base: str, has_trigger: bool, make_pipelin
     require(covered(judged(make_pipeline, sequences, has_trigger)), with_rows=0.4, with_updates=0.3, with_a_chunk=0.2)
 
 
-@pytest.mark.parametrize("has_trigger", either(without_trigger=False, with_trigger=True))
+@EITHER
 def test_some_pairs_and_some_random_sequences(has_trigger: bool, make_pipeline: MakePipeline) -> None:
     pairs = list(of_length(2))
     some = pairs[has_trigger :: len(pairs) // 20]

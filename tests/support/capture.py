@@ -227,12 +227,11 @@ class Environment(Place):
         input_file.write_bytes(pickle.dumps(self.stage_input()))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
         environment.pop(failpoints.VARIABLE, None)
-        has_driver = own_jvm or stage in ("merge", "maintain")
-        if has_driver and not own_jvm:
+        if not own_jvm and stage in ("merge", "maintain"):
             environment |= local_spark.gateway_of(self.spark())
         if failpoint:
             environment[failpoints.VARIABLE] = failpoint
-        if not has_driver:
+        if not own_jvm:
             return StageProcess(stage, input_file, environment)
         return subprocess.Popen(
             [sys.executable, "-m", "tests.support.stages", stage, str(input_file)],

@@ -8,6 +8,9 @@ from typing import Final
 from tidemark.staging.pandas_import import block_pandas_import
 
 OF_STAGES: Final = (
+    "spark_apps.compact_tables",
+    "spark_apps.merge_batch",
+    "tests.support.local_spark",
     "tests.support.stages",
     "tidemark.backfill.exported_snapshot",
     "tidemark.backfill.planning",
@@ -16,6 +19,9 @@ OF_STAGES: Final = (
     "tidemark.capture.drain",
     "tidemark.capture.following.drain_cycles",
     "tidemark.capture.merge_planning",
+    "tidemark.maintenance.compaction_runs",
+    "tidemark.maintenance.staging_cleanup",
+    "tidemark.target.table_compaction",
 )
 
 block_pandas_import()

@@ -1,7 +1,8 @@
 """Runs a stage in a process of its own, forked off one that has imported what stages import.
 
-An interpreter takes more than a second of CPU to import psycopg and Arrow; a fork takes none. The standard library's
-fork server is the process they are forked off. A driver is a new interpreter all the same (`Environment.start`).
+An interpreter takes up to two seconds of CPU to import psycopg, Arrow and pyspark; a fork takes none. The standard
+library's fork server is the process they are forked off. A driver with a JVM of its own is a new interpreter all the
+same (`Environment.start`).
 """
 
 from __future__ import annotations

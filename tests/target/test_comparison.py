@@ -74,12 +74,20 @@ def tables(spark: SparkSession, source: str, tmp_path: Path) -> Tables:
     return Tables(spark, source, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def current_of_every_type(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake that no test alters."""
+    lake = tmp_path_factory.mktemp("comparison")
+    columns = ", ".join(f"{name} {type_}" for name, (_, type_) in COLUMNS.items())
+    Tables(spark, "", lake).in_current(f"id int, {columns}", CURRENT_ROWS)
+    return lake
+
+
 @pytest.fixture
-def every_type(tables: Tables) -> Tables:
+def every_type(spark: SparkSession, source: str, current_of_every_type: Path) -> Tables:
+    tables = Tables(spark, source, current_of_every_type)
     columns = ", ".join(f"{name} {type_}" for name, (type_, _) in COLUMNS.items())
     tables.at_source(f"CREATE TABLE t (id int PRIMARY KEY, {columns})", SOURCE_ROWS)
-    columns = ", ".join(f"{name} {type_}" for name, (_, type_) in COLUMNS.items())
-    tables.in_current(f"id int, {columns}", CURRENT_ROWS)
     return tables
 
 

@@ -25,10 +25,11 @@ def lint(checkout: Checkout) -> int:
 
 
 # Two processes with a Spark of their own, and about as much to do: a JVM takes half a minute of CPU before it is at its
-# speed, so whatever needs one is here. The tests of Airflow are a third process, which waits for its clock. All other
-# tests are two, so that both cores are busy to the end.
+# speed, so whatever needs one is here. The tests of Airflow are a third process, which waits for its clock, and those
+# of captures a fourth one, which wait for leases and servers. All other tests are the fifth.
 _MERGES_ELSEWHERE: Final = (
     "tests/target/test_any_moment.py",
+    "tests/target/test_columns_come_and_go.py",
     "tests/target/test_whole_chunks.py",
     "tests/target/test_wide_tables.py",
 )
@@ -37,7 +38,7 @@ WITH_SPARK: Final = {
     "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation", *_MERGES_ELSEWHERE),
 }
 SCHEDULER: Final = "tests/airflow"
-CAPTURE: Final = ("tests/backfill", "tests/capture")
+CAPTURE: Final = ("tests/capture",)
 # Three JVMs and an Airflow take six gigabytes, and what tests write about one.
 LEAST_FREE: Final = 4 * 2**30
 LEAST_AVAILABLE: Final = 12 * 2**30
@@ -47,11 +48,13 @@ NOT_THOROUGH: Final = ("-m", "not thorough")
 
 
 def test(checkout: Checkout) -> int:
-    """Format, lint and types, then all tests in five processes side by side; or those that TESTS names and no more."""
+    """Format and lint, then types and all tests, six processes side by side; or the tests that TESTS names alone."""
     if chosen := os.environ.get("TESTS", "").split():
         return _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)})
-    linted = _all(checkout, _lint(checkout))
-    tested = side_by_side(checkout, whole(checkout))
+    lint = _lint(checkout)
+    types = {"types": lint.pop("types")}  # it keeps one core busy for a third of a minute
+    linted = _all(checkout, lint)
+    tested = side_by_side(checkout, whole(checkout) | types)
     return max(linted, tested)
 
 
@@ -162,6 +165,7 @@ THOROUGH: Final = tuple(
         "ledger",
         "maintenance",
         "object_store",
+        "scenarios/test_scenarios.py",
         "source",
         "test_logins.py",
         "test_networks.py",

@@ -18,11 +18,14 @@ from tests.support.playing import play, rules
 from tests.support.thorough import thorough
 
 FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.sql"))}
-# Each takes long, or another scenario keeps its promise in `make test`.
+# Each takes long, or another scenario or test keeps its promise in `make test`.
 FOR_MAKE_FAULTS = {
     "another_hand_in_the_lake",
+    "another_table_under_the_chunk",  # tests/capture/test_claims.py
     "column_dropped_and_added_again",
     "column_replaced_before_the_first_change",
+    "column_replaced_in_one_statement",  # ../column_dropped_and_added_again.sql
+    "out_of_the_publication_and_back",  # tests/capture/definitions/test_changes_of_tables.py, and `altered_by_hand`
 }
 BOUNDS = {"lock_timeout_s": 3, "join_wait_s": 60}
 

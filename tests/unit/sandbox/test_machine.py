@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -184,3 +186,10 @@ def test_programs_of_the_checkout_see_no_foreign_python_spark_or_airflow(tmp_pat
     assert env["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert env["LANG"] == "C"
     assert env["PATH"].split(":")[0] == str(tmp_path / ".venv" / "bin")
+
+
+def test_what_programs_of_the_checkout_compile_is_kept_there(tmp_path: Path) -> None:
+    env = Checkout(tmp_path).environment({**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    (tmp_path / "module.py").write_text("")
+    subprocess.run([sys.executable, "-c", "import module"], env=env, cwd=tmp_path, check=True)
+    assert [file.name.partition(".")[0] for file in (tmp_path / ".tidemark").rglob("*.pyc")].count("module") == 1
