@@ -19,7 +19,7 @@ def thorough(*values: Any) -> list[Any]:
 
 def seeds_of_damage(*few: int, below: int) -> list[Any]:
     """Seeds of a test that damages what another process wrote: `make test` plays few, `make faults` all from 0 on.
-    TIDEMARK_DAMAGE_SEEDS=n plays n others, from TIDEMARK_DAMAGE_FIRST on: 10,000 take an hour of most decoders."""
+    TIDEMARK_DAMAGE_SEEDS=n plays n others, from TIDEMARK_DAMAGE_FIRST on."""
     if count := int(os.environ.get("TIDEMARK_DAMAGE_SEEDS") or 0):
         first = int(os.environ.get("TIDEMARK_DAMAGE_FIRST") or below)
         return list(range(first, first + count))
