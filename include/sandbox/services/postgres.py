@@ -270,7 +270,7 @@ def _quoted(value: str) -> str:
 
 @contextmanager
 def running(
-    folder: Path, version: int = 18, kind: type[PostgresServer] = PostgresServer, **settings: str
+    folder: Path, version: int = 18, kind: type[PostgresServer] = PostgresServer, /, **settings: str
 ) -> Iterator[PostgresServer]:
     """A server for the length of a `with` block, removed afterwards."""
     server = kind(folder, version=version, settings=settings)
