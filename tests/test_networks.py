@@ -23,6 +23,7 @@ from tests.support.certificates import Authority
 from tests.support.remedies import Told
 from tests.support.roles import login
 from tests.support.runs import a_run
+from tests.support.system_server import VERSIONS, SystemServer
 from tests.test_command_line import as_uri
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
@@ -202,23 +203,9 @@ def test_an_ssh_connection_has_its_type_and_a_host() -> None:
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-# The embedded servers are built without TLS. Without the system's, `make faults` alone plays these tests.
-SYSTEMS = sorted(Path("/usr/lib/postgresql").glob("1[5-9]/bin/postgres"))
-
-
 def of_the_system(test: Callable[..., None]) -> Callable[..., None]:
-    return test if SYSTEMS else pytest.mark.thorough(test)
-
-
-class SystemServer(PostgresServer):
-    """A server of the system's packages."""
-
-    def _binaries(self) -> Path:
-        return SYSTEMS[-1].parents[1]
-
-    def _run(self, program: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        of_16 = ("-c", "scram_iterations=1")
-        return super()._run(program, *(word for word in arguments if word not in of_16), check=check)
+    """The embedded servers are built without TLS. Without the system's, `make faults` alone plays these tests."""
+    return test if VERSIONS else pytest.mark.thorough(test)
 
 
 @dataclass(frozen=True)
@@ -247,9 +234,9 @@ class TlsServer:
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
     folder, authority = tmp_path_factory.mktemp("tls"), Authority()
     (folder / "authority.pem").write_bytes(authority.pem)
-    if not SYSTEMS:
+    if not VERSIONS:
         pytest.fail("There is no PostgreSQL of the system here: install the package postgresql")
-    server = SystemServer(tmp_path_factory.mktemp("postgres-tls"), version=int(SYSTEMS[-1].parts[-3]))
+    server = SystemServer(tmp_path_factory.mktemp("postgres-tls"), version=VERSIONS[-1])
     server.start()
     try:
         files = authority.write(server.home / "server", "localhost")

@@ -7,6 +7,7 @@ drain or a reader, a rival of another run comes at once: a lease may have ended 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,6 +39,8 @@ from tidemark.observe import health
 from tidemark.postgres.postgres_session import outages
 from tidemark.run import utc_now
 
+FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "8")))
 DAY = 86_400
 MOST_TRIES = 12
 CLOCKS = ("airflow", "ledger", "source")
@@ -230,7 +233,7 @@ def world_of(folder: Path, faults: dict[str, SystemFaults]) -> Iterator[World]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_clocks_that_jump_by_a_day_lose_and_double_nothing(seed: int, tmp_path: Path) -> None:
     with ExitStack() as stack:
         faults = {name: stack.enter_context(system_faults.for_any_user()) for name in CLOCKS}

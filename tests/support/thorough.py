@@ -6,6 +6,7 @@ Every promise has a test in `make test`; at further steps, or from further sides
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,15 @@ import pytest
 
 def thorough(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+
+
+def seeds_of_damage(*few: int, below: int) -> list[Any]:
+    """Seeds of a test that damages what another process wrote: `make test` plays few, `make faults` all from 0 on.
+    TIDEMARK_DAMAGE_SEEDS=n plays n others, from TIDEMARK_DAMAGE_FIRST on."""
+    if count := int(os.environ.get("TIDEMARK_DAMAGE_SEEDS") or 0):
+        first = int(os.environ.get("TIDEMARK_DAMAGE_FIRST") or below)
+        return list(range(first, first + count))
+    return [*few, *thorough(*(seed for seed in range(below) if seed not in few))]
 
 
 def either(**values: Any) -> list[Any]:

@@ -151,7 +151,7 @@ def test_the_log_says_what_delta_says_of_it(kind: str, lake: Lake, table: Staged
     for name, value in settings.items():
         one_session.conf.set(name, value)
     path = lake.path("history", table)
-    listed = ", ".join(f"'{name}' = '{value}'" for name, value in {**properties, "mine": "1"}.items())
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in {**properties, "mine": "1\u2028\x85"}.items())
     one_session.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({listed})")
     for number in range(7):
         with public_path.transaction(one_session, f"other-{number % 2}", number):

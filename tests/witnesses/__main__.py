@@ -17,6 +17,8 @@ from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.support import local_spark
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
+from tests.support.servers import OLDEST_AND_NEWEST
+from tests.support.system_server import SystemServer
 from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict
 from tests.witnesses.decoding_suites import (
     EXCLUDED_DECODING,
@@ -52,7 +54,9 @@ def main() -> int:
         "files", nargs="*", help="names of tests, without .sql or .spec; without any: all, and the page"
     )
     parser.add_argument("--suite", choices=SUITES, action="append", help="which; all without any")
-    parser.add_argument("--version", type=int, default=18, help="the PostgreSQL server's: 16 or 18")
+    parser.add_argument(
+        "--version", type=int, default=18, help="the PostgreSQL server's: 15, of the system's packages, to 18"
+    )
     parser.add_argument("--permutations", type=int, default=0, help="of a specification, at most; 0: all")
     parser.add_argument(
         "--beyond", type=int, default=0, help="such as 10: only permutations that `--permutations 10` does not play"
@@ -102,6 +106,7 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
         running(
             folder / "source",
             arguments.version,
+            SystemServer if arguments.version < OLDEST_AND_NEWEST[0] else PostgresServer,
             **(SERVER if name in ("regression", "isolation") else OF_DECODING),
         ) as server,
         running(folder / "ledger", 18, **SERVER) as ledger_server,

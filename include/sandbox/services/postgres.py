@@ -269,9 +269,11 @@ def _quoted(value: str) -> str:
 
 
 @contextmanager
-def running(folder: Path, version: int = 18, **settings: str) -> Iterator[PostgresServer]:
+def running(
+    folder: Path, version: int = 18, kind: type[PostgresServer] = PostgresServer, /, **settings: str
+) -> Iterator[PostgresServer]:
     """A server for the length of a `with` block, removed afterwards."""
-    server = PostgresServer(folder, version=version, settings=settings)
+    server = kind(folder, version=version, settings=settings)
     server.remove()  # what an earlier one left there that was killed
     server.start()
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.thorough import thorough
+from tests.support.thorough import seeds_of_damage
 from tidemark.config import file_reader
 
 SOUND = (Path(__file__).parent / "pipelines" / "shop.yaml").read_text()
@@ -59,7 +59,7 @@ def damaged(random_: random.Random) -> bytes:
     return bytes(written)
 
 
-@pytest.mark.parametrize("seed", [*range(4), *thorough(*range(4, 200))])
+@pytest.mark.parametrize("seed", seeds_of_damage(*range(4), below=200))
 def test_a_damaged_file_is_read_or_has_problems(seed: int, tmp_path: Path) -> None:
     random_ = random.Random(seed)
     path = tmp_path / "shop.yaml"

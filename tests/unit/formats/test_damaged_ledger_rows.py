@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.thorough import thorough
+from tests.support.thorough import seeds_of_damage
 from tests.unit.formats.test_hostile_files import CLAIM, ERROR, FILE, LOOK, SCHEMA, SECRET, SWEEP, places
 from tidemark.formats.error_record import ErrorFacts
 from tidemark.strict_json import JsonRecord, NotStrictJson
@@ -43,7 +43,7 @@ def damaged(random_: random.Random, record: JsonRecord) -> Any:
     return raw
 
 
-@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 200))])
+@pytest.mark.parametrize("seed", seeds_of_damage(0, below=200))
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_a_damaged_row_is_refused_by_name_or_read(record: JsonRecord, seed: int) -> None:
     random_ = random.Random(seed)

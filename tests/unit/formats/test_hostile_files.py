@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.manifests import SOURCE, manifest_of, plan_of, schema_of
-from tests.support.thorough import thorough
+from tests.support.thorough import seeds_of_damage
 from tidemark.errors import FormatIsNewer, LakeFileBroken
 from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, TableCompaction
 from tidemark.formats.error_record import ErrorFacts, ErrorRecord
@@ -171,7 +171,7 @@ def test_the_message_names_the_place() -> None:
 
 
 @BY_NAME
-@pytest.mark.parametrize("seed", [31, *thorough(*range(31))])
+@pytest.mark.parametrize("seed", seeds_of_damage(31, below=32))
 def test_bytes_that_were_changed_anywhere_give_a_file_or_its_error(whole: JsonFile, seed: int) -> None:
     chance, content = random.Random(seed), whole.to_json().encode()
     broken = 0

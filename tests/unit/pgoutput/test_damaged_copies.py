@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from tests.support import pgoutput as wire
-from tests.support.thorough import thorough
+from tests.support.thorough import seeds_of_damage
 from tests.unit.pgoutput.test_copy_rows import HEADER, TRAILER, Row, messages
 from tests.unit.pgoutput.test_damaged_streams import Messages, damage, refused_of_200
 from tidemark.errors import MalformedMessage
@@ -55,7 +55,7 @@ def in_the_bytes(copied: Messages) -> list[list[str | None]]:
     return rows
 
 
-@pytest.mark.parametrize("seed", [*range(4), *thorough(*range(4, 400))])
+@pytest.mark.parametrize("seed", seeds_of_damage(*range(4), below=400))
 def test_a_damaged_copy_is_refused_by_name_or_holds_every_row_that_comes_of_it(seed: int) -> None:
     random_ = random.Random(seed)
     for _ in range(DAMAGES):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import pgoutput as wire
-from tests.support.thorough import thorough
+from tests.support.thorough import seeds_of_damage
 from tests.unit.pgoutput.test_decoder import as_text, random_stream
 from tidemark.errors import MalformedMessage, SchemaDisagrees
 from tidemark.pgoutput.decoder import Decoder
@@ -116,7 +116,7 @@ def in_the_bytes(messages: Messages) -> list[tuple[str, dict[str, Any]]]:
     return rows
 
 
-@pytest.mark.parametrize("seed", [*range(8), *thorough(*range(8, 400))])
+@pytest.mark.parametrize("seed", seeds_of_damage(*range(8), below=400))
 def test_a_damaged_stream_is_refused_by_name_or_holds_every_row_that_comes_of_it(seed: int) -> None:
     random_ = random.Random(seed)
     for _ in range(DAMAGES):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.thorough import thorough
+from tests.support.thorough import seeds_of_damage
 from tests.unit.pgoutput.test_damaged_streams import damage
 from tests.unit.target.test_parquet_footer import WRITERS, facts, table, written
 from tidemark.target.delta import parquet_footer
@@ -57,7 +57,7 @@ def outcome(content: bytes) -> str:
     return "read"
 
 
-@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 400))])
+@pytest.mark.parametrize("seed", seeds_of_damage(0, below=400))
 def test_a_damaged_footer_is_refused_by_name_or_read(seed: int) -> None:
     random_ = random.Random(seed)
     for _ in range(DAMAGES):
@@ -90,7 +90,7 @@ def with_damaged_pages(random_: random.Random) -> bytes:
     return b"PAR1" + bytes(body) + content[-8 - length :]
 
 
-@pytest.mark.parametrize("seed", [0, *thorough(*range(1, 400))])
+@pytest.mark.parametrize("seed", seeds_of_damage(0, below=400))
 def test_damaged_pages_are_refused_by_name_or_read(seed: int) -> None:
     random_ = random.Random(seed)
     refused = 0

@@ -8,6 +8,7 @@ above it. Source: PostgreSQL documentation, 26.3.6 "Timelines", 54.4 "Streaming 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ def read_history(connection: psycopg.Connection[Any], timeline: int) -> History:
     """The history of the server's timeline.
 
     Read over a separate walsender: only the replication protocol's TIMELINE_HISTORY shows it to every role that may
-    replicate. Each line of the file has timeline, tab, LSN where the next one began, tab, reason.
+    replicate.
     """
     if timeline == 1:
         return History(1)
@@ -63,7 +64,14 @@ def read_history(connection: psycopg.Connection[Any], timeline: int) -> History:
         result = walsender.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
         if result.status != pq.ExecStatus.TUPLES_OK:
             return History(timeline)
-        content = (result.get_value(0, 1) or b"").decode()
-    lines = [line.split("\t") for line in content.splitlines()]
-    switches = [(int(fields[0]), Lsn.parse(fields[1])) for fields in lines if len(fields) >= 2]
-    return History(timeline, tuple(switches))
+        content = result.get_value(0, 1) or b""
+    return History(timeline, tuple(_switches(content)))
+
+
+def _switches(content: bytes) -> Iterator[tuple[int, Lsn]]:
+    """Each line of the file has timeline, tab, LSN where the next one began, tab, reason. The reason may name a restore
+    point, in any encoding. The server ignores empty lines and comments; an administrator may have written some."""
+    for line in content.split(b"\n"):
+        fields = line.split(b"\t")
+        if len(fields) >= 2 and not line.lstrip().startswith(b"#"):
+            yield int(fields[0]), Lsn.parse(fields[1].decode())

@@ -137,7 +137,7 @@ def _newest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[st
 
 
 def _commit_actions(spark: SparkSession, uri: str) -> Iterator[dict[str, Any]]:
-    for line in hadoop_files.read_whole(spark, uri).decode().splitlines():
+    for line in hadoop_files.read_whole(spark, uri).decode().split("\n"):
         if line.startswith(_WANTED_PREFIXES):
             yield json.loads(line)
 
