@@ -297,11 +297,13 @@ class Processes:
 
 
 def kind_of(process: psutil.Process) -> str:
+    """`tasks` are who supervises a task, what it does, spark-submit, and the driver's Python."""
     words = " ".join(process.cmdline())
     if process.name() == "java":
         return "java"
-    # Of a task runs: who supervises it, what it does, spark-submit, and the driver's Python.
-    return "tasks" if any(word in words for word in ("task", "spark", "worker -- LocalExecutor: ")) else "airflow"
+    if words.startswith("airflow worker -- "):
+        return "airflow" if "<idle>" in words else "tasks"
+    return "tasks" if "task" in words or "spark" in words else "airflow"
 
 
 def wait_for_slot(connection: psycopg.Connection[tuple[object, ...]]) -> None:
