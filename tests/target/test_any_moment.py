@@ -24,7 +24,7 @@ from tidemark.formats.compaction_plan import CompactionPlan
 from tidemark.formats.merge_plan import MergePlan, PlannedTable, StagedLevel
 from tidemark.formats.merge_result import PlanResult
 from tidemark.lake import Lake as Reader
-from tidemark.lake import Position
+from tidemark.lake import Position, as_of_query
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column
@@ -228,6 +228,19 @@ def test_what_the_merge_notes_tells_tables_that_did_not_change_apart_from_those_
     assert [tuple(row) for row in lake.spark.sql(of_these).collect()] == [(1, int(ends[1]))]
 
 
+def test_a_table_that_the_merge_noted_is_opened_without_its_history(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table(table_schema("orders", {"id": "int", "n": "int"}, schema="shop"))
+    table.stage([Change("insert", {"id": 1, "n": 1})])
+    end = Lsn(0x16B380000)
+    merged(lake, table.planned(), level=StagedLevel(1, end, None, (), ()))
+    monkeypatch.setattr(as_of_query, "extents", None)
+    newest = reader(lake).together("shop.orders")["shop.orders"]
+    assert (newest.position, newest.current().count()) == (Position(1, end), 1)
+    assert rows(reader(lake).table("shop.orders").as_of(end), "id") == [{"id": 1}]
+
+
 @pytest.mark.thorough
 def test_a_plan_that_is_repeated_and_a_position_that_cannot_be_noted_harm_nobody(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
@@ -236,7 +249,7 @@ def test_a_plan_that_is_repeated_and_a_position_that_cannot_be_noted_harm_nobody
     table.stage([Change("insert", {"id": 1, "n": 1})])
     level = StagedLevel(1, Lsn(0x16B380000), None, (), ())
     with monkeypatch.context() as patched:
-        patched.setattr(positions_table.delta_tables, "add_files", None)
+        patched.setattr(positions_table.delta_tables, "add_rows", None)
         merged(lake, table.planned(), level=level)
     assert reader(lake).table("shop.orders").newest().position == Position(1, table.batches[-1].end_lsn)
     merged(lake, table.planned(), level=level)

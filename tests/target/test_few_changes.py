@@ -310,9 +310,9 @@ def test_rows_are_found_in_the_row_groups_that_may_have_them(
     read: list[int] = []
     count = target_rows.TargetRows._count
 
-    def noted(target: Any, parquet: Any, only: int | None = None) -> None:
+    def noted(target: Any, parquet: Any, only: int | None = None, bytes_as_one: int = 1) -> None:
         read.append(-1 if only is None else only)
-        count(target, parquet, only)
+        count(target, parquet, only, bytes_as_one)
 
     monkeypatch.setattr(target_rows.TargetRows, "_count", noted)
     both.stage([update(10, n=1), delete(8), insert(7, n=2)])  # 7 lies between two groups

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -260,16 +261,27 @@ class TableReading:
         if self._lost_commits():
             self.noted = None
         self.noted_at = _one(self._of_positions("", newest=True))
-        self.extents = self.listed(as_of_query.extents)
-        self.newest_generation = max([1, *(row["generation"] for row in self.extents)])
-        if self.noted_at is not None:
-            self.newest_generation = max(self.newest_generation, self.noted_at.generation)
-        of_history = self._transaction("history", history)
+        of_history = self._transaction("history", history, self.newest_generation)
         self.applied = max((at for at in (of_history, self.noted_at) if at is not None), default=Position(0, Lsn(0)))
 
-    def _transaction(self, step: str, opened: OpenedTable) -> Position | None:
-        """The position of the table's newest generation, from the transactions of its commits (R5)."""
-        for generation in range(self.newest_generation + _GENERATIONS_AHEAD, 0, -1):
+    @cached_property
+    def extents(self) -> list[dict[str, Any]]:
+        """The first and the last commit of each generation; reads three columns of the whole history."""
+        return self.listed(as_of_query.extents)
+
+    @cached_property
+    def newest_generation(self) -> int:
+        """The newest generation of which something was merged. `_positions` may lack it, but not the transactions of
+        history. The history's rows are read only for a table that `_positions` does not name."""
+        if self.noted_at is None:
+            return max([1, *(int(row["generation"]) for row in self.extents)])
+        merged = self._transaction("history", self.history, self.noted_at.generation)
+        return max(at.generation for at in (merged, self.noted_at) if at is not None)
+
+    def _transaction(self, step: str, opened: OpenedTable, known: int) -> Position | None:
+        """The position of the table's newest generation, from the transactions of its commits (R5), if that is not far
+        beyond the generation `known`."""
+        for generation in range(known + _GENERATIONS_AHEAD, 0, -1):
             application = f"tidemark:{self.lake.pipeline}:{generation}:{self.table}:{step}"
             version = self.engine.transaction(opened, application)
             if version is not None:
@@ -302,11 +314,13 @@ class TableReading:
             {name: self.noted},
         )
 
-    def first(self) -> Position | None:
-        """The position from which the table is known: its first change, or its row of `_positions` if it has no
-        change."""
-        changed = _one([{**row, "lsn": row["first"]} for row in self.extents])
+    def first(self, position: Position) -> Position | None:
+        """A position at or below the given one from which the table is known. If there is none, the first one from
+        which it is known: its first change, or its row of `_positions` if it has no change."""
         noted = _one(self._of_positions("", newest=False))
+        if noted is not None and noted <= position:
+            return noted
+        changed = _one([{**row, "lsn": row["first"]} for row in self.extents])
         # A change is known behind its commit, a position where it stands.
         behind = None if changed is None else Position(changed.generation, Lsn(changed.lsn + 1))
         return min((position for position in (behind, noted) if position is not None), default=None)
@@ -339,7 +353,7 @@ class TableReading:
         """Whether the newest version of current has the state at the position."""
         if self.current is None:
             return False
-        at = self._transaction("current", self.current)
+        at = self._transaction("current", self.current, self.newest_generation)
         return at is not None and at <= position <= max(at, self.noted_at or at)
 
 
@@ -421,7 +435,7 @@ def _pasts(readings: Mapping[str, TableReading], position: Position) -> dict[str
     for reading in readings.values():
         if reading.applied < position:
             raise MomentNotApplied(table=reading.table, moment=position, applied=reading.applied)
-        first = reading.first()
+        first = reading.first(position)
         if first is None or position < first:
             raise MomentBeforeHistory(table=reading.table, moment=position, first=first or "nothing yet")
     return {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
@@ -57,9 +58,12 @@ class _Checksummed(io.RawIOBase):
 
 
 class ParquetFile:
-    """One Parquet file being written below the lake root."""
+    """One Parquet file being written below the lake root. The footer gets the bounds of the `bounded` columns, for
+    each row group."""
 
-    def __init__(self, store: Store, path: str, schema: pa.Schema, schema_version: int = 0) -> None:
+    def __init__(
+        self, store: Store, path: str, schema: pa.Schema, schema_version: int = 0, bounded: Sequence[str] = ()
+    ) -> None:
         self.path = path
         self.schema = schema
         self.schema_version = schema_version
@@ -73,7 +77,7 @@ class ParquetFile:
             compression="zstd",
             compression_level=1,
             use_dictionary=_dictionary_columns(schema),
-            write_statistics=_statistics_columns(schema),
+            write_statistics=[*_statistics_columns(schema), *bounded],
             version="2.6",
             data_page_size=2**20,
         )

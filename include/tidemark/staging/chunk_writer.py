@@ -2,6 +2,9 @@
 
 Blocks are gathered into row groups of about ROW_GROUP_BYTES, and a file ends at the store's `file_bytes`. Files are
 fsynced before they are closed, then their folder (R3); a chunk without rows has none.
+
+A first load copies these files into `current` with their row groups. Readers pass over a row group by its bounds of the
+key's whole numbers and texts.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class ChunkWriter:
         self._store = store
         self._schema = schema
         self._arrow = chunk_schema(schema)
+        self._bounded = [name for name in schema.key if _has_bounds(self._arrow.field(name).type)]
         self._number = 1
         self._buffered: list[pa.RecordBatch] = []
         self._size = 0
@@ -65,7 +69,7 @@ class ChunkWriter:
         if self._file is None:
             path = layout.chunk_file(self.folder, self._schema.version, self._number)
             self._number += 1
-            self._file = ParquetFile(self._store, path, self._arrow, self._schema.version)
+            self._file = ParquetFile(self._store, path, self._arrow, self._schema.version, self._bounded)
         buffered, self._buffered, self._size = self._buffered, [], 0
         self._file.write(buffered)
         if self._file.size >= self._store.file_bytes:
@@ -75,3 +79,8 @@ class ChunkWriter:
         if self._file is not None:
             self._finished.append(self._file.finish())
             self._file = None
+
+
+def _has_bounds(of: pa.DataType) -> bool:
+    """Whether all readers order the type's values alike. Of floating-point numbers Arrow's bounds omit NaN."""
+    return bool(pa.types.is_integer(of) or pa.types.is_string(of))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.target.driver import target_rows
-from tidemark.target.driver.target_rows import SoughtKeys, _bounds_of
+from tidemark.target.driver.target_rows import SoughtKeys, TargetRows, _bounds_of
+from tidemark.target.merge_choice import Declined
 
 # Of UTF-16 the first is above the second: its order is not that of UTF-8's bytes, nor Parquet's.
 LETTERS = "\uffee\U0001f30aäza~A "
@@ -60,3 +62,59 @@ def test_bounds_of_another_type_say_nothing() -> None:
     assert sought.may_be_in({"k": 7}.get, {"k": 9}.get, ["k"])
     assert not sought.may_be_in({"k": "7"}.get, {"k": "9"}.get, ["k"])
     assert not SoughtKeys([pa.string()], [pa.chunked_array([[]], pa.string())]).may_be_in({}.get, {}.get, ["k"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_are_found_in_rows_that_rise(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = sorted(rng.sample(range(-50, 50), rng.randint(1, 30)))
+    keys = rng.sample(range(-60, 60), rng.randint(1, 30))
+    sought = SoughtKeys([pa.int32()], [pa.chunked_array([pa.array(keys, pa.int32())])])
+    found = sought.rows_in_order([pa.chunked_array([pa.array(rows, pa.int32())])])
+    assert found is not None
+    assert found.tolist() == [n for n, row in enumerate(rows) if row in keys]
+
+
+@pytest.mark.parametrize(
+    ("types", "rows"), [("n", [3, 1]), ("n", [1, 1]), ("n", [1, None]), ("nn", [1, 2]), ("t", "ab")]
+)
+def test_rows_of_other_kinds_are_not_searched_in_order(types: str, rows: list[Any]) -> None:
+    """Two rows may have one key, and a key may have several columns."""
+    of = {"n": pa.int64(), "t": pa.string()}
+    columns = [pa.chunked_array([pa.array(list(rows), of[kind])]) for kind in types]
+    keys = [pa.chunked_array([pa.array(list(rows)[:1], of[kind])]) for kind in types]
+    assert SoughtKeys([of[kind] for kind in types], keys).rows_in_order(columns) is None
+
+
+def target(left: int, types: dict[str, pa.DataType], page_bytes_as_one: int = 1) -> TargetRows:
+    """That may read so many bytes of the keys of a file; nothing that is called here reads a table."""
+    return TargetRows(Any, Any, [], list(types), types, left, 1, page_bytes_as_one)
+
+
+@pytest.mark.parametrize(("length", "page_bytes_as_one", "is_read"), [(36, 3, True), (36, 1, False), (None, 3, False)])
+def test_texts_that_are_compared_in_pages_count_less(
+    tmp_path: Path, length: int | None, page_bytes_as_one: int, is_read: bool
+) -> None:
+    """Texts of several lengths are not compared in pages."""
+    texts = [f"{n:036}" if length else "x" * (36 + n % 2) + str(n) for n in range(100)]
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"t": texts}), file, compression="zstd", use_dictionary=False)
+    sought = SoughtKeys([pa.string()], [pa.chunked_array([[texts[8], texts[9], texts[90]]])])
+    rows = target(2_000, {"t": pa.string()}, page_bytes_as_one)
+    with open(file, "rb") as source, nullcontext() if is_read else pytest.raises(Declined):
+        found = [(list(numbers), columns[0].to_pylist()) for numbers, columns in _pieces(rows, source, sought)]
+        assert found == [([8, 9, 90], [texts[8], texts[9], texts[90]])]
+
+
+def test_of_rows_that_rise_only_those_sought_are_compared(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"n": [*range(0, 20, 2), 5, 4]}), file, row_group_size=5)
+    sought = SoughtKeys([pa.int64()], [pa.chunked_array([[4, 5, 12]])])
+    with open(file, "rb") as source:
+        pieces = list(_pieces(target(1_000, {"n": pa.int64()}), source, sought))
+    found = [(list(numbers), columns[0].to_pylist()) for numbers, columns in pieces]
+    assert found == [([2], [4]), ([6], [12]), ([10, 11], [5, 4])]
+
+
+def _pieces(rows: TargetRows, source: Any, sought: SoughtKeys) -> Any:
+    return rows._pieces(source, pq.ParquetFile(source), sought)

@@ -33,9 +33,11 @@ from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import DriverLimits
 
 # The most bytes of current's key columns to read, decoded. Spark's MERGE reads and joins them too, but on a cluster it
-# uses many machines. MAX_KEY_BYTES is about 400 million uuids as text, or two billion bigints: a minute of CPU time.
-# From an object store the bytes pass through the JVM, so the limit is an eighth (MAX_FAR_KEY_BYTES).
+# uses many machines. MAX_KEY_BYTES is about two billion bigints: a minute of CPU time. Texts that are compared in the
+# pages of their files, such as uuids, take a third of that time (PAGE_BYTES_AS_ONE): the limit is 1.2 billion uuids.
+# From an object store the bytes pass through the JVM, so the limit is an eighth for all keys (MAX_FAR_KEY_BYTES).
 MAX_KEY_BYTES: Final = 16 * 2**30
+PAGE_BYTES_AS_ONE: Final = 3
 MAX_FAR_KEY_BYTES: Final = 2 * 2**30
 
 
@@ -147,7 +149,9 @@ def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) 
     """Prepare the lookup of keys in current, with limits for a local folder or an object store. Raises Declined."""
     is_local = hadoop_files.local_path(table.session, current.path) is not None
     max_key_bytes = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
-    return TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=max_key_bytes)
+    rows = TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=max_key_bytes)
+    rows.page_bytes_as_one = PAGE_BYTES_AS_ONE if is_local else 1
+    return rows
 
 
 def read_newest(table: StagedTable, batches: Sequence[PlannedBatch], most_bytes: int) -> NewestChanges:

@@ -126,6 +126,20 @@ class SoughtKeys:
                 return False
         return True
 
+    def rows_in_order(self, columns: Sequence[pa.ChunkedArray]) -> Numbers | None:
+        """The numbers of the rows that have one of the keys, if the key is one whole number that rises from row to row;
+        None for other rows. It is a tenth of the work of looking up each row's key."""
+        sought = self._values[0]
+        if len(columns) > 1 or not isinstance(sought, np.ndarray) or columns[0].null_count:
+            return None
+        own = np.asarray(columns[0].to_numpy(), np.int64)
+        if not (own[1:] > own[:-1]).all():
+            return None
+        between = sought[np.searchsorted(sought, own[0]) : np.searchsorted(sought, own[-1], side="right")]
+        rows = np.searchsorted(own, between)
+        found: Numbers = rows[own[rows] == between]
+        return found
+
 
 def bounds_of(column: pa.ChunkedArray) -> tuple[int, int] | tuple[str, str] | None:
     """The least and the greatest of whole numbers or texts; None for other types and for empty columns. Parquet
@@ -176,7 +190,8 @@ class FoundRows:
 class TargetRows:
     """Reads rows of current's pinned version, which consists of `files`. At most `most_files` may be opened.
 
-    `left` is the number of bytes of keys that may still be read. `found` are the rows of the last sought keys.
+    `left` is the number of bytes of keys that may still be read. Of texts that are compared in the pages of their
+    files, so many bytes as `page_bytes_as_one` says count as one. `found` are the rows of the last sought keys.
     `footers` are those of files whose `groups` were read.
     """
 
@@ -187,6 +202,7 @@ class TargetRows:
     types: Mapping[str, pa.DataType]
     left: int
     most_files: int
+    page_bytes_as_one: int = 1
     found: FoundRows | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)  # of `left`
     footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
@@ -281,7 +297,7 @@ class TargetRows:
             low, high = _bounds_of(parquet.metadata, group, self.key)
             if not sought.may_be_in(low.get, high.get, self.key):
                 continue
-            self._count(parquet, group)
+            self._count(parquet, group, self.page_bytes_as_one if in_pages else 1)
             at_once = _rows_at_once(ends - begins, bytes_of(parquet.metadata, self.key, group), len(sought))
             done = 0
             if may_have is not None and in_pages:
@@ -299,8 +315,14 @@ class TargetRows:
                 read = pa.Table.from_batches([piece]).slice(min(done, piece.num_rows))
                 done = max(0, done - piece.num_rows)
                 begins += piece.num_rows
-                if read.num_rows:
-                    yield range(begins - read.num_rows, begins), [self._column(read, name) for name in self.key]
+                if not read.num_rows:
+                    continue
+                columns = [self._column(read, name) for name in self.key]
+                rows = sought.rows_in_order(columns)
+                if rows is None:
+                    yield range(begins - read.num_rows, begins), columns
+                elif len(rows):
+                    yield rows + (begins - read.num_rows), [column.take(pa.array(rows)) for column in columns]
         if may_have is not None and may_have.count:
             yield may_have.take()
 
@@ -367,9 +389,9 @@ class TargetRows:
             raise Declined("a file of current has days of the Julian calendar")
         return parquet
 
-    def _count(self, parquet: pq.ParquetFile, only: int | None = None) -> None:
+    def _count(self, parquet: pq.ParquetFile, only: int | None = None, bytes_as_one: int = 1) -> None:
         with self.lock:
-            self.left -= bytes_of(parquet.metadata, self.key, only)
+            self.left -= bytes_of(parquet.metadata, self.key, only) // bytes_as_one
             if self.left < 0:
                 raise Declined(_MANY_KEYS)
 
