@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from tidemark.formats import layout
 from tidemark.formats.columns import staged_schema
-from tidemark.formats.extent import Extent
 from tidemark.formats.manifest import StagedFile
 from tidemark.names import CHANGE_COLUMNS, ORDER_COLUMNS, TableName
 from tidemark.schema.table import TableSchema
@@ -88,10 +87,6 @@ class ParquetFile:
         self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
 
-    def write_metadata(self, metadata: dict[str, str]) -> None:
-        """Add these keys and values to the footer."""
-        self._parquet.add_key_value_metadata(metadata)
-
     def finish(self) -> StagedFile:
         """Write the footer and close the file, complete."""
         self._parquet.close()
@@ -110,7 +105,6 @@ class _TableBuffer:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     size: int = 0
     file: ParquetFile | None = None
-    extent: Extent | None = None  # of what is in the file
     used: int = 0
 
 
@@ -195,8 +189,6 @@ class BatchWriter:
         self._uses += 1
         buffer.used = self._uses
         buffer.file.write(batches)
-        extent = Extent.of(batches)
-        buffer.extent = extent if buffer.extent is None else buffer.extent.followed_by(extent)
         if buffer.file.size >= self._file_bytes:
             self._end_file(name, buffer)
 
@@ -214,10 +206,8 @@ class BatchWriter:
 
     def _end_file(self, name: TableName, buffer: _TableBuffer) -> None:
         if buffer.file is not None:
-            if buffer.extent is not None:
-                buffer.file.write_metadata(buffer.extent.to_metadata())
             self._finished.setdefault(name, []).append(buffer.file.finish())
-            buffer.file = buffer.extent = None
+            buffer.file = None
 
 
 def read_table(store: Store, file: StagedFile) -> pa.Table:

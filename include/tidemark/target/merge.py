@@ -495,14 +495,11 @@ class TableMerge:
         except TidemarkError:
             raise
         except Exception as failed:
-            self._fell_back(f"{step}: {way}", failed)
+            error = as_error(failed, self.planned.table, self.plan.lake)
+            if isinstance(error, LakeFailed | LakeRefused | StagedFileGone):
+                raise
+            self.record.fell_back(f"{step}: {way}", failed)
         return None
-
-    def _fell_back(self, what: str, failed: Exception) -> None:
-        """Record that Spark takes over because of an error. Raises errors of the lake and of staged files."""
-        if isinstance(as_error(failed, self.planned.table, self.plan.lake), LakeFailed | LakeRefused | StagedFileGone):
-            raise failed
-        self.record.fell_back(what, failed)
 
     def _log_step(self, step: str, end: Lsn, counts: str) -> None:
         seconds = duration(time.monotonic() - self.begun)
@@ -614,7 +611,7 @@ class TableMerge:
             repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
             changes = self._chunk_changes(batches, tables, few_rows=few_rows, compares=repairs)
         else:
-            changes = Changes(self._staged, batches, tables.current, few_rows=few_rows, on_failure=self._fell_back)
+            changes = Changes(self._staged, batches, tables.current, few_rows=few_rows)
         changes.load = load
         return changes
 
@@ -637,7 +634,7 @@ class TableMerge:
             assert tables.current is not None
             assert self.choice.limits is not None
             limits = self.choice.limits
-            return driver_merge(self._staged, batches, tables.current, limits, self._fell_back, load or read_ahead)
+            return driver_merge(self._staged, batches, tables.current, limits, load or read_ahead)
 
         return self._attempt("changes", Way.DRIVER, fold)
 
@@ -647,7 +644,7 @@ class TableMerge:
         limits = limits_of(self.facts.changes_read)
         if reason is not None or limits is None:
             raise Declined(reason or "the changes are many")
-        return chunk_fold.fold_with_chunks(load, limits, self._fell_back)
+        return chunk_fold.fold_with_chunks(load, limits)
 
     def _chunk_changes(
         self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool, compares: bool
@@ -657,12 +654,12 @@ class TableMerge:
             return self._comparison(batches, tables, few_rows=few_rows)
         kind = KeyedChunkChanges if self.schema.key else KeylessChunkChanges
         next_batches = self._next_batches(batches)
-        return kind(self._staged, next_batches, tables, few_rows=few_rows, on_failure=self._fell_back)
+        return kind(self._staged, next_batches, tables, few_rows=few_rows)
 
     def _comparison(self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool) -> Comparison:
         kind = KeyedComparison if self.schema.key else KeylessComparison
         next_batches = self._next_batches(batches)
-        return kind(self._staged, next_batches, tables, few_rows=few_rows, on_failure=self._fell_back)
+        return kind(self._staged, next_batches, tables, few_rows=few_rows)
 
     def _may_have_new_holes(self, reached: State) -> bool:
         """Whether the merged batches may have left new holes in current.

@@ -27,7 +27,7 @@ from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.driver import driver_memory, history_files
 from tidemark.target.driver.change_reader import StagedTable, read_changes
 from tidemark.target.driver.driver_fold import FoldedChanges, NewestChanges, fold_changes, newest_changes
-from tidemark.target.driver.history_files import OnFailure, StagedHistoryFiles
+from tidemark.target.driver.history_files import StagedHistoryFiles
 from tidemark.target.driver.prefetch import ReadAhead
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import DriverLimits
@@ -52,7 +52,6 @@ class DriverMerge:
     batches: Sequence[PlannedBatch]
     target: TargetRows
     folded: FoldedChanges
-    on_failure: OnFailure
     load: FirstLoad | None = None
     has_memory: bool = False
     keeps_files: bool = False
@@ -91,7 +90,7 @@ class DriverMerge:
             return StagedHistoryFiles()
         table = self.table
         versions = {schema.version for schema in table.schemas if schema.is_read_as(table.schema)}
-        return history_files.as_staged(table.session, table.lake, self.batches, versions, self.on_failure)
+        return history_files.as_staged(self.batches, versions)
 
     def move_current(self, application: str) -> dict[str, int]:
         """One commit that brings current to the end of the batches. Returns the rows inserted, updated, deleted."""
@@ -117,7 +116,6 @@ def driver_merge(
     batches: Sequence[PlannedBatch],
     current: PinnedTable,
     limits: DriverLimits,
-    on_failure: OnFailure,
     prepared: FirstLoad | ReadAhead | None = None,
 ) -> DriverMerge:
     """Fold the changes, before anything is written. Raises Declined.
@@ -140,7 +138,7 @@ def driver_merge(
         if has_memory:
             driver_memory.free()
         raise
-    return DriverMerge(table, batches, target, folded, on_failure, load, has_memory, keeps_files=limits.is_alone)
+    return DriverMerge(table, batches, target, folded, load, has_memory, keeps_files=limits.is_alone)
 
 
 def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) -> TargetRows:
