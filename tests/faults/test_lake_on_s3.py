@@ -465,7 +465,7 @@ def test_what_lies_in_a_bucket_is_compacted_retired_and_proven(
             shop.execute(f"INSERT INTO shop.item SELECT i, 'many' FROM generate_series({90_000 + number}, 90_100, 2) i")
             shop.run()
     names = [key.rpartition("/")[2] for key in s3_server.keys(bucket)]
-    assert any(name.startswith("staged-") for name in names), "no staged file became one of history"
+    assert any(name.startswith("copied-") for name in names), "no staged file became one of history"
     assert any(name.startswith("deletion_vector_") for name in names), "no vector is a file of its own"
 
     monkeypatch.setattr(upkeep_of_tables, "MANY_SMALL", {"history": 2, "current": 2})

@@ -58,8 +58,6 @@ _COMMITS: Final = frozenset({"_generation", "_commit_lsn"})
 # Characters that Delta allows in a column's name only with column mapping.
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
 
-COPY_BUFFER: Final = 2**20
-
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
 # Delta's exceptions for conflicts, in Java and, by the same names, in Python. They are told apart by name: not every
@@ -345,34 +343,6 @@ class WrittenFile:
             **({"tags": dict(self.tags)} if self.tags else {}),
         }
         return json.dumps({"add": action})
-
-
-def copy_into_table(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[str, int, str]:
-    """Copy a file into the table's folder, byte for byte, under a new name.
-
-    Returns the name, the size in bytes and the SHA-256 of the copied bytes. Until a commit adds the file, no version
-    has it, and VACUUM removes it.
-    """
-    path = java_class(spark, "org.apache.hadoop.fs.Path")
-    source = path(uri)
-    name = f"staged-{java_class(spark, 'java.util.UUID').randomUUID()}.parquet"
-    target = path(table.path, name)
-    configuration = hadoop_configuration(spark)
-    digest = java_class(spark, "java.security.MessageDigest").getInstance("SHA-256")
-    read = java_class(spark, "java.security.DigestInputStream")(
-        source.getFileSystem(configuration).open(source), digest
-    )
-    try:
-        # Always closed; an object store shows the file only then.
-        written = target.getFileSystem(configuration).create(target, False)
-        try:
-            size = java_class(spark, "org.apache.commons.io.IOUtils").copy(read, written, COPY_BUFFER)
-        finally:
-            written.close()
-    finally:
-        read.close()
-    sha256 = java_class(spark, "java.util.HexFormat").of().formatHex(digest.digest())
-    return name, int(size), str(sha256)
 
 
 def append(

@@ -25,8 +25,9 @@ from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target.delta import delta_tables
+from tidemark.target.delta import hadoop_files
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.delta.hadoop_files import Body
 
 # More staged files than this are added unchanged only if they have LEAST_BYTES on average.
 MAX_SMALL_FILES: Final = 8
@@ -101,8 +102,9 @@ def copy_to_history(
     session: SparkSession, history: PinnedTable, lake: str, schema: TableSchema, batch: PlannedBatch, file: StagedFile
 ) -> WrittenFile:
     """Copy a staged file whose rows are history's rows into history's folder. Raises StagedFileDiffers."""
-    name, size, sha256 = delta_tables.copy_into_table(session, history, f"{lake}/{file.path}")
-    if (size, sha256) != (file.bytes, file.sha256):
+    whole = Body(f"{lake}/{file.path}", file.bytes, b"")
+    name, (sha256,) = hadoop_files.write_joined(session, history.path, [whole], b"")
+    if sha256 != file.sha256:
         raise StagedFileDiffers(path=file.path, table=str(schema.table))
     between = int(batch.start_lsn), int(batch.end_lsn) - 1
-    return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
+    return WrittenFile(name, file.bytes, file.rows, {"_commit_lsn": between})
