@@ -112,8 +112,8 @@ class Lake:
         ids = {name: TableName.parse(name) for name in names}
         asked = {str(table): name for name, table in ids.items() if not _has_place(name)}
         noted = noted or self._noted()
-        if not asked or noted is None or "source_name" not in {column.name for column in noted.columns}:
-            return ids  # no table has had the name of another one yet
+        if not asked or noted is None:
+            return ids
         positions, listed = _made_up(), ", ".join(map(self.engine.dialect.text, asked))
         last: dict[str, Position] = {}
         for row in self.engine.listed(
