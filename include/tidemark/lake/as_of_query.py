@@ -36,8 +36,6 @@ from tidemark.schema.values import convert
 # Of the row that says what the key is; `_op` tells what the source did from what a backfill saw.
 SAID_BY: Final = ("_commit_lsn", "_committed_at", "_op")
 
-# Of a state in `validity`: where it began and, NULL for one that is valid still, where it ended.
-RANGE: Final = ("_generation", "_commit_lsn", "_until_generation", "_until_lsn")
 _NEVER: Final = Position(2**31 - 1, Lsn(2**63 - 1))
 
 _AGE: Final = "__tidemark_age"
@@ -123,7 +121,8 @@ def rows(dialect: Dialect, shape: TableShape, history: str, position: Position, 
 
 def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str, str, str]) -> str:
     """One row for each state in which a transaction left a key: the source's columns, `_holes`, the validity range
-    by time, the flag, RANGE and `_op`.
+    by time, the flag, the range by position (`_generation`, `_commit_lsn`, `_until_generation`, `_until_lsn`: NULL for
+    a state that is valid still), and `_op`.
 
     States that a later change of the same transaction replaced were never visible and are left out. `names` are the
     columns' names: valid from, valid to, and the flag. The statement reads the history of the time when it runs, so it
