@@ -444,7 +444,7 @@ class TableMerge:
                 self.swept |= equal.swept
             if load is not None:
                 results = load.results(results)
-                self.swept |= {sweep.backfill: 0 for sweep in load.sweeps}
+                self.swept |= {sweep.backfill: 0 for sweep in load.next_batches.sweeps}
             self.chunks += results
             self.chunks += compared
             self.swept |= swept
