@@ -33,39 +33,30 @@ _FOLD_BROKEN: Final = frozenset(
 # The operating system's messages for a full disk and for an exhausted quota.
 _NO_SPACE: Final = tuple(os.strerror(code) for code in NO_SPACE)
 
-# Exceptions of storage, network or cluster, which concern no single table.
-_LAKE_EXCEPTIONS: Final = (
+# Exceptions of one connection or one response. An end of file is another one's too: a file may be cut.
+_OF_CONNECTIONS: Final = (
     "java.net.",
-    "java.io.IOException",
     "java.io.InterruptedIOException",
-    "java.nio.file.FileSystemException",
-    "java.nio.file.AccessDeniedException",
     "java.util.concurrent.TimeoutException",
-    "java.lang.OutOfMemoryError",
     "org.apache.hadoop.net.",
     "org.apache.hadoop.fs.s3a.",
     "org.apache.hadoop.fs.gs.",
     "org.apache.hadoop.fs.azurebfs.",
-    "org.apache.hadoop.security.",
     "com.google.cloud.hadoop.",
-    "com.amazonaws.",
     "software.amazon.",
     "org.apache.http.",
 )
+_CONNECTION_EXCEPTIONS: Final = ("java.io.EOFException", *_OF_CONNECTIONS)
 
-# Those of them that concern one connection or one response.
-_CONNECTION_EXCEPTIONS: Final = (
-    "java.net.",
-    "java.io.EOFException",
-    "java.io.InterruptedIOException",
-    "java.util.concurrent.TimeoutException",
-    "org.apache.hadoop.net.",
-    "org.apache.hadoop.fs.s3a.",
-    "org.apache.hadoop.fs.gs.",
-    "org.apache.hadoop.fs.azurebfs.",
-    "com.google.cloud.hadoop.",
-    "org.apache.http.",
-    "software.amazon.",
+# Exceptions of storage, network or cluster, which concern no single table.
+_LAKE_EXCEPTIONS: Final = (
+    *_OF_CONNECTIONS,
+    "java.io.IOException",
+    "java.nio.file.FileSystemException",
+    "java.nio.file.AccessDeniedException",
+    "java.lang.OutOfMemoryError",
+    "org.apache.hadoop.security.",
+    "com.amazonaws.",
 )
 
 _AZURE_EXCEPTION: Final = "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException"

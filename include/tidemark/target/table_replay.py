@@ -84,7 +84,7 @@ def _write_as_of(session: SparkSession, plan: ReplayPlan, past: TableAtPosition)
     path = f"{plan.lake}/{layout.as_of_table(plan.pipeline, position.generation, position.lsn, table)}"
     frame = SparkEngine(session).frame(past.statement(HISTORY), {HISTORY: past.reading.history}).drop("_op")
     writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-    for key, value in delta_tables.properties_for(frame.columns).items():
+    for key, value in delta_tables.column_mapping(frame.columns).items():
         writer = writer.option(key, value)
     writer.save(path)
     written = delta_tables.rows(session, delta_tables.pin(session, path)).count()

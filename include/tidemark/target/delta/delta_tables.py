@@ -269,7 +269,7 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
     """
     _refuse_foreign_files(spark, table)
     interval = checkpoints.NEVER if table.logged is None else str(checkpoints.commits_between(table.path))
-    properties = {checkpoints.PROPERTY: interval, **properties, **_column_mapping(schema.names)}
+    properties = {checkpoints.PROPERTY: interval, **properties, **column_mapping(schema.names)}
     if table.logged is not None:
         public_path.create(table.logged, schema, properties)
     else:
@@ -300,7 +300,7 @@ def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str
 
 def enable_features(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
     """Enable the table features that these columns need: column mapping for their names, timestamps without a zone."""
-    properties = _column_mapping([f.name for f in fields])
+    properties = column_mapping([f.name for f in fields])
     if any("timestamp_ntz" in f.dataType.simpleString() for f in fields):
         properties["delta.feature.timestampNtz"] = "supported"
     if properties:
@@ -417,11 +417,6 @@ def replace_all_rows(
     return transaction.commit()
 
 
-def properties_for(names: Sequence[str]) -> dict[str, str]:
-    """The table properties that a new table needs for columns with these names."""
-    return _column_mapping(names)
-
-
 def replace(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> None:
     """Make one commit that replaces all rows and sets the position; the table's properties stay."""
     with public_path.transaction(spark, application, int(end)):
@@ -447,7 +442,7 @@ def merge(
     DeltaTable, since the object keeps the schema of its first use.
     """
     if table.logged is not None:
-        target = public_path.target(table.logged)
+        target = DeltaTable.forPath(spark, table.path)
     else:
         target = DeltaTable(spark, table.snapshot.as_target(table.path))
     with public_path.transaction(spark, application, int(end)):
@@ -471,5 +466,6 @@ def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:
     return {spark_identifier(name): value for name, value in values.items()}
 
 
-def _column_mapping(names: Sequence[str]) -> dict[str, str]:
+def column_mapping(names: Sequence[str]) -> dict[str, str]:
+    """The table property that columns with these names need."""
     return {"delta.columnMapping.mode": "name"} if any(set(n) & UNMAPPED_CHARACTERS for n in names) else {}

@@ -361,12 +361,9 @@ class Transaction:
         """Have Spark write the frame's rows to files now, and add these to the commit."""
         self._written.append(self._delta.writeFiles(frame._jdf))
 
-    def remove(self, file: Any) -> None:
-        self._actions.add(file.removeWithTimestamp(self._now, True))
-
     def remove_all(self) -> None:
         for file in self._pinned.added.collectAsList():
-            self.remove(file)
+            self._actions.add(file.removeWithTimestamp(self._now, True))
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Replace the table's `metaData` action."""

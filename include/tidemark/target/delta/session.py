@@ -198,12 +198,10 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
 
     `pool` names the FAIR pool of the thread's jobs.
     """
-    # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
-    partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
     has_own_log_store = log_store_settings.own_log_store(
         _start_settings(spark.sparkContext), lake
     ) and _has_checkpoint_manager(spark)
-    settings = {**TABLE_SETTINGS, **partitions, **(LOG_SETTINGS if has_own_log_store else {})}
+    settings = {**_table_settings(spark), **(LOG_SETTINGS if has_own_log_store else {})}
     if internals.misfit(spark) is not None:
         settings |= PUBLIC_PATH_SETTINGS
     template = _template(spark, tuple(settings.items()))
@@ -231,9 +229,12 @@ def expect_any_rows(session: SparkSession) -> None:
     """Configure the session for a table of unknown size."""
     for key in FEW_ROWS_SETTINGS:
         session.conf.unset(key)
+    _set_unless_given(session, _table_settings(session))
+
+
+def _table_settings(spark: SparkSession) -> dict[str, str]:
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
-    partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * session.sparkContext.defaultParallelism))}
-    _set_unless_given(session, {**TABLE_SETTINGS, **partitions})
+    return {**TABLE_SETTINGS, DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
 
 
 def expect_few_rows(session: SparkSession) -> None:
