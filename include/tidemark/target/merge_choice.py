@@ -16,7 +16,7 @@ Some facts are only known after files have been read. A way may then raise Decli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
@@ -152,15 +152,6 @@ class MergeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonAgainst:
-    """A reason against a way of a step."""
-
-    step: Step
-    way: Way
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class MergeChoice:
     """The ways that are open to each step, in the order in which they are tried, and the reasons against the others.
 
@@ -168,7 +159,7 @@ class MergeChoice:
     """
 
     ways: dict[Step, tuple[Way, ...]]
-    against: tuple[ReasonAgainst, ...]
+    against: Mapping[tuple[Step, Way], str]
     limits: DriverLimits | None
 
     def is_open(self, step: Step, way: Way) -> bool:
@@ -191,7 +182,7 @@ def choose(facts: MergeFacts) -> MergeChoice:
     for (step, way), reason in reasons.items():
         if reason is None:
             ways[step] = (*ways.get(step, ()), way)
-    against = tuple(ReasonAgainst(step, way, reason) for (step, way), reason in reasons.items() if reason is not None)
+    against = {step_and_way: reason for step_and_way, reason in reasons.items() if reason is not None}
     return MergeChoice(ways, against, limits_of(facts.changes, facts.settings))
 
 
