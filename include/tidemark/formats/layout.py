@@ -76,7 +76,8 @@ def chunk_folder(pipeline: str, backfill: str, table: TableName, chunk: str, att
     return f"{chunks_folder(pipeline, backfill, table)}/{chunk}-{attempt}"
 
 
-def chunk_file(folder: str, schema_version: int, number: int) -> str:
+def chunk_file(folder: str, table: TableName, schema_version: int, number: int) -> str:
+    """The folder is the table's already."""
     return f"{folder}/v{schema_version}-{number}.parquet"
 
 

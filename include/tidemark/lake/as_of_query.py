@@ -38,6 +38,9 @@ SAID_BY: Final = ("_commit_lsn", "_committed_at", "_op")
 
 _NEVER: Final = Position(2**31 - 1, Lsn(2**63 - 1))
 
+# The columns by which changes are ordered (R1).
+_PLACE: Final = ("_generation", "_commit_lsn", "_ordinal")
+
 _AGE: Final = "__tidemark_age"
 _COPIES: Final = "__tidemark_copies"
 _COPY: Final = "__tidemark_copy"
@@ -57,23 +60,25 @@ class Truncated:
     ordinal: int
 
 
+def precedes(one: Sequence[object], other: Sequence[object]) -> str:
+    """Whether the first place comes before the second; each has a generation, and a position in it of one or two
+    parts."""
+    (first, *rest), (of_other, *rest_of_other) = one, other
+    if not rest:
+        return f"{first} < {of_other}"
+    return f"({first} < {of_other} OR ({first} = {of_other} AND {precedes(rest, rest_of_other)}))"
+
+
 def below(position: Position) -> str:
     """The history's rows below the position."""
-    return (
-        f"(_generation < {position.generation} OR "
-        f"(_generation = {position.generation} AND _commit_lsn < {int(position.lsn)}))"
-    )
+    return precedes(("_generation", "_commit_lsn"), (position.generation, int(position.lsn)))
 
 
 def above(truncated: Truncated | None) -> str:
     """The rows behind the last truncate; all rows if there was none."""
     if truncated is None:
         return "TRUE"
-    generation, lsn, ordinal = truncated.generation, truncated.commit_lsn, truncated.ordinal
-    return (
-        f"(_generation > {generation} OR (_generation = {generation} AND "
-        f"(_commit_lsn > {lsn} OR (_commit_lsn = {lsn} AND _ordinal > {ordinal}))))"
-    )
+    return precedes((truncated.generation, truncated.commit_lsn, truncated.ordinal), _PLACE)
 
 
 def last_truncate(history: str, position: Position) -> str:
@@ -132,7 +137,7 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
     columns = _names(dialect, shape)
     key = _key(dialect, shape)
     since, until, is_current = map(dialect.name, names)
-    place = ("_generation", "_commit_lsn", "_ordinal")
+    place = _PLACE
     in_order = f"OVER (ORDER BY {', '.join(place)})"
     truncates = ", ".join(
         [f"{name} AS cut{name}, lag({name}) {in_order} AS before{name}" for name in place] + ["_committed_at AS cut_at"]
@@ -156,8 +161,8 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
         f"SELECT {values}, _unchanged, _committed_at, _op, {', '.join(place)}, cut_generation, cut_commit_lsn, cut_at, "
         f"{following} FROM {history} LEFT JOIN ("
         f"SELECT {truncates} FROM {history} WHERE _op = 'truncate') AS cuts "
-        f"ON {_precedes(place, [f'cut{name}' for name in place])} "
-        f"AND (before_generation IS NULL OR {_precedes([f'before{name}' for name in place], place)}) "
+        f"ON {precedes(place, [f'cut{name}' for name in place])} "
+        f"AND (before_generation IS NULL OR {precedes([f'before{name}' for name in place], place)}) "
         "WHERE _op <> 'truncate') AS followed) AS states "
         f"WHERE NOT ({_REMOVED}) AND (end_generation IS NULL OR end_generation <> _generation "
         "OR end_commit_lsn <> _commit_lsn)"
@@ -175,15 +180,6 @@ def with_deleted(dialect: Dialect, shape: TableShape, history: str, deleted_at: 
         f"SELECT {columns}, {ROW_HOLES}, {until} AS {dialect.name(deleted_at)} FROM ("
         f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY _generation DESC, _commit_lsn DESC) AS {age} "
         f"FROM ({validity(dialect, shape, history, (since, until, is_current))}) AS ranges) AS aged WHERE {age} = 1"
-    )
-
-
-def _precedes(place: Sequence[str], other: Sequence[str]) -> str:
-    """Whether the first position comes before the second; each has generation, commit and ordinal."""
-    (generation, lsn, ordinal), (of_other, lsn_of_other, ordinal_of_other) = place, other
-    return (
-        f"({generation} < {of_other} OR ({generation} = {of_other} AND ({lsn} < {lsn_of_other} "
-        f"OR ({lsn} = {lsn_of_other} AND {ordinal} < {ordinal_of_other}))))"
     )
 
 

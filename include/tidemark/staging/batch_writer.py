@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
@@ -109,13 +110,15 @@ class _TableBuffer:
 
 
 class BatchWriter:
-    """The change files of one staged batch. The rows of each table come in R1 order; tables come in any order."""
+    """The change files of one staged batch. The rows of each table come in R1 order; tables come in any order. `path`
+    names a file by folder, table, schema version and number."""
 
     def __init__(
         self,
         store: Store,
         folder: str,
         *,
+        path: Callable[[str, TableName, int, int], str] = layout.changes_file,
         row_group_bytes: int = ROW_GROUP_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         file_bytes: int | None = None,
@@ -123,6 +126,7 @@ class BatchWriter:
     ) -> None:
         self.folder = folder
         self._store = store
+        self._path = path
         self._row_group_bytes = row_group_bytes
         self._buffer_bytes = buffer_bytes
         self._file_bytes = file_bytes or store.file_bytes
@@ -195,7 +199,7 @@ class BatchWriter:
     def _new_file(self, name: TableName, schema: TableSchema, columns: pa.Schema) -> ParquetFile:
         self._make_room()
         number = self._numbers[name] = self._numbers.get(name, 0) + 1
-        path = layout.changes_file(self.folder, name, schema.version, number)
+        path = self._path(self.folder, name, schema.version, number)
         return ParquetFile(self._store, path, columns, schema.version)
 
     def _make_room(self) -> None:
