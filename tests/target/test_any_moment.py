@@ -236,7 +236,7 @@ def test_a_plan_that_is_repeated_and_a_position_that_cannot_be_noted_harm_nobody
     table.stage([Change("insert", {"id": 1, "n": 1})])
     level = StagedLevel(1, Lsn(0x16B380000), None, (), ())
     with monkeypatch.context() as patched:
-        patched.setattr(positions_table.delta_tables, "add_files", None)
+        patched.setattr(positions_table.data_files, "add_rows", None)
         merged(lake, table.planned(), level=level)
     assert reader(lake).table("shop.orders").newest().position == Position(1, table.batches[-1].end_lsn)
     merged(lake, table.planned(), level=level)

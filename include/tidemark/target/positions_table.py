@@ -25,7 +25,7 @@ from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult
 from tidemark.schema.delta_types import arrow_type
-from tidemark.target.delta import delta_tables
+from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.delta.session import table_session
 from tidemark.target.merge_failures import condition_of, stack_frames
@@ -110,7 +110,7 @@ def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) 
     if not rows:
         return
     table = _open_table(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
-    delta_tables.add_rows(session, table, pa.Table.from_pylist(rows, _ARROW), ["lsn", "generation"])
+    data_files.add_rows(session, table, pa.Table.from_pylist(rows, _ARROW), ["lsn", "generation"])
 
 
 def _open_table(session: SparkSession, path: str) -> PinnedTable:

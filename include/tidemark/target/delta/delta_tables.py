@@ -16,15 +16,11 @@ Never used: autoMerge, WHEN NOT MATCHED BY SOURCE (it disables file pruning), ch
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -47,7 +43,7 @@ from tidemark.errors import LocationTaken, NeedsDeltaInternals
 from tidemark.formats.merge_result import Holes
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES, spark_identifier
-from tidemark.target.delta import checkpoints, hadoop_files, internals, log_files, public_path
+from tidemark.target.delta import checkpoints, internals, log_files, public_path
 from tidemark.target.delta.internals import DeltaSnapshot, Transaction
 from tidemark.target.delta.jvm import array_list, hadoop_configuration, java_class
 from tidemark.target.delta.log_files import LoggedVersion
@@ -377,25 +373,6 @@ def _append_by_public_path(
         return public_path.append(logged, frame, application, table.position(application) or Lsn(0), end)
     public_path.append_once(logged, frame, application, end)
     return 0
-
-
-def add_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: Sequence[str]) -> None:
-    """Make one commit that adds the rows as a file, with statistics of the integer columns `bounded`.
-
-    The commit declares no read, so several such commits at the same time do not conflict.
-    """
-    if table.logged is not None:
-        public_path.append_rows(table.logged, spark.createDataFrame(rows))
-        return
-    content = io.BytesIO()
-    pq.write_table(rows, content)
-    name = hadoop_files.write_new(spark, table.path, content.getvalue())
-    extremes = {column: pc.min_max(rows[column]).as_py() for column in bounded}
-    bounds = {column: (between["min"], between["max"]) for column, between in extremes.items()}
-    transaction = Transaction(table.snapshot)
-    file = WrittenFile(name, len(content.getvalue()), rows.num_rows, bounds)
-    transaction.add_json(file.to_json(transaction.now_ms))
-    transaction.commit()
 
 
 def replace_all_rows(

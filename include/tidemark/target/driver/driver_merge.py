@@ -79,7 +79,7 @@ class DriverMerge:
             history_files.copy_to_history(session, history, lake, schema, batch, file) for batch, file in kept.files
         ]
         rows = kept.computed_rows(self.folded.history(schema))
-        written += data_files.write_rows(session, history, rows, schema.key)
+        written += data_files.write_rows(session, history, rows, ["_commit_lsn", *schema.key])
         written += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(session, history, None, application, self.end, written)
         failpoints.reach("merge.after_history")
@@ -102,7 +102,7 @@ class DriverMerge:
         else:
             rows = pa.concat_tables([folded.staying, folded.small.rows])
             exchanged = folded.small.masked_files(folded.replaced)
-        written = data_files.write_rows(session, current, rows, self.table.schema.key)
+        written = data_files.write_rows(session, current, rows, ["_commit_lsn", *self.table.schema.key])
         written += [] if self.load is None else self.load.files_of_current()
         data_files.exchange(session, current, exchanged, written, application, self.end)
         failpoints.reach("merge.after_current")
