@@ -61,8 +61,9 @@ _LAKE_EXCEPTIONS: Final = (
 
 _AZURE_EXCEPTION: Final = "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException"
 _SDK: Final = "software.amazon.awssdk."
-# The clients of other stores: the prefix of an exception's class -> its method that returns the HTTP status.
+# The prefix of an exception's class -> its method that returns the HTTP status.
 _STATUS_METHODS: Final = {
+    _SDK: "statusCode",
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.cloud.storage.StorageException": "getCode",
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.api.client.": "getStatusCode",
     _AZURE_EXCEPTION: "getStatusCode",
@@ -132,10 +133,8 @@ def as_refusal(failed: BaseException, what: str, lake: str) -> LakeRefused | Non
     for cause in _causes(failed):
         name = str(cause.getClass().getName())
         detail = _REFUSALS_WITHOUT_STATUS.get(name)
-        if name.startswith(_SDK):
-            detail = _s3_status(cause) or detail
-        elif name.startswith(tuple(_STATUS_METHODS)):
-            detail = _http_status(cause, name)
+        if name.startswith(tuple(_STATUS_METHODS)):
+            detail = _refusing_status(cause, name)
         elif detail is not None and cause.getCause() is not None:
             continue  # the exception behind it has the status
         if detail is not None:
@@ -144,24 +143,15 @@ def as_refusal(failed: BaseException, what: str, lake: str) -> LakeRefused | Non
     return None
 
 
-def _s3_status(refused: Any) -> str | None:
-    """The HTTP status and S3's error code, if the status is a refusal."""
-    with suppress(Py4JError):  # not every exception of the client comes from a response
-        status = int(refused.statusCode())
-        details = refused.awsErrorDetails()
-        code = details.errorCode() if details is not None else None
-        if status in _REFUSALS:
-            return f"{status}, {code}" if code else str(status)
-    return None
-
-
-def _http_status(refused: Any, name: str) -> str | None:
-    """The HTTP status, if it is a refusal."""
+def _refusing_status(refused: Any, name: str) -> str | None:
+    """The HTTP status if it is a refusal, of S3 with its error code."""
     method = next(method for prefix, method in _STATUS_METHODS.items() if name.startswith(prefix))
     with suppress(Py4JError):  # not every exception of the client comes from a response
         status = int(getattr(refused, method)())
         if status in _REFUSALS:
-            return str(status)
+            details = refused.awsErrorDetails() if name.startswith(_SDK) else None
+            code = None if details is None else details.errorCode()
+            return f"{status}, {code}" if code else str(status)
     return None
 
 
