@@ -68,12 +68,8 @@ def backfill_folder(pipeline: str, backfill: str) -> str:
     return f"{chunks_root(pipeline)}/{backfill}"
 
 
-def chunks_folder(pipeline: str, backfill: str, table: TableName) -> str:
-    return f"{backfill_folder(pipeline, backfill)}/{_one_name(table)}"
-
-
 def chunk_folder(pipeline: str, backfill: str, table: TableName, chunk: str, attempt: str) -> str:
-    return f"{chunks_folder(pipeline, backfill, table)}/{chunk}-{attempt}"
+    return f"{backfill_folder(pipeline, backfill)}/{_one_name(table)}/{chunk}-{attempt}"
 
 
 def chunk_file(folder: str, table: TableName, schema_version: int, number: int) -> str:
