@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -23,14 +23,11 @@ from tidemark import failpoints
 from tidemark.target.application import run_application
 from tidemark.target.plan_files import read_plan, write_result
 
-if TYPE_CHECKING:
-    from tidemark.formats.compaction_plan import CompactionResult
-
 # What `run` imports: it comes in while the session starts.
 NEEDS: Final = "tidemark.target.table_compaction"
 
 
-def run(spark: SparkSession, uri: str) -> CompactionResult:
+def run(spark: SparkSession, uri: str) -> None:
     """Follow the plan at `uri` and leave the result beside it."""
     from tidemark.formats.compaction_plan import CompactionPlan
     from tidemark.target.table_compaction import maintain_tables
@@ -38,7 +35,6 @@ def run(spark: SparkSession, uri: str) -> CompactionResult:
     result = maintain_tables(spark, CompactionPlan.from_json(read_plan(spark, uri), uri))
     failpoints.reach("maintain.before_result")
     write_result(spark, uri, result.to_json())
-    return result
 
 
 if __name__ == "__main__":

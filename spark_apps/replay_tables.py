@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -22,21 +22,17 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 from tidemark.target.application import run_application
 from tidemark.target.plan_files import read_plan, write_result
 
-if TYPE_CHECKING:
-    from tidemark.formats.replay_plan import ReplayResult
-
 # What `run` imports: it comes in while the session starts.
 NEEDS: Final = "tidemark.target.table_replay"
 
 
-def run(spark: SparkSession, uri: str) -> ReplayResult:
+def run(spark: SparkSession, uri: str) -> None:
     """Follow the plan at `uri` and leave the result beside it."""
     from tidemark.formats.replay_plan import ReplayPlan
     from tidemark.target.table_replay import replay
 
     result = replay(spark, ReplayPlan.from_json(read_plan(spark, uri), uri))
     write_result(spark, uri, result.to_json())
-    return result
 
 
 if __name__ == "__main__":

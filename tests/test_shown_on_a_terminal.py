@@ -112,7 +112,7 @@ def test_tables_says_all_that_is_known_of_one(tidemark: Type) -> None:
     assert re.search(r"current +[\d,]+ rows, .* in \d+ file", shown)
     assert re.search(r"changes merged by +driver: 50 changes in 1 batch\n", shown)
     assert re.search(r"chunks merged by +files: 40 of their rows are new\n", shown)
-    assert re.search(r"left to Spark +a footer: OSError\n", shown)
+    assert re.search(r"left to Spark +changes: driver: OSError\n", shown)
 
 
 def test_a_name_that_is_none_is_answered_with_those_there_are(tidemark: Type) -> None:

@@ -57,9 +57,8 @@ def chunk_of(
     of_backfill: Backfill, chunk: str = "1-1", upper: Key | None = None, lower: Key | None = None, **fields: Any
 ) -> ReadChunk:
     attempt = str(uuid5(NAMESPACE_OID, f"{of_backfill.backfill}/{chunk}"))
-    folder = layout.chunk_folder(
-        of_backfill.pipeline, of_backfill.backfill, TableName.parse(of_backfill.table), chunk, attempt
-    )
+    name = TableName.parse(of_backfill.table)
+    folder = layout.chunk_folder(of_backfill.pipeline, of_backfill.backfill, name, chunk, attempt)
     values: dict[str, Any] = {
         "pipeline": of_backfill.pipeline,
         "backfill": of_backfill.backfill,
@@ -76,7 +75,7 @@ def chunk_of(
         "fingerprint": {},
         "low_lsn": Lsn(50),
         "read_lsn": Lsn(55),
-        "files": (StagedFile(layout.chunk_file(folder, 1, 0), rows=5, bytes=4, sha256="00", schema_version=1),),
+        "files": (StagedFile(layout.chunk_file(folder, name, 1, 0), rows=5, bytes=4, sha256="00", schema_version=1),),
         "converted": {},
         "rows": 5,
         "bytes": 4,

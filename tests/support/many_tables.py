@@ -100,7 +100,9 @@ def make(source: str, ledger: str, pipeline: str = "shop", count: int = 500) -> 
 def _merge(book: Ledger) -> None:
     """The last merge of a table: by the driver, after an error at what it began with."""
     why, way = {"changes": "50 changes in 1 batch", "chunks": "40 of their rows are new"}, {"changes": "driver"}
-    result = TableResult(PARKED, None, None, way={**way, "chunks": "files"}, why=why, fall_backs=("a footer: OSError",))
+    result = TableResult(
+        PARKED, None, None, way={**way, "chunks": "files"}, why=why, fall_backs=("changes: driver: OSError",)
+    )
     book.execute(
         """
         INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables, result, ingested_at)

@@ -131,7 +131,7 @@ class StagedTable:
         files: tuple[StagedFile, ...] = ()
         if rows:
             folder = layout.chunk_folder(PIPELINE, backfill, self.schema.table, chunk, "attempt")
-            path = layout.chunk_file(folder, self.schema.version, 1)
+            path = layout.chunk_file(folder, self.schema.table, self.schema.version, 1)
             written = self._write(path, pa.Table.from_pylist(list(rows), chunk_schema(self.schema)))
             files = (StagedFile(path, written.rows, written.bytes, written.sha256, self.schema.version),)
         when = NOON.isoformat()

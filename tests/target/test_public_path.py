@@ -36,7 +36,6 @@ def table(lake: Lake) -> StagedTable:
 
 def test_this_spark_has_all_that_is_called(spark: SparkSession) -> None:
     assert list(internals._missing(spark.sparkContext, internals.SHAPES)) == []
-    assert list(internals._missing(spark.sparkContext, internals.SHAPES_OF_FILES)) == []
 
 
 def test_what_another_delta_lacks_is_named(spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tests.target.lake import table_schema
 from tidemark.formats.columns import chunk_schema, staged_schema
-from tidemark.schema.postgres_types import SCALARS, array_of, decimal, target_of
+from tidemark.schema.postgres_types import SCALARS, array_of, decimal
 from tidemark.schema.table import TableSchema
 from tidemark.target.spark.fold import stored_form
 from tidemark.target.spark.staged_changes import chunk_type, staged_type
@@ -36,12 +36,14 @@ def _types(struct: StructType) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("ddl", [target.ddl for target in TARGETS])
-def test_two_values_are_stored_alike_as_the_row_of_their_type_says(ddl: str, spark: SparkSession) -> None:
+def test_two_values_are_stored_alike_where_0_differs_from_minus_0_and_maps_have_no_order(
+    ddl: str, spark: SparkSession
+) -> None:
     value = F.col("v")
     form = stored_form(value, StructType.fromDDL(f"v {ddl}")["v"].dataType)
-    forms = {
-        "value": value,
-        "text": value.cast("array<string>" if ddl.startswith("array") else "string"),
-        "entries": F.array_sort(F.map_entries(value)),
-    }
-    assert str(form) == str(forms[target_of(ddl).equality])
+    if ddl.startswith("map"):
+        assert str(form) == str(F.array_sort(F.map_entries(value)))
+    elif "float" in ddl or "double" in ddl:
+        assert str(form) == str(value.cast("array<string>" if ddl.startswith("array") else "string"))
+    else:
+        assert str(form) == str(value)

@@ -44,12 +44,12 @@ def test_texts_are_found_in_a_history_that_began_with_names_of_its_own(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that took over what a history with a renamed column has, while current is made from it as any other."""
-    mapping = delta_tables._column_mapping
+    mapping = delta_tables.column_mapping
 
     def of_history(names: Sequence[str]) -> dict[str, str]:
         return {"delta.columnMapping.mode": "name"} if "_op" in names else mapping(names)
 
-    monkeypatch.setattr(delta_tables, "_column_mapping", of_history)
+    monkeypatch.setattr(delta_tables, "column_mapping", of_history)
     table = lake.table(table_schema("unfit", {"id": "int", "price": "decimal(9,2)"}))
     table.stage([Change("insert", {"id": key, "price": None}, text={"price": "NaN"}) for key in (1, 2)])
     lake.applied(table.planned())

@@ -68,15 +68,12 @@ def backfill_folder(pipeline: str, backfill: str) -> str:
     return f"{chunks_root(pipeline)}/{backfill}"
 
 
-def chunks_folder(pipeline: str, backfill: str, table: TableName) -> str:
-    return f"{backfill_folder(pipeline, backfill)}/{_one_name(table)}"
-
-
 def chunk_folder(pipeline: str, backfill: str, table: TableName, chunk: str, attempt: str) -> str:
-    return f"{chunks_folder(pipeline, backfill, table)}/{chunk}-{attempt}"
+    return f"{backfill_folder(pipeline, backfill)}/{_one_name(table)}/{chunk}-{attempt}"
 
 
-def chunk_file(folder: str, schema_version: int, number: int) -> str:
+def chunk_file(folder: str, table: TableName, schema_version: int, number: int) -> str:
+    """The folder is the table's already."""
     return f"{folder}/v{schema_version}-{number}.parquet"
 
 

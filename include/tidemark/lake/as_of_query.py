@@ -36,9 +36,10 @@ from tidemark.schema.values import convert
 # Of the row that says what the key is; `_op` tells what the source did from what a backfill saw.
 SAID_BY: Final = ("_commit_lsn", "_committed_at", "_op")
 
-# Of a state in `validity`: where it began and, NULL for one that is valid still, where it ended.
-RANGE: Final = ("_generation", "_commit_lsn", "_until_generation", "_until_lsn")
 _NEVER: Final = Position(2**31 - 1, Lsn(2**63 - 1))
+
+# The columns by which changes are ordered (R1).
+_PLACE: Final = ("_generation", "_commit_lsn", "_ordinal")
 
 _AGE: Final = "__tidemark_age"
 _COPIES: Final = "__tidemark_copies"
@@ -59,23 +60,25 @@ class Truncated:
     ordinal: int
 
 
+def precedes(one: Sequence[object], other: Sequence[object]) -> str:
+    """Whether the first place comes before the second; each has a generation, and a position in it of one or two
+    parts."""
+    (first, *rest), (of_other, *rest_of_other) = one, other
+    if not rest:
+        return f"{first} < {of_other}"
+    return f"({first} < {of_other} OR ({first} = {of_other} AND {precedes(rest, rest_of_other)}))"
+
+
 def below(position: Position) -> str:
     """The history's rows below the position."""
-    return (
-        f"(_generation < {position.generation} OR "
-        f"(_generation = {position.generation} AND _commit_lsn < {int(position.lsn)}))"
-    )
+    return precedes(("_generation", "_commit_lsn"), (position.generation, int(position.lsn)))
 
 
 def above(truncated: Truncated | None) -> str:
     """The rows behind the last truncate; all rows if there was none."""
     if truncated is None:
         return "TRUE"
-    generation, lsn, ordinal = truncated.generation, truncated.commit_lsn, truncated.ordinal
-    return (
-        f"(_generation > {generation} OR (_generation = {generation} AND "
-        f"(_commit_lsn > {lsn} OR (_commit_lsn = {lsn} AND _ordinal > {ordinal}))))"
-    )
+    return precedes((truncated.generation, truncated.commit_lsn, truncated.ordinal), _PLACE)
 
 
 def last_truncate(history: str, position: Position) -> str:
@@ -123,7 +126,8 @@ def rows(dialect: Dialect, shape: TableShape, history: str, position: Position, 
 
 def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str, str, str]) -> str:
     """One row for each state in which a transaction left a key: the source's columns, `_holes`, the validity range
-    by time, the flag, RANGE and `_op`.
+    by time, the flag, the range by position (`_generation`, `_commit_lsn`, `_until_generation`, `_until_lsn`: NULL for
+    a state that is valid still), and `_op`.
 
     States that a later change of the same transaction replaced were never visible and are left out. `names` are the
     columns' names: valid from, valid to, and the flag. The statement reads the history of the time when it runs, so it
@@ -133,7 +137,7 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
     columns = _names(dialect, shape)
     key = _key(dialect, shape)
     since, until, is_current = map(dialect.name, names)
-    place = ("_generation", "_commit_lsn", "_ordinal")
+    place = _PLACE
     in_order = f"OVER (ORDER BY {', '.join(place)})"
     truncates = ", ".join(
         [f"{name} AS cut{name}, lag({name}) {in_order} AS before{name}" for name in place] + ["_committed_at AS cut_at"]
@@ -157,8 +161,8 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
         f"SELECT {values}, _unchanged, _committed_at, _op, {', '.join(place)}, cut_generation, cut_commit_lsn, cut_at, "
         f"{following} FROM {history} LEFT JOIN ("
         f"SELECT {truncates} FROM {history} WHERE _op = 'truncate') AS cuts "
-        f"ON {_precedes(place, [f'cut{name}' for name in place])} "
-        f"AND (before_generation IS NULL OR {_precedes([f'before{name}' for name in place], place)}) "
+        f"ON {precedes(place, [f'cut{name}' for name in place])} "
+        f"AND (before_generation IS NULL OR {precedes([f'before{name}' for name in place], place)}) "
         "WHERE _op <> 'truncate') AS followed) AS states "
         f"WHERE NOT ({_REMOVED}) AND (end_generation IS NULL OR end_generation <> _generation "
         "OR end_commit_lsn <> _commit_lsn)"
@@ -176,15 +180,6 @@ def with_deleted(dialect: Dialect, shape: TableShape, history: str, deleted_at: 
         f"SELECT {columns}, {ROW_HOLES}, {until} AS {dialect.name(deleted_at)} FROM ("
         f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY _generation DESC, _commit_lsn DESC) AS {age} "
         f"FROM ({validity(dialect, shape, history, (since, until, is_current))}) AS ranges) AS aged WHERE {age} = 1"
-    )
-
-
-def _precedes(place: Sequence[str], other: Sequence[str]) -> str:
-    """Whether the first position comes before the second; each has generation, commit and ordinal."""
-    (generation, lsn, ordinal), (of_other, lsn_of_other, ordinal_of_other) = place, other
-    return (
-        f"({generation} < {of_other} OR ({generation} = {of_other} AND ({lsn} < {lsn_of_other} "
-        f"OR ({lsn} = {lsn_of_other} AND {ordinal} < {ordinal_of_other}))))"
     )
 
 

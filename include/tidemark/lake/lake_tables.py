@@ -113,8 +113,8 @@ class Lake:
         ids = {name: TableName.parse(name) for name in names}
         asked = {str(table): name for name, table in ids.items() if not _has_place(name)}
         noted = noted or self._noted()
-        if not asked or noted is None or "source_name" not in {column.name for column in noted.columns}:
-            return ids  # no table has had the name of another one yet
+        if not asked or noted is None:
+            return ids
         positions, listed = _made_up(), ", ".join(map(self.engine.dialect.text, asked))
         last: dict[str, Position] = {}
         for row in self.engine.listed(
@@ -344,7 +344,10 @@ class TableReading:
     def exact_from(self) -> Position | None:
         """The position from which the table is exact as a whole; the module's first lines explain it."""
         inexact = _one(self._of_positions(" AND NOT exact", newest=True))
-        behind = "" if inexact is None else f" AND NOT {_at_or_below(inexact)}"
+        behind = ""
+        if inexact is not None:
+            inexact_place = (inexact.generation, int(inexact.lsn))
+            behind = f" AND {as_of_query.precedes(inexact_place, ('generation', 'lsn'))}"
         since = _one(self._of_positions(f" AND exact{behind}", newest=False))
         seen = [Position(row["generation"], Lsn(row["seen"] + 1)) for row in self.extents if row["seen"] is not None]
         return None if since is None else max([since, *seen])
@@ -462,12 +465,6 @@ def _position(readings: Sequence[TableReading], moment: Moment) -> Position:
             applied=min(reading.applied for reading in readings),
         )
     return min(later)
-
-
-def _at_or_below(position: Position) -> str:
-    return (
-        f"(generation < {position.generation} OR (generation = {position.generation} AND lsn <= {int(position.lsn)}))"
-    )
 
 
 def _one(rows: Sequence[Mapping[str, Any]]) -> Position | None:

@@ -34,23 +34,6 @@ class PgType:
     delimiter: str = ","
 
 
-_INTERVAL_FIELDS: Final = {
-    4: "year",
-    2: "month",
-    8: "day",
-    1024: "hour",
-    2048: "minute",
-    4096: "second",
-    6: "year to month",
-    1032: "day to hour",
-    3080: "day to minute",
-    7176: "day to second",
-    3072: "hour to minute",
-    7168: "hour to second",
-    6144: "minute to second",
-}
-
-
 def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], override: str | None = None) -> str:
     """The Delta type as DDL. `override` is the file's option `target`: "text" or "decimal(p,s)". Raises ValueError if
     the column's type does not allow it."""
@@ -116,7 +99,8 @@ def _numeric_target(typmod: int) -> str:
 
 
 def type_name(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
-    """PostgreSQL's name with modifiers, as format_type gives it: "numeric(10,2)", "character varying(20)[]"."""
+    """PostgreSQL's name with modifiers, as format_type gives it: "numeric(10,2)", "character varying(20)[]". The fields
+    of an interval are left out."""
     pg_type, row = types.get(type_oid), _row(type_oid, types)
     if pg_type is not None and pg_type.element_oid and row is None:
         return f"{type_name(pg_type.element_oid, typmod, types)}[]"
@@ -142,9 +126,6 @@ def _modifiers(row: PostgresType, typmod: int) -> str:
         case "precision and scale":
             numeric = _numeric_modifiers(typmod)
             return "" if numeric is None else f"({numeric[0]},{numeric[1]})"
-        case "fields":
-            fields, precision = _INTERVAL_FIELDS.get(typmod >> 16 & 0x7FFF, ""), typmod & 0xFFFF
-            return (f" {fields}" if fields else "") + (f"({precision})" if precision != 0xFFFF else "")
     return ""
 
 

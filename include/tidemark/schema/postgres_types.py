@@ -1,10 +1,10 @@
 """Lists the PostgreSQL types that Tidemark maps, one row each, and the Delta types that hold them.
 
 A row has PostgreSQL's name of the type, and the Delta type of its values. Each Delta type has a row of its own: how
-Arrow holds it, which codec reads PostgreSQL's text, what becomes of a value that does not fit, when two values are
-equal, and whether a key may have it. Everything else is derived. `delta_types` names and maps columns, `values`
-converts them, `evolution` and `source.rows.key_ranges` compare types. The table of types in docs/formats.md is made of
-them by `sandbox.documents.types_table`.
+Arrow holds it, which codec reads PostgreSQL's text, what becomes of a value that does not fit, and whether a key may
+have it. Everything else is derived. `delta_types` names and maps columns, `values` converts them, `evolution` and
+`source.rows.key_ranges` compare types. The table of types in docs/formats.md is made of them by
+`sandbox.documents.types_table`.
 
 To add a type that is stored as its text, or that PostgreSQL writes like one of these, add one line here. A type without
 a row is stored as PostgreSQL's text, never a failure (R8). Built-in types have the OIDs that PostgreSQL never changes.
@@ -22,13 +22,9 @@ import pyarrow as pa
 # Which function of `schema.values` reads PostgreSQL's text.
 Codec = Literal["text", "cast", "boolean", "bytes", "array", "hstore"]
 
-# When two values are stored alike: where they are equal; where their texts are (0.0 and -0.0 are not); where they have
-# the same entries, which Spark does not compare by itself.
-Equality = Literal["value", "text", "entries"]
-
 # How a column's type modifier is spelled: not at all, as a number behind the name or before "with time zone", as a
-# number with the four bytes of a length counted in, as precision and scale, as an interval's fields.
-Modifiers = Literal["none", "number", "number before zone", "length", "precision and scale", "fields"]
+# number with the four bytes of a length counted in, as precision and scale.
+Modifiers = Literal["none", "number", "number before zone", "length", "precision and scale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,6 @@ class Target:
     arrow: pa.DataType
     codec: Codec
     unfit: str = ""
-    equality: Equality = "value"
     in_keys: bool = True
 
 
@@ -73,16 +68,14 @@ BOOLEAN: Final = Target("boolean", pa.bool_(), "boolean")
 SMALLINT: Final = Target("smallint", pa.int16(), "cast")
 INT: Final = Target("int", pa.int32(), "cast")
 BIGINT: Final = Target("bigint", pa.int64(), "cast")
-FLOAT: Final = Target("float", pa.float32(), "cast", equality="text")
-DOUBLE: Final = Target("double", pa.float64(), "cast", equality="text")
+FLOAT: Final = Target("float", pa.float32(), "cast")
+DOUBLE: Final = Target("double", pa.float64(), "cast")
 BINARY: Final = Target("binary", pa.binary(), "bytes")
 DATE: Final = Target("date", pa.date32(), "cast", unfit=_ENDS)
 TIMESTAMP: Final = Target("timestamp", pa.timestamp("us", tz="UTC"), "cast", unfit=_ENDS)
 TIMESTAMP_NTZ: Final = Target("timestamp_ntz", pa.timestamp("us"), "cast", unfit=_ENDS)
 STRING: Final = Target("string", pa.string(), "text", unfit=_NO_UTF8)
-TEXTS_BY_TEXT: Final = Target(
-    "map<string,string>", pa.map_(pa.string(), pa.string()), "hstore", equality="entries", in_keys=False
-)
+TEXTS_BY_TEXT: Final = Target("map<string,string>", pa.map_(pa.string(), pa.string()), "hstore", in_keys=False)
 
 SCALARS: Final = (
     *(BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, STRING),
@@ -103,7 +96,6 @@ def array_of(element: Target) -> Target:
         pa.list_(element.arrow),
         "array",
         unfit="NULL",
-        equality=element.equality,
         in_keys=element.in_keys,
     )
 
@@ -160,7 +152,7 @@ POSTGRES_TYPES: Final = (
     PostgresType("varbit", 1562, STRING, "bit varying", "number"),
     PostgresType("time", 1083, STRING, "time without time zone", "number before zone"),
     PostgresType("timetz", 1266, STRING, "time with time zone", "number before zone"),
-    PostgresType("interval", 1186, STRING, modifiers="fields"),
+    PostgresType("interval", 1186, STRING),
     PostgresType("tsvector", 3614, STRING),
     PostgresType("ltree", None, STRING),
     PostgresType("pg_lsn", 3220, STRING),

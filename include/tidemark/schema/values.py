@@ -9,6 +9,9 @@ that do not fit are searched. Such a value never fails: it becomes NULL (dates a
 from __future__ import annotations
 
 import hashlib
+import re
+from binascii import unhexlify
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -59,11 +62,11 @@ def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
         case "array":
             converted = _convert_array(text, target[len("array<") : -1])
         case "hstore":
-            converted = _convert_hstore(text)
+            converted = _convert_each(text, _read_hstore, delta_type.arrow)
         case "boolean":
             converted = _convert_boolean(text)
         case "bytes":
-            converted = _convert_bytea(text)
+            converted = _convert_each(text, _read_bytea, delta_type.arrow)
         case "cast":
             converted = _convert_by_cast(text, delta_type.arrow)
     if converted.kept is None or clamp:
@@ -226,41 +229,45 @@ def _ends(type_: pa.DataType) -> tuple[pa.Scalar, pa.Scalar]:
     return pa.scalar(first, pa.int64()).cast(type_), pa.scalar(last, pa.int64()).cast(type_)
 
 
-def _nibbles() -> Bytes:
-    values = np.full(256, 255, np.uint8)
-    for digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
-        values[list(digits)] = np.arange(16)
-    return values
+def _convert_each(text: pa.Array, read: Callable[[bytes], object], type_: pa.DataType) -> Converted:
+    """The values of a text that no Arrow kernel reads, one by one. `read` raises ValueError for one that does not
+    fit."""
+    values: list[object] = []
+    unfit = np.zeros(len(text), np.bool_)
+    for row, value in enumerate(_as_binary(text).to_pylist()):
+        try:
+            values.append(None if value is None else read(value))
+        except ValueError:
+            values.append(None)
+            unfit[row] = True
+    return _converted(pa.array(values, type_), unfit)
 
 
-_NIBBLES: Final = _nibbles()
+def _read_bytea(text: bytes) -> bytes:
+    """ "\\x0aff" -> the bytes."""
+    if not text.startswith(b"\\x"):
+        raise ValueError
+    return unhexlify(text[2:])
 
 
-def _convert_bytea(text: pa.Array) -> Converted:
-    """ "\\x0aff" -> the bytes. Two characters are one byte throughout; the byte that "\\x" gives is dropped."""
-    data, offsets, valid = _parts(text)
-    low, high = offsets[:-1][valid], offsets[1:][valid]
-    broken = np.zeros(len(text), np.bool_)
-    broken[valid] = (high - low < 2) | ((high - low) % 2 != 0)
-    if not broken.any():
-        nibbles = _NIBBLES[data]
-        nibbles[low + 1] = np.where((data[low] == _BACKSLASH) & (data[low + 1] == ord("x")), 0, 255)
-        nibbles[low] = 0
-        wrong = np.flatnonzero(nibbles == 255)
-        broken[np.searchsorted(offsets, wrong, side="right") - 1] = True
-    if broken.any():
-        rest = _convert_bytea(_null_where(text, broken))
-        return Converted(rest.values, broken if rest.kept is None else broken | rest.kept)
-    pairs = nibbles.reshape(-1, 2)
-    keep = np.ones(len(pairs), np.bool_)
-    keep[low // 2] = False
-    values = (pairs[:, 0] << 4 | pairs[:, 1])[keep]
-    ends = (offsets // 2 - np.concatenate(([0], np.cumsum(valid)))).astype(np.int32)
-    buffers = [_bitmap(valid), pa.py_buffer(ends), pa.py_buffer(values)]
-    return Converted(pa.Array.from_buffers(pa.binary(), len(text), buffers), None)
+_QUOTED: Final = r'"([^"\\]*(?:\\.[^"\\]*)*)"'
+_PAIR: Final = re.compile(rf"{_QUOTED}=>(?:{_QUOTED}|NULL)", re.DOTALL)
+_HSTORE: Final = re.compile(rf"(?:{_PAIR.pattern}(?:, {_PAIR.pattern})*)?", re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
-# --- arrays, vectors and hstore ---------------------------------------------------------------------------------------
+def _read_hstore(text: bytes) -> list[tuple[str, str | None]]:
+    """'"a"=>"1", "b"=>NULL' -> the entries of a map."""
+    pairs = text.decode()
+    if _HSTORE.fullmatch(pairs) is None:
+        raise ValueError
+    return [
+        (_ESCAPED.sub(r"\1", pair[1]), None if pair[2] is None else _ESCAPED.sub(r"\1", pair[2]))
+        for pair in _PAIR.finditer(pairs)
+    ]
+
+
+# --- arrays and vectors -----------------------------------------------------------------------------------------------
 
 
 def _parts(text: pa.Array) -> tuple[Bytes, Positions, Mask]:
@@ -359,44 +366,3 @@ def _at(data: Bytes, positions: Positions) -> Bytes:
         return np.zeros(len(positions), np.uint8)
     inside = (positions >= 0) & (positions < len(data))
     return np.where(inside, data[np.where(inside, positions, 0)], 0).astype(np.uint8)
-
-
-def _convert_hstore(text: pa.Array) -> Converted:
-    """'"a"=>"1", "b"=>NULL' -> map. A text of any other form does not fit."""
-    foreign = _convert_string(_as_binary(text)).kept
-    if foreign is not None:
-        rest = _convert_hstore(_null_where(text, foreign))
-        return Converted(rest.values, foreign if rest.kept is None else foreign | rest.kept)
-    tokens = _tokens(text)
-    data, offsets = tokens.data, tokens.offsets
-    quotes = np.flatnonzero(tokens.quotes)
-    begin, end = quotes[0::2] + 1, quotes[1::2]
-    is_value = (_at(data, begin - 3) == ord("=")) & (_at(data, begin - 2) == ord(">"))
-    is_value &= ~_follows_start(begin, offsets)
-    key = np.flatnonzero(~is_value)
-    has_value = np.append(is_value, False)[key + 1] if len(key) else np.zeros(0, np.bool_)
-    value = np.where(has_value, key + 1, key)
-
-    # What well-formed rows would measure: "key"=> and "value" or NULL, and ", " between pairs.
-    pair = (end - begin)[key] + 4 + np.where(has_value, (end - begin)[value] + 2, 4)
-    pairs_before = np.searchsorted(begin[key], offsets)
-    counts = np.diff(pairs_before)
-    expected = np.diff(_offsets(pair)[pairs_before]) + 2 * np.maximum(counts - 1, 0)
-    strays = len(is_value) - len(key) - int(has_value.sum())
-    unfit = tokens.broken | (tokens.valid & (expected != np.diff(offsets)))
-    if strays or unfit.any():
-        unfit = unfit if unfit.any() else tokens.valid
-        rest = _convert_hstore(_null_where(text, unfit))
-        return Converted(rest.values, unfit if rest.kept is None else unfit | rest.kept)
-
-    names = convert(gather(data, begin[key], (end - begin)[key]), "string")
-    values = convert(gather(data, begin[value], np.where(has_value, (end - begin)[value], 0), has_value), "string")
-    maps = pa.MapArray.from_arrays(
-        pa.array(_offsets(counts).astype(np.int32)), names.values, values.values, mask=pa.array(~tokens.valid)
-    )
-    return Converted(maps, None)
-
-
-def _follows_start(begin: Positions, offsets: Positions) -> Mask:
-    """Whether a quoted piece opens its row, so that the byte before it belongs to another row."""
-    return np.isin(begin - 1, offsets)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from tidemark.spark_submit.delta_version import minor
 from tidemark.spark_submit.jar_versions import DELTA, SPARKS
 from tidemark.spark_submit.spark_defaults import spark_defaults, spark_home, spark_version
 from tidemark.storage import log_store_settings
@@ -85,5 +86,5 @@ def fetched_folder(environment: Mapping[str, str]) -> Path | None:
     """The default folder of the jars; None for a Spark without a Delta jar. It is part of the Python environment,
     so every user of that finds it, and an upgrade of Delta or Spark has a folder of its own."""
     spark = spark_version(environment)
-    minor = ".".join(spark.split(".")[:2]) if spark else ""
-    return Path(sys.prefix) / "share" / "tidemark" / f"delta-{DELTA}-spark-{minor}" if minor in SPARKS else None
+    version = minor(spark) if spark else ""
+    return Path(sys.prefix) / "share" / "tidemark" / f"delta-{DELTA}-spark-{version}" if version in SPARKS else None

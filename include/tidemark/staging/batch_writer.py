@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from tidemark.formats import layout
 from tidemark.formats.columns import staged_schema
-from tidemark.formats.extent import Extent
 from tidemark.formats.manifest import StagedFile
 from tidemark.names import CHANGE_COLUMNS, ORDER_COLUMNS, TableName
 from tidemark.schema.table import TableSchema
@@ -92,10 +91,6 @@ class ParquetFile:
         self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
 
-    def write_metadata(self, metadata: dict[str, str]) -> None:
-        """Add these keys and values to the footer."""
-        self._parquet.add_key_value_metadata(metadata)
-
     def finish(self) -> StagedFile:
         """Write the footer and close the file, complete."""
         self._parquet.close()
@@ -114,18 +109,20 @@ class _TableBuffer:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     size: int = 0
     file: ParquetFile | None = None
-    extent: Extent | None = None  # of what is in the file
     used: int = 0
 
 
 class BatchWriter:
-    """The change files of one staged batch. The rows of each table come in R1 order; tables come in any order."""
+    """The change files of one staged batch. The rows of each table come in R1 order; tables come in any order. `path`
+    names a file by folder, table, schema version and number. Footers get the bounds of the `bounded` columns."""
 
     def __init__(
         self,
         store: Store,
         folder: str,
         *,
+        path: Callable[[str, TableName, int, int], str] = layout.changes_file,
+        bounded: Sequence[str] = (),
         row_group_bytes: int = ROW_GROUP_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         file_bytes: int | None = None,
@@ -133,6 +130,8 @@ class BatchWriter:
     ) -> None:
         self.folder = folder
         self._store = store
+        self._path = path
+        self._bounded = bounded
         self._row_group_bytes = row_group_bytes
         self._buffer_bytes = buffer_bytes
         self._file_bytes = file_bytes or store.file_bytes
@@ -199,16 +198,14 @@ class BatchWriter:
         self._uses += 1
         buffer.used = self._uses
         buffer.file.write(batches)
-        extent = Extent.of(batches)
-        buffer.extent = extent if buffer.extent is None else buffer.extent.followed_by(extent)
         if buffer.file.size >= self._file_bytes:
             self._end_file(name, buffer)
 
     def _new_file(self, name: TableName, schema: TableSchema, columns: pa.Schema) -> ParquetFile:
         self._make_room()
         number = self._numbers[name] = self._numbers.get(name, 0) + 1
-        path = layout.changes_file(self.folder, name, schema.version, number)
-        return ParquetFile(self._store, path, columns, schema.version)
+        path = self._path(self.folder, name, schema.version, number)
+        return ParquetFile(self._store, path, columns, schema.version, self._bounded)
 
     def _make_room(self) -> None:
         opened = [(buffer.used, name) for name, buffer in self._tables.items() if buffer.file is not None]
@@ -218,10 +215,8 @@ class BatchWriter:
 
     def _end_file(self, name: TableName, buffer: _TableBuffer) -> None:
         if buffer.file is not None:
-            if buffer.extent is not None:
-                buffer.file.write_metadata(buffer.extent.to_metadata())
             self._finished.setdefault(name, []).append(buffer.file.finish())
-            buffer.file = buffer.extent = None
+            buffer.file = None
 
 
 def read_table(store: Store, file: StagedFile) -> pa.Table:

@@ -359,12 +359,11 @@ def _refusals(target: str) -> Iterator[None]:
         if _response_text(missing).endswith("NoSuchBucket"):
             raise LakeRefused(lake=_bucket(target), path=target, detail="there is no such bucket") from None
         raise FileNotFoundError(target) from None
-    except (PermissionDeniedError, UnauthenticatedError) as refused:
-        raise LakeRefused(lake=_bucket(target), path=target, detail=_response_text(refused)) from None
     except (BaseError, OSError) as failed:
-        if _is_refusal(_response_text(failed)):
-            raise LakeRefused(lake=_bucket(target), path=target, detail=_response_text(failed)) from None
-        raise LakeUnreachable(lake=_bucket(target), path=target, detail=_response_text(failed)) from None
+        text = _response_text(failed)
+        is_refused = isinstance(failed, PermissionDeniedError | UnauthenticatedError) or _is_refusal(text)
+        error = LakeRefused if is_refused else LakeUnreachable
+        raise error(lake=_bucket(target), path=target, detail=text) from None
 
 
 _STATUS: Final = re.compile(r"status code: (\d{3}[ \w]*)")

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -216,7 +217,7 @@ class TableMerge:
         self.history_id = plan.application_id(planned.table, "history")
         self.current_id = plan.application_id(planned.table, "current")
         self.begun = time.monotonic()
-        self.rows: dict[str, int] = {}
+        self.rows: Counter[str] = Counter()
         self.without_holes: set[Lsn] = set()  # end LSNs of batches that this driver applied, and that left no hole
         self.chunks: tuple[ChunkResult, ...] = ()
         self.swept: dict[str, int] = {}
@@ -242,12 +243,14 @@ class TableMerge:
                     stack_frames(failed),
                 )
             log.error("%s: %s", self.planned.table, error)
-            reached = self._if_readable()
+            reached = None
+            with suppress(Exception):  # the result has the error already
+                reached = self._read(delta_tables.pin)
         return TableResult(
             table=self.planned.table,
             history_lsn=None if reached is None else reached.history_lsn,
             current_lsn=None if reached is None else self._reportable_current_lsn(reached, error),
-            rows=self.rows,
+            rows=dict(self.rows),
             holes=holes,
             chunks=self.chunks,
             swept=self.swept,
@@ -338,12 +341,6 @@ class TableMerge:
             return as_error(unreachable, table, self.plan.lake)
         return MergeFailed(table=table, condition=condition_of(failed)) if all_exist else error
 
-    def _if_readable(self) -> State | None:
-        try:
-            return self._read(delta_tables.pin)
-        except Exception:  # the caller reports the error that it already has
-            return None
-
     # --- positions ------------------------------------------------------------------------------------------------
 
     def _read(self, pin: Callable[[SparkSession, str], PinnedTable]) -> State:
@@ -422,12 +419,12 @@ class TableMerge:
                 self._keep_differences(changes)
             if not is_history_ahead:
                 appended = changes.move_history(history, self.history_id)
-                self._add("history", appended)
+                self.rows["history"] += appended
                 self._log_step("history", changes.end, f"{appended} appended")
             if current is not None:
                 outcomes = changes.move_current(self.current_id)
                 for outcome, count in outcomes.items():
-                    self._add(outcome, count)
+                    self.rows[outcome] += count
                 counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
                 self._log_step("current", changes.end, counts or "no row changed")
                 if not changes.new_holes:
@@ -444,7 +441,7 @@ class TableMerge:
                 self.swept |= equal.swept
             if load is not None:
                 results = load.results(results)
-                self.swept |= {sweep.backfill: 0 for sweep in load.sweeps}
+                self.swept |= {sweep.backfill: 0 for sweep in load.next_batches.sweeps}
             self.chunks += results
             self.chunks += compared
             self.swept |= swept
@@ -495,14 +492,11 @@ class TableMerge:
         except TidemarkError:
             raise
         except Exception as failed:
-            self._fell_back(f"{step}: {way}", failed)
+            error = as_error(failed, self.planned.table, self.plan.lake)
+            if isinstance(error, LakeFailed | LakeRefused | StagedFileGone):
+                raise
+            self.record.fell_back(f"{step}: {way}", failed)
         return None
-
-    def _fell_back(self, what: str, failed: Exception) -> None:
-        """Record that Spark takes over because of an error. Raises errors of the lake and of staged files."""
-        if isinstance(as_error(failed, self.planned.table, self.plan.lake), LakeFailed | LakeRefused | StagedFileGone):
-            raise failed
-        self.record.fell_back(what, failed)
 
     def _log_step(self, step: str, end: Lsn, counts: str) -> None:
         seconds = duration(time.monotonic() - self.begun)
@@ -612,9 +606,13 @@ class TableMerge:
         changes: Changes
         if any(b.claims or b.sweeps for b in batches):
             repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
-            changes = self._chunk_changes(batches, tables, few_rows=few_rows, compares=repairs)
+            if repairs and tables.current is not None:
+                changes = self._comparison(batches, tables, few_rows=few_rows)
+            else:
+                kind = KeyedChunkChanges if self.schema.key else KeylessChunkChanges
+                changes = kind(self._staged, self._next_batches(batches), tables, few_rows=few_rows)
         else:
-            changes = Changes(self._staged, batches, tables.current, few_rows=few_rows, on_failure=self._fell_back)
+            changes = Changes(self._staged, batches, tables.current, few_rows=few_rows)
         changes.load = load
         return changes
 
@@ -637,7 +635,7 @@ class TableMerge:
             assert tables.current is not None
             assert self.choice.limits is not None
             limits = self.choice.limits
-            return driver_merge(self._staged, batches, tables.current, limits, self._fell_back, load or read_ahead)
+            return driver_merge(self._staged, batches, tables.current, limits, load or read_ahead)
 
         return self._attempt("changes", Way.DRIVER, fold)
 
@@ -647,22 +645,11 @@ class TableMerge:
         limits = limits_of(self.facts.changes_read)
         if reason is not None or limits is None:
             raise Declined(reason or "the changes are many")
-        return chunk_fold.fold_with_chunks(load, limits, self._fell_back)
-
-    def _chunk_changes(
-        self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool, compares: bool
-    ) -> ChunkChanges:
-        """Prepare the merge of changes and chunks by Spark. `compares`: with current too."""
-        if compares and tables.current is not None:
-            return self._comparison(batches, tables, few_rows=few_rows)
-        kind = KeyedChunkChanges if self.schema.key else KeylessChunkChanges
-        next_batches = self._next_batches(batches)
-        return kind(self._staged, next_batches, tables, few_rows=few_rows, on_failure=self._fell_back)
+        return chunk_fold.fold_with_chunks(load, limits)
 
     def _comparison(self, batches: list[PlannedBatch], tables: PinnedPair, *, few_rows: bool) -> Comparison:
         kind = KeyedComparison if self.schema.key else KeylessComparison
-        next_batches = self._next_batches(batches)
-        return kind(self._staged, next_batches, tables, few_rows=few_rows, on_failure=self._fell_back)
+        return kind(self._staged, self._next_batches(batches), tables, few_rows=few_rows)
 
     def _may_have_new_holes(self, reached: State) -> bool:
         """Whether the merged batches may have left new holes in current.
@@ -677,6 +664,3 @@ class TableMerge:
         if not self._may_have_new_holes(reached) and not (self.schema.key and self.planned.had_holes):
             return None
         return delta_tables.count_holes(self.session, self.current_path, self.schema.key, MAX_HOLE_KEYS)
-
-    def _add(self, outcome: str, count: int) -> None:
-        self.rows[outcome] = self.rows.get(outcome, 0) + count

@@ -16,7 +16,7 @@ Some facts are only known after files have been read. A way may then raise Decli
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
@@ -152,15 +152,6 @@ class MergeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonAgainst:
-    """A reason against a way of a step."""
-
-    step: Step
-    way: Way
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class MergeChoice:
     """The ways that are open to each step, in the order in which they are tried, and the reasons against the others.
 
@@ -168,7 +159,7 @@ class MergeChoice:
     """
 
     ways: dict[Step, tuple[Way, ...]]
-    against: tuple[ReasonAgainst, ...]
+    against: Mapping[tuple[Step, Way], str]
     limits: DriverLimits | None
 
     def is_open(self, step: Step, way: Way) -> bool:
@@ -191,7 +182,7 @@ def choose(facts: MergeFacts) -> MergeChoice:
     for (step, way), reason in reasons.items():
         if reason is None:
             ways[step] = (*ways.get(step, ()), way)
-    against = tuple(ReasonAgainst(step, way, reason) for (step, way), reason in reasons.items() if reason is not None)
+    against = {step_and_way: reason for step_and_way, reason in reasons.items() if reason is not None}
     return MergeChoice(ways, against, limits_of(facts.changes, facts.settings))
 
 
@@ -230,38 +221,30 @@ def is_small_for_spark(rows: int, current_bytes: int | None) -> bool:
 
 
 def _against_driver(facts: MergeFacts) -> Iterator[str]:
-    changes, table = facts.changes, facts.table
-    yield from _against_internals(facts)
-    if not table.has_current:
-        yield "the table has no current"
+    changes = facts.changes
+    yield from _against_table(facts)
     if facts.settings.driver_rows is not None and facts.settings.driver_rows <= 0:
         yield "spark.tidemark.driverFoldRows says so"
-    yield from _against_keys(table)
     if limits_of(changes, facts.settings) is None:
         yield _too_many(changes)
     if changes.unsent + changes.moved > MAX_WALKED:
         yield f"{changes.unsent + changes.moved} changes lack a value or move a key"
-    yield from _against_writing(table)
+    if facts.table.writer_needed:
+        yield _WRITER
 
 
 def _against_files(facts: MergeFacts) -> Iterator[str]:
-    table, chunks = facts.table, facts.chunks
-    yield from _against_internals(facts)
+    table = facts.table
+    yield from _against_table(facts)
     if not facts.settings.adds_files:
         yield "spark.tidemark.chunksAsTheyAre says so"
-    if not chunks.claims:
-        yield "there is a sweep without chunks"
-    if not table.has_current:
-        yield "the table has no current"
-    yield from _against_keys(table)
-    if chunks.repairs:
+    yield from _against_chunks(facts, facts.chunks)
+    if facts.chunks.repairs:
         yield "the chunks repair"
-    if facts.changes_read.truncates:
-        yield "the table was truncated meanwhile"
     if facts.changes.rows > MAX_CHANGES_OF_FILES:
         yield f"{counted(facts.changes.rows, 'change')} come with the chunks"
-    yield from _against_shape(facts, chunks)
-    yield from _against_writing(table)
+    if table.writer_needed:
+        yield _WRITER
     if not table.history_as_expected or not table.current_as_expected:
         yield "history or current has other columns than the source"
 
@@ -281,46 +264,38 @@ def _against_folding_chunks(facts: MergeFacts, touched: int) -> Iterator[str]:
 
 
 def _against_proof(facts: MergeFacts, chunks: ChunkFacts) -> Iterator[str]:
-    table = facts.table
-    yield from _against_internals(facts)
+    yield from _against_table(facts)
     if not facts.settings.proves:
         yield "spark.tidemark.driverProvesEqual says so"
-    if not chunks.claims:
-        yield "there is a sweep without chunks"
-    if not table.has_current:
-        yield "the table has no current"
-    yield from _against_keys(table)
-    if facts.changes_read.truncates:
-        yield "the table was truncated meanwhile"
-    yield from _against_shape(facts, chunks)
-    if table.current_writer_needed:
+    yield from _against_chunks(facts, chunks)
+    if facts.table.current_writer_needed:
         yield _WRITER
-    if not table.current_has_all_columns:
+    if not facts.table.current_has_all_columns:
         yield "current lacks a column of the source"
 
 
-def _against_internals(facts: MergeFacts) -> Iterator[str]:
+def _against_table(facts: MergeFacts) -> Iterator[str]:
+    """Reasons against every way but Spark's."""
     if facts.misfit:
         yield f"Delta is another one than Tidemark is made for: {facts.misfit}; its public path is taken"
-
-
-def _against_keys(table: TableFacts) -> Iterator[str]:
-    if table.key == "none":
+    if not facts.table.has_current:
+        yield "the table has no current"
+    if facts.table.key == "none":
         yield "the table has no key"
-    if table.key == "floating":
+    if facts.table.key == "floating":
         yield "the key is of a type that Spark compares otherwise"
 
 
-def _against_shape(facts: MergeFacts, chunks: ChunkFacts) -> Iterator[str]:
+def _against_chunks(facts: MergeFacts, chunks: ChunkFacts) -> Iterator[str]:
+    """Reasons against reading chunks in the driver."""
+    if not chunks.claims:
+        yield "there is a sweep without chunks"
+    if facts.changes_read.truncates:
+        yield "the table was truncated meanwhile"
     if not chunks.in_shape:
         yield "a chunk has other columns than the table"
     if not chunks.keys_in_shape or not facts.changes_read.keys_in_shape:
         yield "the key had another name"
-
-
-def _against_writing(table: TableFacts) -> Iterator[str]:
-    if table.writer_needed:
-        yield _WRITER
 
 
 def _too_many(changes: ChangeFacts) -> str:

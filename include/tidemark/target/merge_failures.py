@@ -33,45 +33,37 @@ _FOLD_BROKEN: Final = frozenset(
 # The operating system's messages for a full disk and for an exhausted quota.
 _NO_SPACE: Final = tuple(os.strerror(code) for code in NO_SPACE)
 
-# Exceptions of storage, network or cluster, which concern no single table.
-_LAKE_EXCEPTIONS: Final = (
+# Exceptions of one connection or one response. An end of file is another one's too: a file may be cut.
+_OF_CONNECTIONS: Final = (
     "java.net.",
-    "java.io.IOException",
     "java.io.InterruptedIOException",
-    "java.nio.file.FileSystemException",
-    "java.nio.file.AccessDeniedException",
     "java.util.concurrent.TimeoutException",
-    "java.lang.OutOfMemoryError",
     "org.apache.hadoop.net.",
     "org.apache.hadoop.fs.s3a.",
     "org.apache.hadoop.fs.gs.",
     "org.apache.hadoop.fs.azurebfs.",
-    "org.apache.hadoop.security.",
     "com.google.cloud.hadoop.",
-    "com.amazonaws.",
     "software.amazon.",
     "org.apache.http.",
 )
+_CONNECTION_EXCEPTIONS: Final = ("java.io.EOFException", *_OF_CONNECTIONS)
 
-# Those of them that concern one connection or one response.
-_CONNECTION_EXCEPTIONS: Final = (
-    "java.net.",
-    "java.io.EOFException",
-    "java.io.InterruptedIOException",
-    "java.util.concurrent.TimeoutException",
-    "org.apache.hadoop.net.",
-    "org.apache.hadoop.fs.s3a.",
-    "org.apache.hadoop.fs.gs.",
-    "org.apache.hadoop.fs.azurebfs.",
-    "com.google.cloud.hadoop.",
-    "org.apache.http.",
-    "software.amazon.",
+# Exceptions of storage, network or cluster, which concern no single table.
+_LAKE_EXCEPTIONS: Final = (
+    *_OF_CONNECTIONS,
+    "java.io.IOException",
+    "java.nio.file.FileSystemException",
+    "java.nio.file.AccessDeniedException",
+    "java.lang.OutOfMemoryError",
+    "org.apache.hadoop.security.",
+    "com.amazonaws.",
 )
 
 _AZURE_EXCEPTION: Final = "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException"
 _SDK: Final = "software.amazon.awssdk."
-# The clients of other stores: the prefix of an exception's class -> its method that returns the HTTP status.
+# The prefix of an exception's class -> its method that returns the HTTP status.
 _STATUS_METHODS: Final = {
+    _SDK: "statusCode",
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.cloud.storage.StorageException": "getCode",
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.api.client.": "getStatusCode",
     _AZURE_EXCEPTION: "getStatusCode",
@@ -141,10 +133,8 @@ def as_refusal(failed: BaseException, what: str, lake: str) -> LakeRefused | Non
     for cause in _causes(failed):
         name = str(cause.getClass().getName())
         detail = _REFUSALS_WITHOUT_STATUS.get(name)
-        if name.startswith(_SDK):
-            detail = _s3_status(cause) or detail
-        elif name.startswith(tuple(_STATUS_METHODS)):
-            detail = _http_status(cause, name)
+        if name.startswith(tuple(_STATUS_METHODS)):
+            detail = _refusing_status(cause, name)
         elif detail is not None and cause.getCause() is not None:
             continue  # the exception behind it has the status
         if detail is not None:
@@ -153,24 +143,15 @@ def as_refusal(failed: BaseException, what: str, lake: str) -> LakeRefused | Non
     return None
 
 
-def _s3_status(refused: Any) -> str | None:
-    """The HTTP status and S3's error code, if the status is a refusal."""
-    with suppress(Py4JError):  # not every exception of the client comes from a response
-        status = int(refused.statusCode())
-        details = refused.awsErrorDetails()
-        code = details.errorCode() if details is not None else None
-        if status in _REFUSALS:
-            return f"{status}, {code}" if code else str(status)
-    return None
-
-
-def _http_status(refused: Any, name: str) -> str | None:
-    """The HTTP status, if it is a refusal."""
+def _refusing_status(refused: Any, name: str) -> str | None:
+    """The HTTP status if it is a refusal, of S3 with its error code."""
     method = next(method for prefix, method in _STATUS_METHODS.items() if name.startswith(prefix))
     with suppress(Py4JError):  # not every exception of the client comes from a response
         status = int(getattr(refused, method)())
         if status in _REFUSALS:
-            return str(status)
+            details = refused.awsErrorDetails() if name.startswith(_SDK) else None
+            code = None if details is None else details.errorCode()
+            return f"{status}, {code}" if code else str(status)
     return None
 
 

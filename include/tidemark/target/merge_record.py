@@ -30,7 +30,7 @@ class MergeRecord:
 
     def begin(self, choice: MergeChoice) -> None:
         """Start one more round of the merge: keep the reasons of its choice."""
-        self._against = [(reason.step, reason.way, reason.reason) for reason in choice.against]
+        self._against = [(step, way, reason) for (step, way), reason in choice.against.items()]
 
     def declined(self, step: Step, way: Way, reason: str) -> None:
         """Record that a way raised Declined, with its reason."""

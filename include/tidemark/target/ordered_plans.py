@@ -23,8 +23,7 @@ from pyspark.sql import SparkSession
 from tidemark.errors import PlanMissing
 from tidemark.formats import layout
 from tidemark.storage.store import OBJECT_STORES
-from tidemark.target.delta.hadoop_files import visible_files
-from tidemark.target.delta.session import read_text
+from tidemark.target.delta.hadoop_files import read_whole, visible_files
 from tidemark.target.merge_failures import is_missing_file
 
 # How long the beat may stay unchanged.
@@ -90,7 +89,7 @@ def _orders_in(spark: SparkSession, folder: str) -> list[int]:
 def _read(spark: SparkSession, uri: str) -> str | None:
     """The file's text, None if there is no such file."""
     try:
-        return read_text(spark, uri)
+        return read_whole(spark, uri).decode()
     except (FileNotFoundError, Py4JJavaError) as failed:
         if is_missing_file(failed):
             return None

@@ -8,19 +8,22 @@ run counts as failed, and the next driver reads the positions from the tables.
 
 from __future__ import annotations
 
+import logging
+
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tidemark.errors import PlanMissing
 from tidemark.target.delta import hadoop_files
-from tidemark.target.delta.session import read_text, write_text
 from tidemark.target.merge_failures import is_missing_file
+
+log = logging.getLogger(__name__)
 
 
 def read_plan(spark: SparkSession, uri: str) -> str:
     """The plan's JSON. Raises PlanMissing if there is no such file."""
     try:
-        return read_text(spark, uri)
+        return hadoop_files.read_whole(spark, uri).decode()
     except (FileNotFoundError, Py4JJavaError) as failed:
         if is_missing_file(failed):
             raise PlanMissing(plan=uri) from None
@@ -28,7 +31,14 @@ def read_plan(spark: SparkSession, uri: str) -> str:
 
 
 def write_result(spark: SparkSession, uri: str, result: str) -> None:
-    """Write the result next to the plan at `uri`. Raises PlanMissing, and writes nothing, if the plan is missing."""
+    """Write the result next to the plan at `uri`. Raises PlanMissing, and writes nothing, if the plan is missing.
+
+    Another driver of the same plan may have written one, which is as valid. Azure does not replace it.
+    """
     if not hadoop_files.exists(spark, uri):
         raise PlanMissing(plan=uri)
-    write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result)
+    result_uri = f"{uri.rpartition('/')[0]}/result.json"
+    try:
+        hadoop_files.write_whole(spark, result_uri, result.encode())
+    except FileExistsError:
+        log.info("%s is there already", result_uri)

@@ -24,17 +24,15 @@ from pyspark.sql import SparkSession
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult
-from tidemark.target.delta import delta_tables
+from tidemark.schema.delta_types import arrow_type
+from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.delta.session import table_session
 from tidemark.target.merge_failures import condition_of, stack_frames
-from tidemark.target.spark import table_columns
 from tidemark.target.spark.staged_changes import metadata_ddl, struct_of
 from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
-
-MAX_ROUNDS: Final = 3
 
 COLUMNS: Final = {
     "table_name": "string",
@@ -48,20 +46,7 @@ COLUMNS: Final = {
     "noted_at": "timestamp",
     "source_name": "string",
 }
-_ARROW: Final = pa.schema(
-    [
-        ("table_name", pa.string()),
-        ("generation", pa.int32()),
-        ("lsn", pa.int64()),
-        ("committed_at", pa.timestamp("us", "UTC")),
-        ("exact", pa.bool_()),
-        ("history_version", pa.int64()),
-        ("current_version", pa.int64()),
-        ("plan", pa.string()),
-        ("noted_at", pa.timestamp("us", "UTC")),
-        ("source_name", pa.string()),
-    ]
-)
+_ARROW: Final = pa.schema([(name, arrow_type(target)) for name, target in COLUMNS.items()])
 _PROPERTIES: Final = {"delta.dataSkippingStatsColumns": "generation,lsn"}
 
 
@@ -125,26 +110,17 @@ def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) 
     if not rows:
         return
     table = _open_table(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
-    delta_tables.add_rows(session, table, pa.Table.from_pylist(rows, _ARROW), ["lsn", "generation"])
+    data_files.add_rows(session, table, pa.Table.from_pylist(rows, _ARROW), ["lsn", "generation"])
 
 
 def _open_table(session: SparkSession, path: str) -> PinnedTable:
-    """Open the table; create it if it is missing, and add the columns that later releases introduced.
-
-    If two drivers do this at the same time, one commit fails, and that driver opens the table again.
-    """
-    for _ in range(MAX_ROUNDS):
-        table = delta_tables.pin(session, path)
-        existing = {field.name for field in table.schema().fields} if table.exists else set()
-        if existing.issuperset(COLUMNS):
-            return table
-        try:
-            if table.exists:
-                missing = {name: type_ for name, type_ in COLUMNS.items() if name not in existing}
-                table_columns.add_columns(table, struct_of(metadata_ddl(missing)).fields, {})
-            else:
-                delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
-        except Exception as failed:
-            if not delta_tables.is_contested(failed):
-                raise
+    """Open the table, and create it if it is missing. If two drivers create it at the same time, one commit fails."""
+    table = delta_tables.pin(session, path)
+    if table.exists:
+        return table
+    try:
+        delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
+    except Exception as failed:
+        if not delta_tables.is_contested(failed):
+            raise
     return delta_tables.pin(session, path)

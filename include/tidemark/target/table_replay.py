@@ -35,14 +35,13 @@ from tidemark.lake.lake_tables import Lake, TableAtPosition
 from tidemark.lake.moments import Position
 from tidemark.lake.spark_engine import SparkEngine
 from tidemark.lsn import Lsn
-from tidemark.names import ROW_COLUMNS, ROW_HOLES, TableName, spark_identifier
+from tidemark.names import TableName, spark_identifier
 from tidemark.target.delta import delta_tables, internals
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.delta.session import table_session
 from tidemark.target.merge_failures import as_error, stack_frames
-from tidemark.target.spark.staged_changes import struct_of
 from tidemark.target.spark.table_columns import SOURCE
-from tidemark.target.spark.table_shape import TABLE_PROPERTIES
+from tidemark.target.spark.table_shape import TABLE_PROPERTIES, current_type
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ def _write_as_of(session: SparkSession, plan: ReplayPlan, past: TableAtPosition)
     path = f"{plan.lake}/{layout.as_of_table(plan.pipeline, position.generation, position.lsn, table)}"
     frame = SparkEngine(session).frame(past.statement(HISTORY), {HISTORY: past.reading.history}).drop("_op")
     writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-    for key, value in delta_tables.properties_for(frame.columns).items():
+    for key, value in delta_tables.column_mapping(frame.columns).items():
         writer = writer.option(key, value)
     writer.save(path)
     written = delta_tables.rows(session, delta_tables.pin(session, path)).count()
@@ -187,12 +186,7 @@ class Rebuild:
 
         `numbers` is the metadata that names the source's column for each column.
         """
-        columns = [
-            f"{spark_identifier(c.name)} {c.target}{' NOT NULL' if c.name in self.key else ''}" for c in shape.columns
-        ]
-        holes = {ROW_HOLES: "array<string>"} if self.key else {}
-        added = [f"{name} {target}" for name, target in {**ROW_COLUMNS, **holes}.items()]
-        struct = struct_of(", ".join([*columns, *added]))
+        struct = current_type(((c.name, c.target) for c in shape.columns), self.key)
         schema = StructType([StructField(f.name, f.dataType, f.nullable, numbers.get(f.name)) for f in struct.fields])
         listed = delta_tables.with_statistics(schema, self.key)
         delta_tables.create(self.session, current, schema, {**TABLE_PROPERTIES, **listed})

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.formats.columns import staged_schema
-from tidemark.formats.extent import Extent
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
 from tidemark.staging.batch_writer import BatchWriter, read_table
@@ -50,26 +49,6 @@ def test_a_stream_larger_than_every_bound_is_never_held_in_memory(store: Store) 
     assert [f.rows for f in files] == [50_000]
     assert pq.ParquetFile(store.uri(files[0].path)).num_row_groups == 17
     assert read_table(store, files[0]).column("id").to_pylist() == list(range(50_000))
-
-
-def test_a_file_says_where_its_rows_lie_and_whether_history_can_have_them_as_they_are(store: Store) -> None:
-    schema = table("orders")
-    block = rows(schema, 0, 10)
-    unsent = block.set_column(block.schema.get_field_index("_unchanged"), "_unchanged", pa.array([None] * 9 + [["id"]]))
-    moved = block.set_column(block.schema.get_field_index("_old_key"), "_old_key", pa.array([{"id": 1}] + [None] * 9))
-    said = []
-    for blocks in ([block], [block, rows(schema, 10, 5)], [block, unsent], [moved, block]):
-        writer = BatchWriter(store, f"f{len(said)}", row_group_bytes=1)
-        for each in blocks:
-            writer.write(schema, each.cast(staged_schema(schema)))
-        (file,) = writer.finish()[schema.table]
-        said.append(Extent.from_metadata(pq.read_metadata(store.uri(file.path)).metadata))
-    assert said == [
-        Extent((7, 0), (7, 9), True),
-        Extent((7, 0), (7, 14), True),
-        Extent((7, 0), (7, 9), False),
-        Extent((7, 0), (7, 9), False),
-    ]
 
 
 def test_tables_share_one_bound_and_the_largest_is_written_first(store: Store) -> None:

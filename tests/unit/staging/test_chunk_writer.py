@@ -6,23 +6,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from tidemark.formats.columns import chunk_schema
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.staging import chunk_writer
 from tidemark.staging.chunk_writer import ChunkWriter
 from tidemark.storage.store import Store
 
 COLUMNS = {"id": "bigint", "name": "string", "weight": "double", "note": "string"}
 
 
-def test_each_row_group_has_the_bounds_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_writer, "ROW_GROUP_BYTES", 1)
+def test_each_row_group_has_the_bounds_of_the_key(tmp_path: Path) -> None:
     columns = tuple(Column(name, target, 25, -1, target) for name, target in COLUMNS.items())
     schema = TableSchema(TableName("public", "t"), 1, 16384, "default", ("id", "name", "weight"), columns)
     writer = ChunkWriter(Store(str(tmp_path)), "chunk", schema)
+    writer._writer._row_group_bytes = 1
     shape = chunk_schema(schema)
     for first in (0, 10):
         rows = [{"id": n, "name": f"n{n:02}", "weight": 0.5, "note": "a note"} for n in range(first, first + 10)]

@@ -1,9 +1,8 @@
-"""Which stretches of R1's order belong to files that history has as they were staged, by what their manifest says."""
+"""Which batches history gets as they were staged, by what their manifest says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
@@ -11,7 +10,6 @@ from tidemark.lsn import Lsn
 from tidemark.target.driver.history_files import MAX_SMALL_FILES, MAX_STRETCHES, StagedHistoryFiles, as_staged
 
 OTHER_SHAPE, SHAPE = 1, 2
-NO_SESSION: Any = None  # no footer is read
 LARGE = 2**30
 
 
@@ -21,7 +19,7 @@ def batch(number: int, *versions: int, unchanged: int = 0, bytes: int = LARGE) -
 
 
 def chosen(batches: Sequence[PlannedBatch]) -> StagedHistoryFiles:
-    return as_staged(NO_SESSION, "/lake", batches, {SHAPE}, lambda *_: None)
+    return as_staged(batches, {SHAPE})
 
 
 def test_files_that_follow_each_other_have_one_stretch_until_a_row_is_computed() -> None:
@@ -29,11 +27,11 @@ def test_files_that_follow_each_other_have_one_stretch_until_a_row_is_computed()
     kept = chosen(batches)
     assert [file.path for _, file in kept.files] == ["1/0", "3/0", "3/1", "5/0"]
     assert [file.path for file in kept.computed_files(batches)] == ["4/0"]
-    assert [(first, last[0]) for first, last in kept.stretches] == [((100, 0), 399), ((500, 0), 599)]
+    assert kept.stretches == ((100, 400), (500, 600))
 
 
-def test_files_of_another_shape_are_computed_and_not_even_asked() -> None:
-    assert chosen([batch(1, OTHER_SHAPE), batch(2, OTHER_SHAPE, OTHER_SHAPE, unchanged=1)]) == StagedHistoryFiles()
+def test_files_of_another_shape_are_computed_with_their_whole_batch() -> None:
+    assert chosen([batch(1, OTHER_SHAPE), batch(2, SHAPE, OTHER_SHAPE)]) == StagedHistoryFiles()
 
 
 def test_files_that_alternate_too_often_with_others_are_all_computed() -> None:

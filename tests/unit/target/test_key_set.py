@@ -26,7 +26,6 @@ def test_of_several_columns_the_combinations_count() -> None:
         assert keys.holds(columns(every)).to_pylist() == [key in chosen for key in every]
         left = keys.without(columns(every[:9]))
         assert left.holds(columns(every)).to_pylist() == [key in chosen and key not in every[:9] for key in every]
-    assert KeySet(TYPES, [columns(every)]).bounds(["n", "t", "at"]) == {"n": (1, 3)}
 
 
 def test_a_key_of_a_narrower_type_is_the_same_number() -> None:

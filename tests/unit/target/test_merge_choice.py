@@ -36,7 +36,7 @@ def changed(facts: MergeFacts, name: str, **values: Any) -> MergeFacts:
 
 
 def reasons(choice: MergeChoice) -> dict[tuple[str, str], str]:
-    return {(one.step, one.way): one.reason for one in choice.against}
+    return {**choice.against}
 
 
 def test_every_way_is_open_to_a_table_that_asks_for_nothing_special() -> None:
@@ -46,7 +46,7 @@ def test_every_way_is_open_to_a_table_that_asks_for_nothing_special() -> None:
         "changes": (Way.DRIVER, Way.SPARK),
         "verify": (Way.PROOF, Way.SPARK),
     }
-    assert choice.against == ()
+    assert choice.against == {}
 
 
 def test_a_merge_without_chunks_has_the_changes_alone() -> None:

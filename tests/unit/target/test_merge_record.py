@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tidemark.target.merge_choice import MergeChoice, ReasonAgainst, Way
+from tidemark.target.merge_choice import MergeChoice, Way
 from tidemark.target.merge_record import MergeRecord
 
 
@@ -16,7 +16,7 @@ class Foreseen(Exception):
 
 def test_a_way_is_told_with_the_reasons_against_those_before_it() -> None:
     record = MergeRecord("shop.orders")
-    record.begin(MergeChoice({}, (ReasonAgainst("chunks", Way.FILES, "the chunks repair"),), None))
+    record.begin(MergeChoice({}, {("chunks", Way.FILES): "the chunks repair"}, None))
     record.declined("chunks", Way.PROOF, "a row differs")
     record.took("chunks", Way.SPARK)
     record.took("changes", Way.DRIVER, "50 changes in 1 batch")

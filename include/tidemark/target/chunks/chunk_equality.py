@@ -23,13 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyspark.sql import SparkSession
 
 from tidemark.formats.manifest import Claim, KeyPart, StagedFile, Sweep
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.names import ROW_HOLES
 from tidemark.schema.postgres_types import STRING, target_of
-from tidemark.schema.table import TableSchema
 from tidemark.target.chunks import chunk_fold, chunk_keys
 from tidemark.target.chunks.chunk_input import NextBatches, TouchedRows, may_share_keys
 from tidemark.target.delta import data_files, hadoop_files
@@ -75,7 +73,7 @@ def equal_chunks(
 
     `has_memory`: the table already holds the reservation of the driver's memory, for its changes.
     """
-    proof = _Proof(table, next_batches, next_batches.claims, tables, facts)
+    proof = _Proof(table, next_batches, tables, facts)
     if has_memory:
         return proof.prove()
     driver_memory.reserve(WAIT_S)
@@ -153,15 +151,14 @@ class _Proof:
 
     table: StagedTable
     next_batches: NextBatches
-    claims: Sequence[Claim]
     tables: PinnedPair
     facts: MergeFacts
 
     def prove(self) -> EqualChunks:
-        sweeps = self.next_batches.sweeps
-        if may_share_keys(self.claims, sweeps):
+        claims, sweeps = self.next_batches.claims, self.next_batches.sweeps
+        if may_share_keys(claims, sweeps):
             raise Declined("two chunks may have a key in common")
-        keys = [(claim, file, *self._keys(file)) for claim in self.claims for file in claim.files]
+        keys = [(claim, file, *self._keys(file)) for claim in claims for file in claim.files]
         pieces = [columns for _, _, _, columns in keys]
         if sum(len(columns[0]) for columns in pieces) > MAX_KEYS:
             raise Declined("many rows")
@@ -192,32 +189,20 @@ class _Proof:
             self._require_nothing_swept(sweep, current, chunks)
         for group in _groups(chunks):
             self._require_equal(group, current)
-        results = tuple(_result(claim, touched.get(claim.chunk)) for claim in self.claims)
+        results = tuple(_result(claim, touched.get(claim.chunk)) for claim in claims)
         return EqualChunks(results, {sweep.backfill: 0 for sweep in sweeps})
 
     # --- input ----------------------------------------------------------------------------------------------------
 
     @property
-    def session(self) -> SparkSession:
-        return self.table.session
-
-    @property
-    def schema(self) -> TableSchema:
-        return self.table.schema
-
-    @property
     def _types(self) -> list[pa.DataType]:
-        return chunk_keys.key_types(self.schema)
-
-    def _read(self, file: StagedFile, names: Sequence[str]) -> pa.Table:
-        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
-            return pq.ParquetFile(opened).read(columns=list(names))
+        return chunk_keys.key_types(self.table.schema)
 
     def _keys(self, file: StagedFile) -> tuple[pq.FileMetaData, list[pa.ChunkedArray]]:
-        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
+        with self.table.open(file) as opened:
             parquet = pq.ParquetFile(opened)
-            read = parquet.read(columns=list(self.schema.key))
-        return parquet.metadata, [read[name] for name in self.schema.key]
+            read = parquet.read(columns=list(self.table.schema.key))
+        return parquet.metadata, [read[name] for name in self.table.schema.key]
 
     def _bounds(
         self, keys: Sequence[Sequence[pa.ChunkedArray]], sweeps: Sequence[Sweep]
@@ -237,7 +222,7 @@ class _Proof:
         self, lowest: Mapping[str, Any], highest: Mapping[str, Any], bounds: Sequence[tuple[Any, Any]] | None
     ) -> bool:
         """Whether rows whose columns lie between `lowest` and `highest` may have a key within the bounds."""
-        low, high = lowest.get(self.schema.key[0]), highest.get(self.schema.key[0])
+        low, high = lowest.get(self.table.schema.key[0]), highest.get(self.table.schema.key[0])
         kind = int if pa.types.is_integer(self._types[0]) else str
         if bounds is None or not isinstance(low, kind) or not isinstance(high, kind):
             return True
@@ -249,7 +234,7 @@ class _Proof:
         """The results for the chunk rows whose keys changes have, by chunk."""
         if sum(int(chunk.touched.sum()) for chunk in chunks) > MAX_TOUCHED:
             raise Declined("many rows of chunks were changed meanwhile")
-        names = [*(c.name for c in self.schema.columns if c.name not in self.schema.dropped), "_text"]
+        names = [*(c.name for c in self.table.schema.columns if c.name not in self.table.schema.dropped), "_text"]
         rows, bytes_left = [], TOUCHED_BYTES
         for chunk in (chunk for chunk in chunks if chunk.touched.any()):
             rows.append((chunk.claim, self._touched_rows(chunk, names, bytes_left)))
@@ -267,9 +252,7 @@ class _Proof:
     def _touched_rows(self, chunk: _ComparedFile, names: Sequence[str], most_bytes: int) -> pa.Table:
         """The touched rows of a file. Only the row groups that hold them are read."""
         pieces, begins = [], 0
-        with hadoop_files.open_to_read(
-            self.session, f"{self.table.lake}/{chunk.file.path}", chunk.file.bytes
-        ) as opened:
+        with self.table.open(chunk.file) as opened:
             parquet = pq.ParquetFile(opened, metadata=chunk.footer)
             for number in range(chunk.footer.num_row_groups):
                 ends = begins + chunk.footer.row_group(number).num_rows
@@ -286,10 +269,10 @@ class _Proof:
 
     def _require_no_texts(self) -> None:
         """Require that chunks and history have no value that does not fit: its text would have to be compared."""
-        if not any(target_of(c.target).unfit and c.target != STRING.ddl for c in self.schema.columns):
+        if not any(target_of(c.target).unfit and c.target != STRING.ddl for c in self.table.schema.columns):
             return
-        for file in (f for c in self.claims for f in c.files):
-            if self._read(file, ["_text"])["_text"].null_count < file.rows:
+        for file in (f for c in self.next_batches.claims for f in c.files):
+            if self.table.read(file, ["_text"])["_text"].null_count < file.rows:
                 raise Declined("a value does not fit")
         history = self.tables.history
         if history.is_mapped:  # a history that a replay copied has `_text` under another name in its files
@@ -298,7 +281,7 @@ class _Proof:
         if files is None or len(files) > MAX_FILES:
             raise Declined("history has many files")
         for each in files:
-            with hadoop_files.open_to_read(self.session, f"{history.path}/{each.path}", each.bytes) as opened:
+            with hadoop_files.open_to_read(self.table.session, f"{history.path}/{each.path}", each.bytes) as opened:
                 if _has_text(pq.ParquetFile(opened)):
                     raise Declined("a value did not fit")
 
@@ -309,7 +292,7 @@ class _Proof:
         parts.
         """
         older_claims = [c for b in self.next_batches.evidence for c in b.claims if c.backfill == sweep.backfill]
-        claims = [c for c in self.claims if c.backfill == sweep.backfill]
+        claims = [c for c in self.next_batches.claims if c.backfill == sweep.backfill]
         if sweep.keys is not None or len(older_claims) + len(claims) < sweep.chunks:
             raise Declined("what is swept are single keys, or a chunk is missing")
         is_read = np.zeros(len(current.rows), np.bool_)
@@ -349,7 +332,8 @@ class _Proof:
         if not len(places):
             return
         in_order = pa.array(np.concatenate([indices for _, indices in of_groups]))
-        names = [c.name for c in self.schema.columns if c.name not in (*self.schema.key, *self.schema.dropped)]
+        schema = self.table.schema
+        names = [c.name for c in schema.columns if c.name not in (*schema.key, *schema.dropped)]
         whole = sum(chunk.bytes for chunk in group) <= AT_ONCE_BYTES
         if not whole and any(sum(bytes_of(c.footer, [name]) for c in group) > COLUMN_BYTES for name in names):
             raise Declined("large values")
@@ -359,7 +343,8 @@ class _Proof:
                 rows = pa.array(current.rows[places[indices]])
                 for name, column in current.target.columns(row_group, names_at_once, rows).items():
                     current_pieces[name] += column.chunks
-            chunk_tables = [self._read(chunk.file, [n for n in names_at_once if n != ROW_HOLES]) for chunk in group]
+            of_chunks = [name for name in names_at_once if name != ROW_HOLES]
+            chunk_tables = [self.table.read(chunk.file, of_chunks) for chunk in group]
             for name in names_at_once:
                 if name == ROW_HOLES:
                     if any(len(piece) > piece.null_count for piece in current_pieces[name]):

@@ -37,7 +37,6 @@ from tidemark.target.driver.arrow_columns import Key
 from tidemark.target.driver.change_reader import change_shape, in_order, read_changes
 from tidemark.target.driver.driver_fold import fold_changes, newest_changes
 from tidemark.target.driver.driver_merge import DriverMerge
-from tidemark.target.driver.history_files import OnFailure
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.merge_choice import MANY, DriverLimits
 from tidemark.target.spark import visibility
@@ -46,7 +45,7 @@ from tidemark.target.spark.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCH
 Stored = tuple[Any, ...]
 
 
-def fold_with_chunks(load: FirstLoad, limits: DriverLimits, on_failure: OnFailure) -> DriverMerge:
+def fold_with_chunks(load: FirstLoad, limits: DriverLimits) -> DriverMerge:
     """Fold the changes of the first load's batches, and the chunk rows whose keys they have. Raises Declined."""
     if limits.is_alone:
         driver_memory.reserve()
@@ -64,7 +63,6 @@ def fold_with_chunks(load: FirstLoad, limits: DriverLimits, on_failure: OnFailur
         batches=load.next_batches.batches,
         target=load.target,
         folded=changes,
-        on_failure=on_failure,
         load=load,
         has_memory=limits.is_alone,
         keeps_files=limits.is_alone,

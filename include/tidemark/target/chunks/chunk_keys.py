@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import StagedFile, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.snapshot import Snapshot
 from tidemark.schema.table import TableSchema
-from tidemark.target.delta import hadoop_files
 from tidemark.target.driver.arrow_columns import field_of
 from tidemark.target.driver.change_reader import StagedTable
 
@@ -28,7 +26,7 @@ def key_types(schema: TableSchema) -> list[pa.DataType]:
 
 def keys_in(table: StagedTable, file: StagedFile) -> Keys:
     """The keys of a chunk's file."""
-    rows = _read_file(table, file, table.schema.key)
+    rows = table.read(file, table.schema.key)
     return [rows[name] for name in table.schema.key]
 
 
@@ -53,12 +51,7 @@ def keys_not_seen(table: StagedTable, batches: Iterable[PlannedBatch], sweep: Sw
 
 def _read(table: StagedTable, names: Sequence[str], batch: PlannedBatch) -> Iterator[pa.Table]:
     for file in batch.files:
-        yield _read_file(table, file, [*names, *(["_old_key"] if batch.moved else [])])
-
-
-def _read_file(table: StagedTable, file: StagedFile, names: Sequence[str]) -> pa.Table:
-    with hadoop_files.open_to_read(table.session, f"{table.lake}/{file.path}", file.bytes) as opened:
-        return pq.ParquetFile(opened).read(columns=list(names))
+        yield table.read(file, [*names, *(["_old_key"] if batch.moved else [])])
 
 
 def _keys_of(rows: pa.Table, key: Sequence[str]) -> Iterator[Keys]:

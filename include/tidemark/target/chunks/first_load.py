@@ -30,14 +30,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from tidemark.errors import StagedFileDiffers
 from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
-from tidemark.schema.table import TableSchema
 from tidemark.target.chunks import chunk_keys
 from tidemark.target.chunks.chunk_input import (
     NextBatches,
@@ -100,19 +99,9 @@ class FirstLoad:
 
     table: StagedTable
     next_batches: NextBatches
-    claims: Sequence[Claim]
-    sweeps: Sequence[Sweep]
     files: Sequence[_LoadedFile]
     target: TargetRows
     overlapping_files: Sequence[DataFile]
-
-    @property
-    def session(self) -> SparkSession:
-        return self.table.session
-
-    @property
-    def schema(self) -> TableSchema:
-        return self.table.schema
 
     @property
     def rows(self) -> int:
@@ -134,7 +123,7 @@ class FirstLoad:
 
         The masked rows are written to chunk files in the plan's scratch folder.
         """
-        claims = {claim.chunk: self._remaining_claim(claim) for claim in self.claims}
+        claims = {claim.chunk: self._remaining_claim(claim) for claim in self.next_batches.claims}
         return [
             replace(b, claims=tuple(claims[c.chunk] for c in b.claims if claims[c.chunk].rows), sweeps=())
             for b in self.next_batches.batches
@@ -148,7 +137,7 @@ class FirstLoad:
                 pq.write_table(file.rows, sink, compression="zstd", compression_level=1)
                 content = sink.getvalue()
                 folder = f"{self.next_batches.scratch}/{claim.chunk}-{claim.attempt}"
-                name = hadoop_files.write_new(self.session, f"{self.table.lake}/{folder}", content)
+                name = hadoop_files.write_new(self.table.session, f"{self.table.lake}/{folder}", content)
                 sha256 = hashlib.sha256(content).hexdigest()
                 version = file.file.schema_version
                 copies.append(StagedFile(f"{folder}/{name}", len(file.masked), len(content), sha256, version))
@@ -159,7 +148,7 @@ class FirstLoad:
         if not self.overlapping_files:
             return None
         return delta_tables.rows_of_files(
-            self.session, self.target.current, [file.added for file in self.overlapping_files]
+            self.table.session, self.target.current, [file.added for file in self.overlapping_files]
         )
 
     def check(self) -> None:
@@ -192,7 +181,7 @@ class FirstLoad:
         """The result of each chunk: the rows added with its files, plus `of_masked`, the results of the masked rows."""
         results = {(r.backfill, r.chunk, r.attempt): r for r in of_masked}
         combined = []
-        for claim in self.claims:
+        for claim in self.next_batches.claims:
             added_rows = sum(f.file.rows - len(f.masked) for f in self.files if f.claim is claim)
             nothing = ChunkResult(claim.backfill, claim.chunk, claim.attempt, 0, 0, 0, 0, 0, 0)
             masked = results.get((claim.backfill, claim.chunk, claim.attempt), nothing)
@@ -228,10 +217,10 @@ class FirstLoad:
             for f, (footer, constants) in zip(group, parts, strict=True)
         ]
         end = parquet_footer.joined(parts, excluded)
-        name, digests = hadoop_files.write_joined(self.session, into.path, bodies, end)
+        name, digests = hadoop_files.write_joined(self.table.session, into.path, bodies, end)
         for file, sha256 in zip(group, digests, strict=True):
             if file.file.sha256 != sha256:
-                raise StagedFileDiffers(path=file.file.path, table=str(self.schema.table))
+                raise StagedFileDiffers(path=file.file.path, table=str(self.table.schema.table))
         masked = list(_masked_of(group))
         lsns = [int(f.claim.watermark_lsn) for f in group]
         bounds = {"_commit_lsn": (min(lsns), max(lsns))}
@@ -244,7 +233,7 @@ class FirstLoad:
             sum(f.file.rows for f in group),
             bounds,
             len(masked),
-            data_files.vector_of(self.session, into, masked) if masked else None,
+            data_files.vector_of(self.table.session, into, masked) if masked else None,
             {
                 BACKFILL_TAG: group[0].claim.backfill,
                 RANGES_TAG: ",".join(sorted({f"{f.claim.key_range}/{f.claim.attempt}" for f in group})),
@@ -266,7 +255,7 @@ def _masked_of(group: Sequence[_LoadedFile]) -> Iterator[int]:
 
 def first_load(table: StagedTable, next_batches: NextBatches, current: PinnedTable) -> FirstLoad:
     """Prepare a first load of the plan's chunks. Raises Declined if Spark has to read the chunks."""
-    return _FirstLoadSearch(table, next_batches, next_batches.claims, current).load()
+    return _FirstLoadSearch(table, next_batches, current).load()
 
 
 @dataclass(slots=True)
@@ -278,15 +267,14 @@ class _FirstLoadSearch:
 
     table: StagedTable
     next_batches: NextBatches
-    claims: Sequence[Claim]
     current: PinnedTable
 
     def load(self) -> FirstLoad:
-        sweeps = self.next_batches.sweeps
-        if may_share_keys(self.claims, sweeps):
+        claims, sweeps = self.next_batches.claims, self.next_batches.sweeps
+        if may_share_keys(claims, sweeps):
             raise Declined("two chunks may have a key in common")
-        attempts = {claim.key_range: claim.attempt for claim in self.claims}
-        files = [self._read_footer(claim, file) for claim in self.claims for file in claim.files]
+        attempts = {claim.key_range: claim.attempt for claim in claims}
+        files = [self._read_footer(claim, file) for claim in claims for file in claim.files]
         target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES)
         foreign = [f for f in target.files if not self._shares_no_key(f, attempts)]
         compared_files = foreign if sweeps else [f for f in foreign if _may_overlap(f, files)]
@@ -313,13 +301,11 @@ class _FirstLoadSearch:
                 bytes_left -= file.rows.nbytes
                 if bytes_left < 0:
                     raise Declined("rows that were changed meanwhile are too large for the driver's memory")
-                wanted.append([file.rows[k] for k in self.schema.key])
+                wanted.append([file.rows[k] for k in self.table.schema.key])
         target.find(KeySet(self._types, wanted).distinct().columns)
         load = FirstLoad(
             self.table,
             self.next_batches,
-            self.claims,
-            sweeps,
             files,
             target,
             [f for f in compared_files if _may_overlap(f, files)],
@@ -328,39 +314,31 @@ class _FirstLoadSearch:
         return load
 
     @property
-    def session(self) -> SparkSession:
-        return self.table.session
-
-    @property
-    def schema(self) -> TableSchema:
-        return self.table.schema
-
-    @property
     def _types(self) -> list[pa.DataType]:
-        return chunk_keys.key_types(self.schema)
+        return chunk_keys.key_types(self.table.schema)
 
     def _shares_no_key(self, file: DataFile, attempts: Mapping[str, str]) -> bool:
         """Whether the file of current has no key in common with these chunks.
 
         It has none if its chunks are of the same backfill, and of other ranges or of the same attempt at a range.
         """
-        if file.tags.get(BACKFILL_TAG) != self.claims[0].backfill:
+        if file.tags.get(BACKFILL_TAG) != self.next_batches.claims[0].backfill:
             return False
         walks = [walk.partition("/") for walk in file.tags.get(RANGES_TAG, "").split(",")]
         return all(attempt == attempts.get(key_range, attempt) for key_range, _, attempt in walks)
 
     def _read_footer(self, claim: Claim, file: StagedFile) -> _LoadedFile:
-        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.path}", file.bytes) as opened:
+        with self.table.open(file) as opened:
             footer = parquet_footer.read_footer(opened, file.bytes)
             parquet = pq.ParquetFile(opened)
-            shape = chunk_schema(self.schema)
+            shape = chunk_schema(self.table.schema)
             bounds = {}
-            for name in self.schema.key:
+            for name in self.table.schema.key:
                 if pa.types.is_integer(shape.field(name).type):
                     between = pc.min_max(parquet.read(columns=[name])[name]).as_py()
                     bounds[name] = between["min"], between["max"]
         if sum(footer.rows) != file.rows:
-            raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
+            raise StagedFileDiffers(path=file.path, table=str(self.table.schema.table))
         return _LoadedFile(claim, file, footer, bounds)
 
     def _mask(self, file: _LoadedFile, touched: KeySet) -> None:
@@ -372,7 +350,7 @@ class _FirstLoadSearch:
         """The masked rows of a file. Only the row groups that hold them are read."""
         parts = []
         masked = file.masked.cast(pa.int64())
-        with hadoop_files.open_to_read(self.session, f"{self.table.lake}/{file.file.path}", file.file.bytes) as opened:
+        with self.table.open(file.file) as opened:
             parquet = pq.ParquetFile(opened)
             ends = 0
             for group, count in enumerate(file.footer.rows):
@@ -401,7 +379,7 @@ class _FirstLoadSearch:
         unspared_keys: list[list[pa.ChunkedArray]] = []
         for foreign_file, columns in zip(foreign_files, current_keys, strict=True):
             unknown = pc.indices_nonzero(pc.invert(spared.holds(columns)))
-            masked = data_files.masked_rows(self.session, self.current, foreign_file) if len(unknown) else set()
+            masked = data_files.masked_rows(self.table.session, self.current, foreign_file) if len(unknown) else set()
             rows = pa.array([row for row in unknown.to_pylist() if row not in masked], pa.int64())
             unspared_keys.append([column.take(rows) for column in columns])
         unproven_keys = KeySet(self._types, unspared_keys)

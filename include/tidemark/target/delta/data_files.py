@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.lsn import Lsn
-from tidemark.target.delta import hadoop_files, internals
+from tidemark.target.delta import hadoop_files, internals, public_path
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.internals import Transaction
 from tidemark.target.delta.jvm import java_class, sequence
@@ -237,13 +237,16 @@ class _VectorFile:
             hadoop_files.write_new(self._spark, self._table.path, bytes(self._content), name)
 
 
-def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Sequence[str]) -> list[WrittenFile]:
-    """Write the rows to one Parquet file in the table's folder, as the drain writes its files. No rows, no file."""
+def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: Sequence[str]) -> list[WrittenFile]:
+    """Write the rows to one Parquet file in the table's folder, as the drain writes its files. No rows, no file.
+
+    The log gets the bounds of those of the columns `bounded` that are of integers.
+    """
     if not rows.num_rows:
         return []
     # No statistics of floating-point columns: Arrow's bounds omit NaN, which Spark orders above all numbers. Spark
     # would skip the rows that have it.
-    bounded = [f.name for f in rows.schema if not pa.types.is_floating(f.type) and not pa.types.is_nested(f.type)]
+    ordered = [f.name for f in rows.schema if not pa.types.is_floating(f.type) and not pa.types.is_nested(f.type)]
     sink = io.BytesIO()
     pq.write_table(
         rows,
@@ -251,13 +254,26 @@ def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Seq
         compression="zstd",
         compression_level=1,
         use_dictionary=False,
-        write_statistics=bounded,
+        write_statistics=ordered,
         version="2.6",
     )
     content = sink.getvalue()
     name = hadoop_files.write_new(spark, table.path, content)
-    column_bounds = dict(bounds(rows, ["_commit_lsn", *key]))
-    return [WrittenFile(name, len(content), rows.num_rows, column_bounds, tags={ROWS_TAG: "1"})]
+    return [WrittenFile(name, len(content), rows.num_rows, dict(bounds(rows, bounded)), tags={ROWS_TAG: "1"})]
+
+
+def add_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: Sequence[str]) -> None:
+    """Make one commit that adds the rows as a file of `write_rows`.
+
+    The commit declares no read, so several such commits at the same time do not conflict.
+    """
+    if table.logged is not None:
+        public_path.append_rows(table.logged, spark.createDataFrame(rows))
+        return
+    transaction = Transaction(table.snapshot)
+    for file in write_rows(spark, table, rows, bounded):
+        transaction.add_json(file.to_json(transaction.now_ms))
+    transaction.commit()
 
 
 def exchange(

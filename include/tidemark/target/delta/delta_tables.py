@@ -16,15 +16,11 @@ Never used: autoMerge, WHEN NOT MATCHED BY SOURCE (it disables file pruning), ch
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -47,7 +43,7 @@ from tidemark.errors import LocationTaken, NeedsDeltaInternals
 from tidemark.formats.merge_result import Holes
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES, spark_identifier
-from tidemark.target.delta import checkpoints, hadoop_files, internals, log_files, public_path
+from tidemark.target.delta import checkpoints, internals, log_files, public_path
 from tidemark.target.delta.internals import DeltaSnapshot, Transaction
 from tidemark.target.delta.jvm import array_list, hadoop_configuration, java_class
 from tidemark.target.delta.log_files import LoggedVersion
@@ -57,8 +53,6 @@ _COMMITS: Final = frozenset({"_generation", "_commit_lsn"})
 
 # Characters that Delta allows in a column's name only with column mapping.
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
-
-COPY_BUFFER: Final = 2**20
 
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
@@ -271,7 +265,7 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
     """
     _refuse_foreign_files(spark, table)
     interval = checkpoints.NEVER if table.logged is None else str(checkpoints.commits_between(table.path))
-    properties = {checkpoints.PROPERTY: interval, **properties, **_column_mapping(schema.names)}
+    properties = {checkpoints.PROPERTY: interval, **properties, **column_mapping(schema.names)}
     if table.logged is not None:
         public_path.create(table.logged, schema, properties)
     else:
@@ -302,7 +296,7 @@ def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str
 
 def enable_features(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
     """Enable the table features that these columns need: column mapping for their names, timestamps without a zone."""
-    properties = _column_mapping([f.name for f in fields])
+    properties = column_mapping([f.name for f in fields])
     if any("timestamp_ntz" in f.dataType.simpleString() for f in fields):
         properties["delta.feature.timestampNtz"] = "supported"
     if properties:
@@ -347,34 +341,6 @@ class WrittenFile:
         return json.dumps({"add": action})
 
 
-def copy_into_table(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[str, int, str]:
-    """Copy a file into the table's folder, byte for byte, under a new name.
-
-    Returns the name, the size in bytes and the SHA-256 of the copied bytes. Until a commit adds the file, no version
-    has it, and VACUUM removes it.
-    """
-    path = java_class(spark, "org.apache.hadoop.fs.Path")
-    source = path(uri)
-    name = f"staged-{java_class(spark, 'java.util.UUID').randomUUID()}.parquet"
-    target = path(table.path, name)
-    configuration = hadoop_configuration(spark)
-    digest = java_class(spark, "java.security.MessageDigest").getInstance("SHA-256")
-    read = java_class(spark, "java.security.DigestInputStream")(
-        source.getFileSystem(configuration).open(source), digest
-    )
-    try:
-        # Always closed; an object store shows the file only then.
-        written = target.getFileSystem(configuration).create(target, False)
-        try:
-            size = java_class(spark, "org.apache.commons.io.IOUtils").copy(read, written, COPY_BUFFER)
-        finally:
-            written.close()
-    finally:
-        read.close()
-    sha256 = java_class(spark, "java.util.HexFormat").of().formatHex(digest.digest())
-    return name, int(size), str(sha256)
-
-
 def append(
     spark: SparkSession,
     table: PinnedTable,
@@ -409,25 +375,6 @@ def _append_by_public_path(
     return 0
 
 
-def add_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: Sequence[str]) -> None:
-    """Make one commit that adds the rows as a file, with statistics of the integer columns `bounded`.
-
-    The commit declares no read, so several such commits at the same time do not conflict.
-    """
-    if table.logged is not None:
-        public_path.append_rows(table.logged, spark.createDataFrame(rows))
-        return
-    content = io.BytesIO()
-    pq.write_table(rows, content)
-    name = hadoop_files.write_new(spark, table.path, content.getvalue())
-    extremes = {column: pc.min_max(rows[column]).as_py() for column in bounded}
-    bounds = {column: (between["min"], between["max"]) for column, between in extremes.items()}
-    transaction = Transaction(table.snapshot)
-    file = WrittenFile(name, len(content.getvalue()), rows.num_rows, bounds)
-    transaction.add_json(file.to_json(transaction.now_ms))
-    transaction.commit()
-
-
 def replace_all_rows(
     table: PinnedTable, frame: DataFrame, positions: Mapping[str, Lsn], shape: StructType | None
 ) -> int:
@@ -445,11 +392,6 @@ def replace_all_rows(
     transaction.remove_all()
     transaction.write(frame)
     return transaction.commit()
-
-
-def properties_for(names: Sequence[str]) -> dict[str, str]:
-    """The table properties that a new table needs for columns with these names."""
-    return _column_mapping(names)
 
 
 def replace(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> None:
@@ -477,7 +419,7 @@ def merge(
     DeltaTable, since the object keeps the schema of its first use.
     """
     if table.logged is not None:
-        target = public_path.target(table.logged)
+        target = DeltaTable.forPath(spark, table.path)
     else:
         target = DeltaTable(spark, table.snapshot.as_target(table.path))
     with public_path.transaction(spark, application, int(end)):
@@ -501,5 +443,6 @@ def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:
     return {spark_identifier(name): value for name, value in values.items()}
 
 
-def _column_mapping(names: Sequence[str]) -> dict[str, str]:
+def column_mapping(names: Sequence[str]) -> dict[str, str]:
+    """The table property that columns with these names need."""
     return {"delta.columnMapping.mode": "name"} if any(set(n) & UNMAPPED_CHARACTERS for n in names) else {}

@@ -156,7 +156,8 @@ def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
     """Write a file of this name, so that a reader gets all of it or none, also if this fails midway.
 
     S3 and Google's store show a file when it is closed: it is closed only behind its last byte, and all bytes are in
-    the JVM before it is created. Elsewhere a temporary file is renamed. Raises OSError or an error of the file system.
+    the JVM before it is created. Elsewhere a temporary file is renamed, on a disk after it is synced. An existing file
+    is replaced, but not on Azure. Raises FileExistsError there, OSError, or an error of the file system.
     """
     configuration = hadoop_configuration(spark)
     local, mode = local_path(spark, uri), _mode_of_files(configuration)
@@ -174,7 +175,7 @@ def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
     stream.close()
     if temporary is not path and not files.rename(temporary, path):
         files.delete(temporary, False)
-        raise OSError(f"could not rename {temporary} to {uri}")
+        raise (FileExistsError if files.exists(path) else OSError)(f"could not rename {temporary} to {uri}")
 
 
 def _replace_local(path: str, content: bytes, mode: int) -> None:
@@ -182,6 +183,8 @@ def _replace_local(path: str, content: bytes, mode: int) -> None:
     temporary = f"{folder}/.{name}.{uuid.uuid4()}.tmp"
     try:
         _write_local(temporary, content, mode)
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
         # Where Hadoop wrote the name before, it kept a checksum of that content, and a reader compares.
         with suppress(FileNotFoundError):
             os.unlink(f"{folder}/.{name}.crc")
@@ -207,7 +210,7 @@ def write_joined(spark: SparkSession, folder: str, bodies: Sequence[Body], end: 
     The JVM copies the bodies; they do not pass through Python. Returns the new file's name, and the SHA-256 of each
     whole source file.
     """
-    name = f"part-{uuid.uuid4()}.parquet"
+    name = f"copied-{uuid.uuid4()}.parquet"
     path_class = java_class(spark, "org.apache.hadoop.fs.Path")
     path = path_class(folder, name)
     configuration = hadoop_configuration(spark)

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.errors import NeedsDeltaInternals
 from tidemark.lsn import Lsn
-from tidemark.target.delta.jvm import array, array_list, hadoop_configuration, java_class, option, sequence
+from tidemark.target.delta.jvm import array_list, hadoop_configuration, java_class, option, sequence
 
 # Its `toString` accepts an array of any class; py4j cannot pass such an array to java.util.Arrays.
 ARRAYS: Final = "org.apache.commons.lang3.ArrayUtils"
@@ -35,13 +35,11 @@ ARRAYS: Final = "org.apache.commons.lang3.ArrayUtils"
 OPTION: Final = "spark.tidemark.deltaInternals"
 
 _DELTA: Final = "org.apache.spark.sql.delta"
-_SOURCES: Final = "org.apache.spark.sql.execution.datasources"
 _SESSION: Final = "org.apache.spark.sql.SparkSession"
 _OPTION: Final = "scala.Option"
 _SEQ: Final = "scala.collection.immutable.Seq"
 _MAP: Final = "scala.collection.immutable.Map"
 _PATH: Final = "org.apache.hadoop.fs.Path"
-_STRUCT: Final = "org.apache.spark.sql.types.StructType"
 
 BITMAP: Final = f"{_DELTA}.deletionvectors.RoaringBitmapArray"
 VECTOR_STORE: Final = f"{_DELTA}.storage.dv.HadoopFileSystemDVStore"
@@ -111,20 +109,6 @@ SHAPES: Final[Mapping[str, Sequence[str]]] = {
     "io.delta.tables.DeltaTable": (f"(org.apache.spark.sql.Dataset,{_VERSIONED})",),
 }
 
-# The same for Spark's classes by which files are read without a request for each file's status.
-SHAPES_OF_FILES: Final[Mapping[str, Sequence[str]]] = {
-    f"{_SOURCES}.FileStatusCache": (
-        f"getOrCreate({_SESSION})",
-        f"putLeafFiles({_PATH},org.apache.hadoop.fs.FileStatus[])",
-    ),
-    f"{_SOURCES}.InMemoryFileIndex": (
-        f"({_SESSION},{_SEQ},{_MAP},{_OPTION},{_SOURCES}.FileStatusCache,{_OPTION},{_OPTION})",
-    ),
-    f"{_SOURCES}.HadoopFsRelation": (
-        f"({_SOURCES}.FileIndex,{_STRUCT},{_STRUCT},{_OPTION},{_SOURCES}.FileFormat,{_MAP},{_SESSION})",
-    ),
-}
-
 
 # --- the check of the classes -----------------------------------------------------------------------------------------
 
@@ -143,19 +127,9 @@ def require(spark: SparkSession, path: str) -> None:
         raise NeedsDeltaInternals(path=path, lacks=lacks)
 
 
-def reads_files(spark: SparkSession) -> bool:
-    """Whether Spark has all of SHAPES_OF_FILES."""
-    return _files_fit(spark.sparkContext)
-
-
 @lru_cache(maxsize=1)
 def _first_missing(context: SparkContext) -> str | None:
     return next(_missing(context, SHAPES), None)
-
-
-@lru_cache(maxsize=1)
-def _files_fit(context: SparkContext) -> bool:
-    return next(_missing(context, SHAPES_OF_FILES), None) is None
 
 
 def _missing(context: SparkContext, shapes: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -387,12 +361,9 @@ class Transaction:
         """Have Spark write the frame's rows to files now, and add these to the commit."""
         self._written.append(self._delta.writeFiles(frame._jdf))
 
-    def remove(self, file: Any) -> None:
-        self._actions.add(file.removeWithTimestamp(self._now, True))
-
     def remove_all(self) -> None:
         for file in self._pinned.added.collectAsList():
-            self.remove(file)
+            self._actions.add(file.removeWithTimestamp(self._now, True))
 
     def describe(self, metadata: Mapping[str, Any]) -> None:
         """Replace the table's `metaData` action."""
@@ -466,36 +437,3 @@ def descriptor(spark: SparkSession, number: Any, size: int, masked: int, offset:
     """
     create = java_class(spark, _VECTOR).onDiskWithRelativePath
     return create(number, "", size, masked, option(spark, offset), option(spark))
-
-
-# --- Spark's files ----------------------------------------------------------------------------------------------------
-
-
-def parquet_rows(spark: SparkSession, of: StructType, files: Sequence[tuple[str, int]]) -> DataFrame:
-    """The rows of Parquet files, given as URI and size, like `read.parquet` but with fewer requests.
-
-    `read.parquet` requests for each file whether it exists, whether it is a folder, and its length. On S3 that is a
-    listing and two requests. Here these facts are put into Spark's `FileStatusCache` first. If Spark's settings disable
-    that cache, Spark makes the requests.
-    """
-    jvm_session = spark._jsparkSession
-    status_class, path_class = java_class(spark, "org.apache.hadoop.fs.FileStatus"), java_class(spark, _PATH)
-    status_cache = java_class(spark, f"{_SOURCES}.FileStatusCache").getOrCreate(jvm_session)
-    configuration = hadoop_configuration(spark)
-    paths = array_list(spark)
-    for uri, size in files:
-        path = path_class(uri)
-        path = path.getFileSystem(configuration).makeQualified(path)
-        status = status_class(size, False, 1, size, 0, path)
-        status_cache.putLeafFiles(path, array(spark, status_class, status))
-        paths.add(path)
-    nothing, no_options = option(spark), _scala_map(spark, {})
-    columns = jvm_session.parseDataType(of.json())
-    index = java_class(spark, f"{_SOURCES}.InMemoryFileIndex")(
-        jvm_session, sequence(spark, paths), no_options, option(spark, columns), status_cache, nothing, nothing
-    )
-    file_format = java_class(spark, f"{_SOURCES}.parquet.ParquetFileFormat")()
-    relation = java_class(spark, f"{_SOURCES}.HadoopFsRelation")(
-        index, index.partitionSchema(), columns, nothing, file_format, no_options, jvm_session
-    )
-    return DataFrame(jvm_session.baseRelationToDataFrame(relation), spark)

@@ -74,13 +74,3 @@ def sequence(spark: SparkSession, java_list: Any) -> Any:
 def array_list(spark: SparkSession) -> Any:
     """An empty Java list."""
     return java_class(spark, "java.util.ArrayList")()
-
-
-def array(spark: SparkSession, element_class: Any, *items: Any) -> Any:
-    """A Java array of the items, whose class is `element_class`."""
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    java_array = gateway.new_array(element_class, len(items))
-    for n, item in enumerate(items):
-        java_array[n] = item
-    return java_array

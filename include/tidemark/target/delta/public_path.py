@@ -87,17 +87,12 @@ def append(state: LoggedVersion, rows: DataFrame | None, application: str, start
 def append_once(state: LoggedVersion, rows: DataFrame, application: str, end: Lsn) -> None:
     """Append rows that no other driver appends up to `end`, and set the position."""
     with transaction(state.spark, application, int(end)):
-        rows.write.format("delta").mode("append").save(state.path)
+        append_rows(state, rows)
 
 
 def append_rows(state: LoggedVersion, rows: DataFrame) -> None:
     """Append rows without a position; repeating them must be harmless."""
     rows.write.format("delta").mode("append").save(state.path)
-
-
-def target(state: LoggedVersion) -> DeltaTable:
-    """The table for a command."""
-    return DeltaTable.forPath(state.spark, state.path)
 
 
 def add_columns(state: LoggedVersion, fields: Sequence[StructField], properties: Mapping[str, str]) -> None:

@@ -12,13 +12,11 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from py4j.java_gateway import JavaPackage, java_import
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -26,8 +24,8 @@ from tidemark.errors import DeltaMissing, LogStoreMissing, LogStoreUnfenced, Spa
 from tidemark.spark_submit.delta_version import delta_version, refusal
 from tidemark.storage import log_store_settings
 from tidemark.storage.lake_access import AZURE_SECRET
-from tidemark.target.delta import hadoop_files, internals
-from tidemark.target.delta.jvm import hadoop_configuration, java_class, keep_hadoop_configuration
+from tidemark.target.delta import internals
+from tidemark.target.delta.jvm import java_class, keep_hadoop_configuration
 from tidemark.target.delta.socket_acknowledgements import acknowledge_at_once
 from tidemark.target.driver_log import silence_loggers
 
@@ -200,12 +198,10 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
 
     `pool` names the FAIR pool of the thread's jobs.
     """
-    # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
-    partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
     has_own_log_store = log_store_settings.own_log_store(
         _start_settings(spark.sparkContext), lake
     ) and _has_checkpoint_manager(spark)
-    settings = {**TABLE_SETTINGS, **partitions, **(LOG_SETTINGS if has_own_log_store else {})}
+    settings = {**_table_settings(spark), **(LOG_SETTINGS if has_own_log_store else {})}
     if internals.misfit(spark) is not None:
         settings |= PUBLIC_PATH_SETTINGS
     template = _template(spark, tuple(settings.items()))
@@ -233,9 +229,12 @@ def expect_any_rows(session: SparkSession) -> None:
     """Configure the session for a table of unknown size."""
     for key in FEW_ROWS_SETTINGS:
         session.conf.unset(key)
+    _set_unless_given(session, _table_settings(session))
+
+
+def _table_settings(spark: SparkSession) -> dict[str, str]:
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
-    partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * session.sparkContext.defaultParallelism))}
-    _set_unless_given(session, {**TABLE_SETTINGS, **partitions})
+    return {**TABLE_SETTINGS, DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
 
 
 def expect_few_rows(session: SparkSession) -> None:
@@ -271,57 +270,3 @@ def _submitted_keys() -> set[str]:
         return set()
     SparkContext._ensure_initialized()
     return {key for key, _ in SparkConf().getAll()}
-
-
-def read_text(spark: SparkSession, uri: str) -> str:
-    """Read a small file through Hadoop's file systems. The driver needs no other client of an object store (R10)."""
-    return hadoop_files.read_whole(spark, uri).decode()
-
-
-def write_text(spark: SparkSession, uri: str, text: str) -> None:
-    """Write a small file, so that a reader gets all of it or none.
-
-    In a folder a temporary file is renamed. Most object stores rename by copying, so there the log store writes the
-    file if it is absent. An existing file is kept: another driver's result for the same plan is as valid.
-    """
-    scheme = urlsplit(uri).scheme
-    if scheme in log_store_settings.FENCING:
-        _write_by_log_store(
-            spark, uri, text, log_store_settings.log_store(dict(spark.sparkContext.getConf().getAll()), scheme)
-        )
-        return
-    path = java_class(spark, "org.apache.hadoop.fs.Path")
-    final = path(uri)
-    temporary = path(final.getParent(), f".{final.getName()}.{os.getpid()}")
-    files = final.getFileSystem(hadoop_configuration(spark))
-    stream = files.create(temporary, True)
-    try:
-        stream.write(bytearray(text.encode()))
-        if stream.hasCapability("hsync"):
-            stream.hsync()
-    finally:
-        stream.close()
-    files.delete(final, False)
-    if not files.rename(temporary, final):
-        raise OSError(f"could not rename {temporary} to {final}")
-
-
-def _write_by_log_store(spark: SparkSession, uri: str, text: str, log_store: str) -> None:
-    """Write a file through the log store, which only writes a file that is absent. An existing file is no error."""
-    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    configuration = hadoop_configuration(spark)
-    lines = java_class(spark, "java.util.ArrayList")()
-    lines.add(text)
-    store = java_class(spark, log_store)(configuration)
-    try:
-        store.write(path, lines.iterator(), False, configuration)
-    except Py4JJavaError:
-        if not _exists(path, configuration):
-            raise
-
-
-def _exists(path: Any, configuration: Any) -> bool:
-    """Whether the file exists; False also if the store fails. The caller then raises the error of its write."""
-    with suppress(Py4JJavaError):
-        return bool(path.getFileSystem(configuration).exists(path))
-    return False

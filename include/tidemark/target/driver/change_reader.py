@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +43,15 @@ class StagedTable:
     def schema(self) -> TableSchema:
         """The schema version of the target."""
         return self.schemas[-1]
+
+    def open(self, file: StagedFile) -> BinaryIO:
+        """Open one of the files for reading at any position."""
+        return hadoop_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes)
+
+    def read(self, file: StagedFile, names: Sequence[str]) -> pa.Table:
+        """These columns of all rows of a file."""
+        with self.open(file) as opened:
+            return pq.ParquetFile(opened).read(columns=list(names))
 
 
 def read_changes(

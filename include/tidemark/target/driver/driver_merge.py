@@ -27,7 +27,7 @@ from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.driver import driver_memory, history_files
 from tidemark.target.driver.change_reader import StagedTable, read_changes
 from tidemark.target.driver.driver_fold import FoldedChanges, NewestChanges, fold_changes, newest_changes
-from tidemark.target.driver.history_files import OnFailure, StagedHistoryFiles
+from tidemark.target.driver.history_files import StagedHistoryFiles
 from tidemark.target.driver.prefetch import ReadAhead
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import DriverLimits
@@ -54,7 +54,6 @@ class DriverMerge:
     batches: Sequence[PlannedBatch]
     target: TargetRows
     folded: FoldedChanges
-    on_failure: OnFailure
     load: FirstLoad | None = None
     has_memory: bool = False
     keeps_files: bool = False
@@ -82,7 +81,7 @@ class DriverMerge:
             history_files.copy_to_history(session, history, lake, schema, batch, file) for batch, file in kept.files
         ]
         rows = kept.computed_rows(self.folded.history(schema))
-        written += data_files.write_rows(session, history, rows, schema.key)
+        written += data_files.write_rows(session, history, rows, ["_commit_lsn", *schema.key])
         written += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(session, history, None, application, self.end, written)
         failpoints.reach("merge.after_history")
@@ -93,7 +92,7 @@ class DriverMerge:
             return StagedHistoryFiles()
         table = self.table
         versions = {schema.version for schema in table.schemas if schema.is_read_as(table.schema)}
-        return history_files.as_staged(table.session, table.lake, self.batches, versions, self.on_failure)
+        return history_files.as_staged(self.batches, versions)
 
     def move_current(self, application: str) -> dict[str, int]:
         """One commit that brings current to the end of the batches. Returns the rows inserted, updated, deleted."""
@@ -105,7 +104,7 @@ class DriverMerge:
         else:
             rows = pa.concat_tables([folded.staying, folded.small.rows])
             exchanged = folded.small.masked_files(folded.replaced)
-        written = data_files.write_rows(session, current, rows, self.table.schema.key)
+        written = data_files.write_rows(session, current, rows, ["_commit_lsn", *self.table.schema.key])
         written += [] if self.load is None else self.load.files_of_current()
         data_files.exchange(session, current, exchanged, written, application, self.end)
         failpoints.reach("merge.after_current")
@@ -119,7 +118,6 @@ def driver_merge(
     batches: Sequence[PlannedBatch],
     current: PinnedTable,
     limits: DriverLimits,
-    on_failure: OnFailure,
     prepared: FirstLoad | ReadAhead | None = None,
 ) -> DriverMerge:
     """Fold the changes, before anything is written. Raises Declined.
@@ -142,7 +140,7 @@ def driver_merge(
         if has_memory:
             driver_memory.free()
         raise
-    return DriverMerge(table, batches, target, folded, on_failure, load, has_memory, keeps_files=limits.is_alone)
+    return DriverMerge(table, batches, target, folded, load, has_memory, keeps_files=limits.is_alone)
 
 
 def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) -> TargetRows:

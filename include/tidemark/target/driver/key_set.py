@@ -39,15 +39,6 @@ class KeySet:
         """The number of keys; a key that was given twice counts twice."""
         return len(self.columns[0])
 
-    def bounds(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """The bounds of the columns of whole numbers, by column name."""
-        own = {}
-        for name, column in zip(names, self.columns, strict=True):
-            if pa.types.is_integer(column.type) and len(column):
-                between = pc.min_max(column).as_py()
-                own[name] = between["min"], between["max"]
-        return own
-
     @property
     def has_doubles(self) -> bool:
         """Whether a key was given twice."""

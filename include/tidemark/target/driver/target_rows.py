@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -53,7 +53,6 @@ _LEGACY_CALENDAR: Final = b"org.apache.spark.legacyDateTime"
 
 
 _MANY_KEYS: Final = "current has more keys than the driver reads"
-_OTHER_ROWS: Final = "a file of current has another number of rows than the log says"
 
 Numbers = NDArray[np.int64]
 
@@ -264,9 +263,7 @@ class TargetRows:
         """The file's rows with one of the keys, and the numbers of these keys."""
         rows, keys, masked = [np.empty(0, np.int64)], [np.empty(0, np.int64)], None
         with self._open(file) as source:
-            parquet = self._without_julian_days(pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False))
-            if parquet.metadata.num_rows != file.rows:
-                raise Declined(_OTHER_ROWS)
+            parquet = _opened(source, file, buffer_size=BUFFER_BYTES, pre_buffer=False)
             for numbers, columns in self._pieces(source, parquet, sought):
                 places = sought.keys.places(columns)
                 within = pc.indices_nonzero(pc.is_valid(places))
@@ -329,16 +326,14 @@ class TargetRows:
     def keys(self, file: DataFile) -> list[pa.ChunkedArray]:
         """The key's columns of all rows of the file, masked ones included. Raises Declined."""
         with self._open(file) as source:
-            parquet = self._without_julian_days(pq.ParquetFile(source))
+            parquet = _opened(source, file)
             self._count(parquet)
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
 
     def groups(self, file: DataFile) -> list[RowGroup]:
         """The file's row groups with the bounds of their keys in the footer. Raises Declined."""
         with self._open(file) as source:
-            parquet = self._without_julian_days(pq.ParquetFile(source))
-        if parquet.metadata.num_rows != file.rows:
-            raise Declined(_OTHER_ROWS)
+            parquet = _opened(source, file)
         self.footers[file.path] = parquet.metadata
         begins, groups = 0, []
         for number in range(parquet.num_row_groups):
@@ -376,18 +371,11 @@ class TargetRows:
         """All rows of the file, masked ones included, in this shape. Raises Declined if they have more than
         `most_bytes`."""
         with self._open(file) as source:
-            parquet = self._without_julian_days(pq.ParquetFile(source))
-            if parquet.metadata.num_rows != file.rows:
-                raise Declined(_OTHER_ROWS)
+            parquet = _opened(source, file)
             if bytes_of(parquet.metadata, shape.names) > most_bytes:
                 raise Declined("a small file of current has large values")
             read = parquet.read(columns=[name for name in shape.names if name in parquet.schema_arrow.names])
         return in_shape(read, shape)
-
-    def _without_julian_days(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
-        if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
-            raise Declined("a file of current has days of the Julian calendar")
-        return parquet
 
     def _count(self, parquet: pq.ParquetFile, only: int | None = None, bytes_as_one: int = 1) -> None:
         with self.lock:
@@ -458,6 +446,16 @@ class TargetRows:
                     picked = read.take(pa.array(within, pa.int64()))
                     pieces.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
         return pa.concat_tables(pieces)
+
+
+def _opened(source: BinaryIO, file: DataFile, **options: Any) -> pq.ParquetFile:
+    """Read the file's footer. Raises Declined if the driver should not read its rows."""
+    parquet = pq.ParquetFile(source, **options)
+    if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
+        raise Declined("a file of current has days of the Julian calendar")
+    if parquet.metadata.num_rows != file.rows:
+        raise Declined("a file of current has another number of rows than the log says")
+    return parquet
 
 
 def _rows_at_once(rows: int, size: int, sought: int) -> int:

@@ -23,7 +23,6 @@ from tidemark.target.chunks.chunk_input import NextBatches
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.driver.change_reader import StagedTable
-from tidemark.target.driver.history_files import OnFailure
 from tidemark.target.spark import visibility
 from tidemark.target.spark.spark_merge import Changes
 from tidemark.target.spark.staged_changes import read_changes, read_chunk_rows
@@ -43,9 +42,8 @@ class ChunkChanges(Changes, ABC):
         tables: PinnedPair,
         *,
         few_rows: bool,
-        on_failure: OnFailure,
     ) -> None:
-        super().__init__(table, next_batches.batches, tables.current, few_rows=few_rows, on_failure=on_failure)
+        super().__init__(table, next_batches.batches, tables.current, few_rows=few_rows)
         self.next_batches = next_batches
         self.history = tables.history
         self.evidence = evidence = next_batches.evidence

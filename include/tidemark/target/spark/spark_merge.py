@@ -28,7 +28,7 @@ from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.driver.change_reader import StagedTable
-from tidemark.target.driver.history_files import OnFailure, StagedHistoryFiles, as_staged, copy_to_history
+from tidemark.target.driver.history_files import StagedHistoryFiles, as_staged, copy_to_history
 from tidemark.target.spark import fold
 from tidemark.target.spark.staged_changes import read_changes
 
@@ -60,11 +60,9 @@ class Changes:
         current: PinnedTable | None,
         *,
         few_rows: bool,
-        on_failure: OnFailure,
     ) -> None:
         self.session = table.session
         self.few_rows = few_rows
-        self.on_failure = on_failure
         self.load: FirstLoad | None = None
         self.lake = table.lake
         self.schemas = table.schemas
@@ -228,7 +226,7 @@ class Changes:
         if self.multiset or history.is_mapped or history.logged is not None:
             return StagedHistoryFiles()
         versions = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
-        return as_staged(self.session, self.lake, self.batches, versions, self.on_failure)
+        return as_staged(self.batches, versions)
 
     # --- current --------------------------------------------------------------------------------------------------
 

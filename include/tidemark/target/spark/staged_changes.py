@@ -27,7 +27,6 @@ from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, OLD_KEY_PREFIX, OLD_PRE
 from tidemark.schema.delta_types import widens
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
-from tidemark.target.delta import internals
 from tidemark.target.spark.fold import BEFORE
 
 # The prefixes of a column's name in `_text`. In `_unchanged` names have no prefix.
@@ -108,10 +107,8 @@ def read_chunk_rows(
 
 def _read(session: SparkSession, of: StructType, lake: str, files: Sequence[StagedFile]) -> DataFrame:
     """The rows of staged files."""
-    located = [(f"{lake}/{file.path}", file.bytes) for file in files]
-    if internals.reads_files(session):
-        return internals.parquet_rows(session, of, located)
-    return session.read.schema(of).parquet(*(uri for uri, _ in located))
+    reader = session.read.schema(of).option("__globPaths__", "false")  # the lake's path may look like a pattern
+    return reader.parquet(*(f"{lake}/{file.path}" for file in files))
 
 
 def _no_rows(session: SparkSession, of: StructType) -> DataFrame:

@@ -10,7 +10,7 @@ hand. Its values are lost, so TargetDiffers is raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -255,13 +255,15 @@ class PlannedShape:
         return table_columns.with_numbers(shape, self.schema)
 
     def _current_type(self) -> StructType:
-        key = self.schema.key
-        columns = ", ".join(
-            f"{spark_identifier(c.name)} {c.target}{' NOT NULL' if c.name in key else ''}" for c in self.schema.columns
-        )
-        holes = {ROW_HOLES: "array<string>"} if key else {}
-        shape = struct_of(f"{columns}, {metadata_ddl({**ROW_COLUMNS, **holes})}")
+        shape = current_type(((c.name, c.target) for c in self.schema.columns), self.schema.key)
         return table_columns.with_numbers(shape, self.schema)
+
+
+def current_type(columns: Iterable[tuple[str, str]], key: Sequence[str]) -> StructType:
+    """The columns of current: those of the source, given as names and types, and Tidemark's own."""
+    own = [f"{spark_identifier(name)} {target}{' NOT NULL' if name in key else ''}" for name, target in columns]
+    holes = {ROW_HOLES: "array<string>"} if key else {}
+    return struct_of(", ".join([*own, metadata_ddl({**ROW_COLUMNS, **holes})]))
 
 
 def _marked(comment: str, *, is_dropped: bool) -> str:
