@@ -49,6 +49,7 @@ from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.postgres import postgres_session
+from tidemark.postgres.postgres_session import one_row
 from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
@@ -212,9 +213,7 @@ class ChunkReader:
             conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as gone:
             raise TableUnreadable("it is not at the source any more") from gone
-        row = conn.execute("SELECT pg_is_in_recovery(), pg_current_snapshot()::text").fetchone()
-        assert row is not None
-        in_recovery, snapshot = row
+        in_recovery, snapshot = one_row(conn, "SELECT pg_is_in_recovery(), pg_current_snapshot()::text")
         if in_recovery:
             # A standby's snapshot has no list of transactions in progress, so open ones would count as visible.
             raise SourceInRecovery()

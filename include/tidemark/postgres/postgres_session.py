@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 import psycopg
+from psycopg.abc import Params, QueryNoTemplate
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidemark.errors import (
@@ -115,6 +116,13 @@ def connect(
     if statement_timeout_s is not None:
         settings["statement_timeout"] = f"{int(statement_timeout_s * 1000)}ms"
     return open_session(conninfo, database, autocommit=autocommit, application_name=application_name, settings=settings)
+
+
+def one_row(connection: psycopg.Connection[Any], query: QueryNoTemplate, values: Params | None = None) -> Any:
+    """The row of a query that returns exactly one."""
+    row = connection.execute(query, values).fetchone()
+    assert row is not None
+    return row
 
 
 def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> str:

@@ -19,6 +19,7 @@ from msgspec import structs
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.postgres.postgres_session import one_row
 from tidemark.schema.delta_types import PgType
 from tidemark.schema.fingerprint import (
     EMPTIED,
@@ -37,6 +38,7 @@ from tidemark.schema.fingerprint import (
 from tidemark.schema.table import Identity
 from tidemark.source.catalogue.publication import PUBLISHED
 from tidemark.source.catalogue.source_tables import CatalogRelation, matching
+from tidemark.source.catalogue.transaction_visibility import next_xid
 
 # A default of up to this number of characters is kept as text; of a longer one only the hash is kept.
 LONGEST_DEFAULT: Final = 1000
@@ -208,11 +210,8 @@ def current_names(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Current
             (list(oids),),
         )
     }
-    row = conn.execute(
-        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
-    ).fetchone()
-    assert row is not None
-    return CurrentNames(names, Lsn.parse(row[0]))
+    where = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
+    return CurrentNames(names, Lsn.parse(one_row(conn, f"SELECT {where}".encode())[0]))
 
 
 def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int]:
@@ -349,7 +348,7 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     """
     columns: dict[int, list[ColumnPrint]] = {}
     spellings, spelled_by = _spellings(conn, oids)
-    next_xid = _next_xid(conn) if spelled_by else 0
+    upcoming = next_xid(conn) if spelled_by else 0
     for oid, *facts in conn.execute(
         """
         WITH RECURSIVE tree AS (
@@ -383,8 +382,8 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         column = ColumnPrint(*plain)
         kept = default if default is not None and len(default) <= LONGEST_DEFAULT else None
         spelling = spellings.get(column.type_oid, {})
-        typed = (-_ago(typed_by, next_xid), command)
-        if any((-_ago(xid, next_xid), written) > typed for xid, written in spelled_by.get(column.type_oid, ())):
+        typed = (-_ago(typed_by, upcoming), command)
+        if any((-_ago(xid, upcoming), written) > typed for xid, written in spelled_by.get(column.type_oid, ())):
             spelling = {**spelling, SPELLED_SINCE: "the column"}
         columns.setdefault(oid, []).append(
             structs.replace(column, spelling=spelling, default=kept, dimensions=dimensions)
@@ -392,15 +391,9 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     return columns
 
 
-def _next_xid(conn: psycopg.Connection[Any]) -> int:
-    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def _ago(xid: int, next_xid: int) -> int:
+def _ago(xid: int, upcoming: int) -> int:
     """The number of transactions since the one whose id has these low 32 bits."""
-    return (next_xid - xid) % _XIDS
+    return (upcoming - xid) % _XIDS
 
 
 def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[int, int]]:

@@ -17,6 +17,7 @@ import psycopg
 from tidemark.formats.snapshot import Snapshot
 from tidemark.names import TableName
 from tidemark.schema.guards import Rows
+from tidemark.source.catalogue.transaction_visibility import current_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,7 @@ def read(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
 
 def read_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
     """Read the names of these relations inside the caller's REPEATABLE READ transaction."""
-    row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
-    assert row is not None
+    snapshot = Snapshot.parse(current_snapshot(conn))
     tables: dict[int, tuple[TableName, dict[int, tuple[str, int]]]] = {}
     for oid, schema, table, attnum, name, xmin in conn.execute(
         """
@@ -51,7 +51,7 @@ def read_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNam
         (list(oids),),
     ):
         tables.setdefault(oid, (TableName(schema, table), {}))[1][attnum] = (name, xmin)
-    return ColumnNames(Snapshot.parse(row[0]), dict(tables))
+    return ColumnNames(snapshot, dict(tables))
 
 
 def renamed_since(conn: psycopg.Connection[Any], oid: int) -> bool:

@@ -18,7 +18,6 @@ its limit, however many rows share the leading columns. Source: PostgreSQL docum
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -28,6 +27,7 @@ import psycopg
 from psycopg import sql
 
 from tidemark.names import TableName
+from tidemark.postgres.postgres_session import one_row
 from tidemark.schema.postgres_types import ORDERED_AS, SENT_AS_TEXT
 from tidemark.source.catalogue.catalog import CapturedTable
 
@@ -309,9 +309,7 @@ def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
     if not _pages(conn, table):
         return 0
     query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
-    row = conn.execute(query).fetchone()
-    assert row is not None
-    plan = json.loads(row[0]) if isinstance(row[0], str) else row[0]
+    (plan,) = one_row(conn, query)
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
