@@ -28,7 +28,7 @@ from tidemark.capture.definitions.marks import (
     key_error,
     key_not_valid,
     leaves_without_wal_mark,
-    marks_of,
+    needs_backfill,
     park,
     passed_over_marks,
 )
@@ -53,7 +53,6 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import WalPoint
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
-from tidemark.schema.evolution import Difference, Verdict
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import event_trigger
@@ -226,9 +225,8 @@ class CatalogueComparison:
         changed = self._changed | (with_partition - self._held)
         if not at_heartbeat:
             # This run may end before it stages their fingerprints, and the partition may be gone in the next run.
-            unsure = Difference(Verdict.NEEDS_BACKFILL, "a partition came while another was truncated")
-            for table in sorted(with_partition & self._truncated):
-                marks += marks_of(TableName.parse(table), [unsure])
+            reason = "a partition came while another was truncated"
+            marks += [needs_backfill(table, reason) for table in sorted(with_partition & self._truncated)]
         if at_heartbeat:
             changed |= self._held - self._successors.left
             marks += self._truncates.marks()
