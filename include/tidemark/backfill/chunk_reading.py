@@ -311,12 +311,13 @@ def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -
 def _was_rewritten(conn: psycopg.Connection[Any], captured: CapturedTable) -> bool:
     """Whether the table's storage is newer than the transaction's snapshot: to the snapshot, rows in new storage
     are not visible. A SELECT on pg_class reads as of the snapshot, pg_relation_filenode as of now."""
-    row = conn.execute(
+    (rewritten,) = one_row(
+        conn,
         """
-        SELECT bool_or(c.relfilenode IS DISTINCT FROM coalesce(pg_relation_filenode(c.oid), 0)::oid)
+        SELECT coalesce(bool_or(c.relfilenode IS DISTINCT FROM coalesce(pg_relation_filenode(c.oid), 0)::oid), true)
           FROM pg_class c
          WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s) WHERE isleaf)
         """,
         (captured.relation_oid, captured.relation_oid),
-    ).fetchone()
-    return row is None or row[0] is None or bool(row[0])
+    )
+    return bool(rewritten)

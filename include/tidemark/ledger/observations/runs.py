@@ -126,7 +126,7 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
     with ledger.transaction():
         _begin(ledger, run_id)
         values["batches"], values["changes"] = _registered(ledger, run_id, figures)
-        row = ledger.execute(
+        changes = ledger.value(
             """
             UPDATE tidemark.runs
                SET ended_at = clock_timestamp(), verdict = %(verdict)s, generation = %(generation)s,
@@ -139,13 +139,13 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
             RETURNING changes
             """,
             {"run_id": run_id, **values},
-        ).fetchone()
+        )
         ledger.execute(
             "DELETE FROM tidemark.runs "
             "WHERE pipeline = %s AND began_at < clock_timestamp() - make_interval(days => %s)",
             (ledger.pipeline, KEPT_DAYS),
         )
-    return None if row is None else row[0]
+    return changes
 
 
 def _registered(ledger: Ledger, run_id: str, figures: Figures) -> tuple[int, int]:

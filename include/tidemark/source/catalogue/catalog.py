@@ -122,19 +122,7 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
         FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_type e ON e.oid = t.typelem
         """
     ).fetchall()
-    return {
-        oid: PgType(
-            oid=oid,
-            name=name,
-            schema=schema,
-            kind=kind,
-            base_oid=base_oid,
-            base_typmod=base_typmod,
-            element_oid=element_oid,
-            delimiter=delimiter,
-        )
-        for oid, name, schema, kind, base_oid, base_typmod, element_oid, delimiter in rows
-    }
+    return {row[0]: PgType(*row) for row in rows}
 
 
 def captured_tables(
@@ -283,10 +271,8 @@ def fingerprint(
     gone = (0, 0, 0, 0)
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
-    options = conn.execute(
-        "SELECT xmin::text::bigint FROM pg_publication WHERE pubname = %s", (publication,)
-    ).fetchone()
-    publication_xmin = 0 if options is None else options[0]
+    written_by = "SELECT coalesce(max(xmin::text::bigint), 0) FROM pg_publication WHERE pubname = %s"
+    (publication_xmin,) = one_row(conn, written_by, (publication,))
     return {
         str(table.table): Fingerprint(
             relation_oid=oid,

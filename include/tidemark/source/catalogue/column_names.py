@@ -16,6 +16,7 @@ import psycopg
 
 from tidemark.formats.snapshot import Snapshot
 from tidemark.names import TableName
+from tidemark.postgres.postgres_session import one_row
 from tidemark.schema.guards import Rows
 from tidemark.source.catalogue.transaction_visibility import current_snapshot
 
@@ -58,14 +59,15 @@ def renamed_since(conn: psycopg.Connection[Any], oid: int) -> bool:
     """Whether the table or a column was renamed or dropped after this transaction's snapshot. A SELECT on the
     catalogue returns the names in the snapshot. pg_identify_object_as_address returns the present names, as a query
     uses them."""
-    row = conn.execute(
+    (renamed,) = one_row(
+        conn,
         """
-        SELECT bool_or(now.object_names IS DISTINCT FROM ARRAY[n.nspname, c.relname, a.attname]::text[])
+        SELECT coalesce(bool_or(now.object_names IS DISTINCT FROM ARRAY[n.nspname, c.relname, a.attname]::text[]), true)
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped,
                pg_identify_object_as_address('pg_class'::regclass, a.attrelid, a.attnum) now
          WHERE c.oid = %s
         """,
         (oid,),
-    ).fetchone()
-    return row is None or row[0] is None or bool(row[0])
+    )
+    return bool(renamed)
