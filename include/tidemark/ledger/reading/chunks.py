@@ -71,7 +71,6 @@ class ReadChunk:
     rows: int
     bytes: int
     seconds: float
-    read_at: datetime | None = None
     rejected: str | None = None
     claimed_lsn: Lsn | None = None
     watermark_lsn: Lsn | None = None
@@ -311,7 +310,7 @@ def _chunks(ledger: Ledger, clauses: str, **values: str) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
                c.snapshot, c.timeline, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted,
-               c.rows, c.bytes, c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
+               c.rows, c.bytes, c.seconds, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
           FROM tidemark.chunks c {clauses} ORDER BY c.read_at, c.backfill, c.chunk
         """
     with ledger.connection.cursor(row_factory=dict_row) as cursor:

@@ -43,8 +43,8 @@ from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
 _COLUMNS = (
-    "generation, start_lsn, end_lsn, attempt, run_id, manifest, registered_at, changes, bytes, transaction_count, "
-    "skipped_messages, heartbeat_lsn, last_committed_at"
+    "generation, start_lsn, end_lsn, attempt, run_id, manifest, changes, skipped_messages, heartbeat_lsn, "
+    "last_committed_at"
 )
 
 
@@ -58,10 +58,7 @@ class Batch:
     attempt: str
     run_id: str
     manifest: str
-    registered_at: datetime
     changes: int
-    bytes: int
-    transaction_count: int
     skipped_messages: int
     heartbeat_lsn: Lsn | None
     last_committed_at: datetime | None

@@ -101,7 +101,6 @@ class ReplicationStream:
         self._flowed = 0  # bytes received since the stream last paused
         self._near_end = False
         self.sent_lsn = Lsn(0)
-        self.keepalives = 0
         self.replies = 0
         self._skipped = 0
         self.progress_at = clock()
@@ -293,7 +292,6 @@ class ReplicationStream:
         if len(data) != _KEEPALIVE_BODY.size:
             raise ReplicationFailed(detail=f"a keepalive of {len(data)} bytes")
         _, end_lsn, _, reply_requested = _KEEPALIVE_BODY.unpack(data)
-        self.keepalives += 1
         self.note_progress(end_lsn)
         if reply_requested:
             self._reply()
