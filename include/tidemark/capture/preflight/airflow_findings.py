@@ -26,16 +26,18 @@ BROUGHT: Final[dict[tuple[int, int], tuple[str, ...]]] = {
         "a backfill that the capture starts has no note with its reasons; the log of `confirm` has them",
     ),
 }
-OTHER_DISTRIBUTION: Final = "tidemark"
+
+
+def installed(distribution: str) -> str | None:
+    """The distribution's version in this environment; None without it."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def installed_airflow() -> str | None:
-    for distribution in ("apache-airflow-core", "apache-airflow"):
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return None
+    return installed("apache-airflow-core") or installed("apache-airflow")
 
 
 def absent_features(airflow: str) -> list[str]:
@@ -72,11 +74,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
 
 def this_installation() -> list[Finding]:
     """The findings for the process's own environment."""
-    try:
-        version(OTHER_DISTRIBUTION)
-        has_other = True
-    except PackageNotFoundError:
-        has_other = False
+    has_other = installed("tidemark") is not None
     return list(airflow_findings(installed_airflow(), has_other_distribution=has_other))
 
 
