@@ -166,9 +166,8 @@ def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
 
 
 def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Backfill]:
-    with ledger.connection.cursor(row_factory=class_row(Backfill)) as cursor:
-        query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
-        selected = cursor.execute(query.encode(), values).fetchall()
+    query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
+    selected = ledger.records(class_row(Backfill), query.encode(), values)
     # The ledger stores parts as JSON.
     parts: list[Any] = [b.parts for b in selected]
     return [

@@ -313,8 +313,7 @@ def _chunks(ledger: Ledger, clauses: str, **values: str) -> list[ReadChunk]:
                c.rows, c.bytes, c.seconds, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
           FROM tidemark.chunks c {clauses} ORDER BY c.read_at, c.backfill, c.chunk
         """
-    with ledger.connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(query.encode(), {"pipeline": ledger.pipeline, **values}).fetchall()
+    rows = ledger.records(dict_row, query.encode(), {"pipeline": ledger.pipeline, **values})
     return [
         ReadChunk(
             **{

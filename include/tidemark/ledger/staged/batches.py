@@ -323,13 +323,12 @@ def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
 
 
 def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Batch]:
-    with ledger.connection.cursor(row_factory=class_row(Batch)) as cursor:
-        # OFFSET 0: without statistics the order would be read off the primary key, over all batches.
-        query = f"""
-            SELECT {_COLUMNS} FROM (SELECT * FROM tidemark.batches WHERE {condition} OFFSET 0) b
-             ORDER BY generation, end_lsn
-            """
-        return cursor.execute(query.encode(), values).fetchall()
+    # OFFSET 0: without statistics the order would be read off the primary key, over all batches.
+    query = f"""
+        SELECT {_COLUMNS} FROM (SELECT * FROM tidemark.batches WHERE {condition} OFFSET 0) b
+         ORDER BY generation, end_lsn
+        """
+    return ledger.records(class_row(Batch), query.encode(), values)
 
 
 def unapplied(ledger: Ledger, names: Iterable[str] | None = None) -> list[TouchedTable]:

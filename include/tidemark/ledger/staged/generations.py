@@ -62,16 +62,14 @@ def has_begun(conninfo: str, pipeline: str) -> bool:
 
 def current(ledger: Ledger) -> Generation | None:
     """The open generation; None before the pipeline's first run."""
-    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
-        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
-        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchone()
+    query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
+    return next(iter(ledger.records(class_row(Generation), query.encode(), (ledger.pipeline,))), None)
 
 
 def all_of(ledger: Ledger) -> list[Generation]:
     """All generations, the oldest first."""
-    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
-        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number"
-        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchall()
+    query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number"
+    return ledger.records(class_row(Generation), query.encode(), (ledger.pipeline,))
 
 
 def required(ledger: Ledger) -> Generation:
