@@ -85,6 +85,11 @@ class Ledger:
         return self.connection.transaction()
 
 
+def fields_of(record: object, names: str) -> dict[str, Any]:
+    """These fields of a record, as values of columns with their names."""
+    return {name: getattr(record, name) for name in names.split()}
+
+
 class _LsnDumper(Dumper):
     oid = PG_LSN_OID
 

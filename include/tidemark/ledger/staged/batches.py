@@ -33,7 +33,7 @@ from tidemark.ledger.captured import (
     tables,
     unfit_values,
 )
-from tidemark.ledger.connection import Ledger
+from tidemark.ledger.connection import Ledger, fields_of
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.reading.chunks import ChunkId
@@ -204,19 +204,11 @@ def _keep_mark(ledger: Ledger, mark: TableMark) -> None:
 def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:
     ledger.insert(
         "batches",
-        generation=manifest.generation,
-        start_lsn=manifest.start_lsn,
-        end_lsn=manifest.end_lsn,
-        attempt=manifest.attempt,
-        run_id=manifest.run_id,
+        **fields_of(manifest, "generation start_lsn end_lsn attempt run_id created_at transaction_count"),
+        **fields_of(manifest, "skipped_messages heartbeat_lsn last_committed_at"),
         manifest=manifest_path,
-        created_at=manifest.created_at,
         changes=sum(t.rows for t in touched),
         bytes=sum(f.bytes for t in touched for f in t.files),
-        transaction_count=manifest.transaction_count,
-        skipped_messages=manifest.skipped_messages,
-        heartbeat_lsn=manifest.heartbeat_lsn,
-        last_committed_at=manifest.last_committed_at,
     )
 
 
