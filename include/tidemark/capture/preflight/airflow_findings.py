@@ -46,17 +46,8 @@ def absent_features(airflow: str) -> list[str]:
     return [feature for brought, features in BROUGHT.items() if installed < brought for feature in features]
 
 
-def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> Iterator[Finding]:
+def airflow_findings(airflow: str | None) -> Iterator[Finding]:
     """The findings for a version of Airflow. `airflow` is None if none is installed."""
-    if has_other_distribution:
-        yield Finding.warning(
-            "installation",
-            "The distribution tidemark, of another project, is installed beside tidemark-cdc: both bring the command "
-            "tidemark, and the one that was installed last has it",
-            "Until then call `python -m tidemark`. Run `pip uninstall tidemark`, then "
-            "`pip install --force-reinstall --no-deps tidemark-cdc`",
-            Move.FIX_CONFIG,
-        )
     if airflow is None:
         return
     if _numbers(airflow) < OLDEST:
@@ -74,8 +65,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
 
 def this_installation() -> list[Finding]:
     """The findings for the process's own environment."""
-    has_other = installed("tidemark") is not None
-    return list(airflow_findings(installed_airflow(), has_other_distribution=has_other))
+    return list(airflow_findings(installed_airflow()))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
