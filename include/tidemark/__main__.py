@@ -42,9 +42,9 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn
 
+from tidemark.capture.preflight.airflow_findings import installed
 from tidemark.command_line import (
     changing_commands,
     completion,
@@ -214,10 +214,7 @@ class _CommandParser(argparse.ArgumentParser):
 
 
 def _version() -> str:
-    try:
-        return version("tidemark")
-    except PackageNotFoundError:  # a checkout
-        return "of a checkout"
+    return installed("tidemark-cdc") or "of a checkout"
 
 
 def _add_init(init: argparse.ArgumentParser) -> None:

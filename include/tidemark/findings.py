@@ -79,8 +79,8 @@ class Finding:
         return cls(severity, check, happened, remedy, cause.move, cause)
 
     def __str__(self) -> str:
-        text = f"{self.severity:7}  {self.check}: {_sentence(self.message)}"
-        return f"{text}\n         -> {_sentence(self.remedy)}" if self.remedy else text
+        text = f"{self.severity:7}  {self.check}: {sentence(self.message)}"
+        return f"{text}\n         -> {sentence(self.remedy)}" if self.remedy else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,10 @@ class Report:
         return "\n".join([head, *(str(f) for f in self.findings)])
 
 
-def _sentence(text: str) -> str:
-    return text.strip() if text.strip().endswith((".", ";", "!", "?")) else f"{text.strip()}."
+def sentence(text: str) -> str:
+    """The text with its full stop, "" without a text."""
+    text = text.strip()
+    return text if not text or text.endswith((".", ";", "!", "?")) else f"{text}."
 
 
 def listed(names: Iterable[object], limit: int = 10) -> str:

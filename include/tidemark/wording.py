@@ -13,7 +13,7 @@ from typing import Final
 # How alike two table names must be to be taken for one: the schema, which most have in common, counts too.
 TABLE_CUTOFF: Final = 0.75
 
-_IRREGULAR: Final = {"has": "have", "is": "are", "was": "were", "it": "they", "needs": "need", "stretch": "stretches"}
+_IRREGULAR: Final = {"has": "have", "is": "are", "was": "were", "it": "they", "needs": "need"}
 
 
 def duration(seconds: float) -> str:

@@ -21,9 +21,4 @@ def notify(config: PipelineConfig, message: str, context: Context) -> None:
     """Log the message, and pass it to the pipeline's notifier if it has one. Raises what the notifier raises."""
     log.warning("Alert: %s", message)
     if config.alerts.notifier is not None:
-        call_notifier(config.alerts.notifier, message, context)
-
-
-def call_notifier(path: str, message: str, context: Context) -> None:
-    """Build the notifier and call it. Raises what it raises."""
-    import_string(path)(message=message)(context)
+        import_string(config.alerts.notifier)(message=message)(context)

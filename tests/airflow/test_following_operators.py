@@ -132,7 +132,7 @@ def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Following:
 def cycle(plan: str, kind: str | None = None) -> MergeCycle:
     """The plan's one table, merged, or with an error."""
     error = None if kind is None else ErrorRecord(kind, "RETRY", "broken")
-    table = IngestedTable("shop.orders", 1, Lsn(1), Lsn(2), {}, {}, 1.0, error, parked=False)
+    table = IngestedTable("shop.orders", 1, Lsn(1), Lsn(2), {}, 1.0, error, parked=False)
     return MergeCycle(plan, (Ingested((plan,), (table,)),))
 
 
@@ -233,7 +233,7 @@ def test_a_later_try_tells_of_what_earlier_ones_merged(following: Following, mon
     told: list[dict[str, tuple[Lsn | None, int]]] = []
 
     def table(name: str, before: int, rows: int) -> IngestedTable:
-        return IngestedTable(name, 1, Lsn(before), Lsn(9), {"history": rows}, {}, 0.0, None, parked=False)
+        return IngestedTable(name, 1, Lsn(before), Lsn(9), {"history": rows}, 0.0, None, parked=False)
 
     def advanced(_: Run, ingested: list[Ingested]) -> list[Any]:
         told.append({t.table: (t.before, t.rows["history"]) for one in ingested for t in one.tables})

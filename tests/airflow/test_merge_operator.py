@@ -136,7 +136,7 @@ class Merge:
 def table(name: str, error: str | None = None, kind: str = "MergeFailed", parked: bool = False) -> IngestedTable:
     error_record = None if error is None else ErrorRecord(kind, "RETRY", error)
     after = Lsn(200) if error is None else Lsn(100)
-    return IngestedTable(f"shop.{name}", 1, Lsn(100), after, {"inserted": 3}, {}, 1.0, error_record, parked)
+    return IngestedTable(f"shop.{name}", 1, Lsn(100), after, {"inserted": 3}, 1.0, error_record, parked)
 
 
 @pytest.fixture

@@ -36,19 +36,19 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Any:
     return {"ti": SimpleNamespace(dag_id="shop_verify", run_id="manual__1", task_id="report", map_index=-1)}
 
 
-def report(wait_s: float) -> Report:
-    config = PipelineConfig("shop", "source", "s", "p", True, (), "/lake", "ledger")
-    return Report(task_id="report", config=config, wait_s=wait_s)
+def report() -> Report:
+    return Report(task_id="report", config=PipelineConfig("shop", "source", "s", "p", True, (), "/lake", "ledger"))
 
 
 def test_it_looks_again_until_all_is_applied(context: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    task = report(60)
+    task = report()
     assert task.execute(context) == "all of it is applied"
     assert task.looks == 3
     assert caplog.records == []
 
 
-def test_it_fails_when_nobody_merges_for_long(context: Any) -> None:
+def test_it_fails_when_nobody_merges_for_long(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill_operators, "REPORT_WAIT_S", 0.0)
     with pytest.raises(BackfillNotApplied, match=r"shop\.orders: its one chunk is not merged"):
-        report(0).execute(context)
+        report().execute(context)

@@ -29,6 +29,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.staged import generations
 from tidemark.ledger.staged.generations import Generation
 from tidemark.postgres import postgres_session
+from tidemark.postgres.postgres_session import one_row
 from tidemark.run import Run
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.catalog import CapturedTable
@@ -123,21 +124,19 @@ def locked(
                 source.execute(setting)
             name = sql.Identifier(table.schema, table.name)
             source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
-            row = source.execute(
-                "SELECT pg_current_snapshot()::text, to_regclass(%s)::oid, now()", (name.as_string(None),)
-            ).fetchone()
-            assert row is not None
-            if row[1] != captured.relation_oid:
+            locked_now = "SELECT pg_current_snapshot()::text, to_regclass(%s)::oid, now()"
+            snapshot, oid, moment = one_row(source, locked_now, (name.as_string(None),))
+            if oid != captured.relation_oid:
                 raise refused(table=table, reason=CHANGED_MEANWHILE)  # another table has this name by now
             condition = None
             if filter_text is not None:
-                condition = row_filter.condition(source, captured, filter_text, row[2])
+                condition = row_filter.condition(source, captured, filter_text, moment)
                 filtered = read_sessions.filtered(source, table, read_sessions.TRY_FILTER_S)
             to_read = key_ranges.table_to_read(source, captured, condition)
             with filtered:
                 if condition is not None:
                     key_ranges.try_conditions(source, to_read)
-                yield LockedTable(row[0], to_read)
+                yield LockedTable(snapshot, to_read)
     except psycopg.errors.InsufficientPrivilege as denied:
         raise ReadRefused(table=table, detail=denied.diag.message_primary or "a right is missing") from denied
     except (psycopg.errors.UndefinedTable, LookupError):

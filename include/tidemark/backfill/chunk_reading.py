@@ -49,6 +49,7 @@ from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.postgres import postgres_session
+from tidemark.postgres.postgres_session import one_row
 from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
@@ -212,9 +213,7 @@ class ChunkReader:
             conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as gone:
             raise TableUnreadable("it is not at the source any more") from gone
-        row = conn.execute("SELECT pg_is_in_recovery(), pg_current_snapshot()::text").fetchone()
-        assert row is not None
-        in_recovery, snapshot = row
+        in_recovery, snapshot = one_row(conn, "SELECT pg_is_in_recovery(), pg_current_snapshot()::text")
         if in_recovery:
             # A standby's snapshot has no list of transactions in progress, so open ones would count as visible.
             raise SourceInRecovery()
@@ -312,12 +311,13 @@ def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -
 def _was_rewritten(conn: psycopg.Connection[Any], captured: CapturedTable) -> bool:
     """Whether the table's storage is newer than the transaction's snapshot: to the snapshot, rows in new storage
     are not visible. A SELECT on pg_class reads as of the snapshot, pg_relation_filenode as of now."""
-    row = conn.execute(
+    (rewritten,) = one_row(
+        conn,
         """
-        SELECT bool_or(c.relfilenode IS DISTINCT FROM coalesce(pg_relation_filenode(c.oid), 0)::oid)
+        SELECT coalesce(bool_or(c.relfilenode IS DISTINCT FROM coalesce(pg_relation_filenode(c.oid), 0)::oid), true)
           FROM pg_class c
          WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s) WHERE isleaf)
         """,
         (captured.relation_oid, captured.relation_oid),
-    ).fetchone()
-    return row is None or row[0] is None or bool(row[0])
+    )
+    return bool(rewritten)

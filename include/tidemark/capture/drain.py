@@ -558,7 +558,7 @@ class Draining:
         stall_s = self._config.bounds.drain_stall_s
         self._silence = self._silence or Wait(math.inf)
         there = at_slot(self._source, self._config.slot)
-        cause = partial(why_silent, there, self._config.slot, stream.pid, stream.sent_lsn)
+        cause = partial(why_silent, there, stream.pid, stream.sent_lsn)
         self._silence.log_if_due(lambda: f"the source's messages up to {heartbeat.after_lsn}: {cause()}")
         # Checked every time: a single check may happen to fall between two pieces of work.
         if self._silence.waited_s < LONGEST_WORK_S and is_at_work(there, stream.pid):

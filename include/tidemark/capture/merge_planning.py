@@ -69,7 +69,6 @@ class IngestedTable:
     before: Lsn | None
     after: Lsn | None
     rows: dict[str, int]
-    holes: dict[str, int]
     seconds: float
     error: ErrorRecord | None
     parked: bool
@@ -82,7 +81,6 @@ class IngestedTable:
             before=risen.before,
             after=risen.after,
             rows=result.rows,
-            holes=result.holes.columns if result.holes else {},
             seconds=result.seconds,
             error=result.error,
             parked=parked,

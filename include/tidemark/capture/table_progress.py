@@ -74,7 +74,6 @@ def merged_in_run(run: Run) -> Ingested:
                 before=began[table.first_plan].get(table.table),
                 after=position.applied_lsn,
                 rows=table.rows,
-                holes={},
                 seconds=0.0,
                 error=None,
                 parked=False,

@@ -11,13 +11,13 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import psycopg
 import yaml
 from pydantic_core import to_jsonable_python
 
+from tidemark.capture.preflight.airflow_findings import installed
 from tidemark.command_line import screen
 from tidemark.command_line.invocation import Invocation
 from tidemark.config import PipelineConfig
@@ -65,12 +65,7 @@ def bug_report(called: Invocation) -> int:
 
 def _versions() -> dict[str, str]:
     versions = {"python": sys.version.split()[0], "platform": platform.platform(), "java": java_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+    return versions | {package: installed(package) or "not installed" for package in PACKAGES}
 
 
 def java_version(java: str | None = None) -> str:

@@ -14,12 +14,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidemark.capture.preflight.airflow_findings import installed_airflow, this_installation
+from tidemark.capture.preflight.airflow_findings import installed, installed_airflow, this_installation
 from tidemark.command_line import bug_report, screen
 from tidemark.command_line.invocation import Invocation, LookUp, pipelines_folder
 from tidemark.config import file_reader
@@ -37,18 +36,6 @@ _CHECKS: Final = {"source": "source", "ledger": "ledger", "lake": "lake", "slot"
 
 # Severity of a finding -> the word in its line. A note means that nothing is wrong.
 _WORDS: Final = {"error": "WRONG", "table": "WRONG", "warning": "warning", "note": "ok"}
-
-
-def _well(check: str, message: str) -> Finding:
-    return Finding("note", check, message)
-
-
-def _wrong(check: str, message: str, remedy: str) -> Finding:
-    return Finding("error", check, message, remedy)
-
-
-def _warning(check: str, message: str, remedy: str) -> Finding:
-    return Finding("warning", check, message, remedy)
 
 
 def of_machine(options: argparse.Namespace) -> int:
@@ -74,7 +61,7 @@ def _print(findings: list[Finding]) -> int:
 
 def _machine() -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
-    yield _well("Python", f"{python} in {sys.prefix}")
+    yield Finding.note("Python", f"{python} in {sys.prefix}")
     yield from _airflow()
     yield _java()
     yield from _spark()
@@ -84,18 +71,16 @@ def _machine() -> Iterator[Finding]:
 def _airflow() -> Iterator[Finding]:
     airflow = installed_airflow()
     if airflow is None:
-        yield _warning("Airflow", "not in this Python environment", "Run doctor where Airflow's tasks run")
+        yield Finding.warning("Airflow", "not in this Python environment", "Run doctor where Airflow's tasks run")
     findings = this_installation()
     yield from (replace(finding, check="Airflow") for finding in findings)
     for provider in ("apache-spark", "postgres") if airflow else ():
-        try:
-            version(f"apache-airflow-providers-{provider}")
-        except PackageNotFoundError:
+        if installed(f"apache-airflow-providers-{provider}") is None:
             do = f"pip install apache-airflow-providers-{provider}"
-            yield _wrong("Airflow", f"{airflow}, without its provider {provider}", do)
+            yield Finding.error("Airflow", f"{airflow}, without its provider {provider}", do)
             return
     if airflow and not findings:
-        yield _well("Airflow", airflow)
+        yield Finding.note("Airflow", airflow)
 
 
 def _java() -> Finding:
@@ -103,12 +88,12 @@ def _java() -> Finding:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     install = f"Install Java {_OLDEST_JAVA}, and set JAVA_HOME to its folder"
     if java is None or not Path(java).is_file():
-        return _wrong("Java", f"JAVA_HOME says {home}, and has no bin/java" if home else "not found", install)
+        return Finding.error("Java", f"JAVA_HOME says {home}, and has no bin/java" if home else "not found", install)
     said = bug_report.java_version(java)
     number = re.search(r'"(\d+)', said)
     if number is None or int(number[1]) < _OLDEST_JAVA:
-        return _wrong("Java", said, install)
-    return _well("Java", said)
+        return Finding.error("Java", said, install)
+    return Finding.note("Java", said)
 
 
 def _spark() -> Iterator[Finding]:
@@ -117,14 +102,14 @@ def _spark() -> Iterator[Finding]:
     known = ", ".join(jar_versions.SPARKS)
     if spark is None or program is None:
         newest = jar_versions.NEWEST_SPARK
-        yield _wrong("Spark", "not found", f"pip install 'pyspark=={newest}.*', or set SPARK_HOME")
+        yield Finding.error("Spark", "not found", f"pip install 'pyspark=={newest}.*', or set SPARK_HOME")
         return
     if (reason := refusal(spark, None)) is not None:
-        yield _wrong("Spark", spark, reason)
+        yield Finding.error("Spark", spark, reason)
     elif minor(spark) not in jar_versions.SPARKS:
-        yield _warning("Spark", spark, f"Use one of {known}: others were not tried")
+        yield Finding.warning("Spark", spark, f"Use one of {known}: others were not tried")
     else:
-        yield _well("Spark", spark)
+        yield Finding.note("Spark", spark)
     settings = spark_defaults(os.environ)
     named, fetched = os.environ.get(spark_jars.JARS_VARIABLE), spark_jars.fetched(os.environ)
     if named:
@@ -137,31 +122,31 @@ def _spark() -> Iterator[Finding]:
         said = f"{spark_jars.JARS_VARIABLE}={named}"
         if delta is not None and not delta.is_known:
             said += f", Delta {delta.version}: tables are written by its public API, which is slower"
-        yield _wrong("Delta's jars", said, do) if do else _well("Delta's jars", said)
+        yield Finding.error("Delta's jars", said, do) if do else Finding.note("Delta's jars", said)
     elif spark_jars.has_delta(settings, os.environ):
-        yield _well("Delta's jars", "Spark has them by itself or by a setting")
+        yield Finding.note("Delta's jars", "Spark has them by itself or by a setting")
     elif fetched is not None:
-        yield _well("Delta's jars", f"Delta {jar_versions.DELTA} in {fetched}")
+        yield Finding.note("Delta's jars", f"Delta {jar_versions.DELTA} in {fetched}")
     else:
-        yield _wrong("Delta's jars", "not there", "tidemark jars")
+        yield Finding.error("Delta's jars", "not there", "tidemark jars")
 
 
 def _pipelines() -> Finding:
     try:
         folder = pipelines_folder()
     except PipelinesNotFound as unset:
-        return _warning("pipeline files", str(unset.facts["where"]), "tidemark init")
+        return Finding.warning("pipeline files", str(unset.facts["where"]), "tidemark init")
     configs, problems = file_reader.read_all(folder)
     if problems:
-        return _wrong("pipeline files", f"{problems[0]}", f"Correct {problems[0].path}")
+        return Finding.error("pipeline files", f"{problems[0]}", f"Correct {problems[0].path}")
     if not configs:
-        return _warning("pipeline files", f"none in {folder}", "tidemark init")
-    return _well("pipeline files", f"{', '.join(config.pipeline for config in configs)} in {folder}")
+        return Finding.warning("pipeline files", f"none in {folder}", "tidemark init")
+    return Finding.note("pipeline files", f"{', '.join(config.pipeline for config in configs)} in {folder}")
 
 
 def _pipeline(called: Invocation) -> Iterator[Finding]:
     config = called.config
-    yield _well("pipeline", f"{config.pipeline}: {config.path}")
+    yield Finding.note("pipeline", f"{config.pipeline}: {config.path}")
     missing = False
     wanted = (config.source_connection, config.ledger_connection, config.spark_connection, config.lake_connection)
     for name in filter(None, wanted):
@@ -181,7 +166,7 @@ def _connection(look_up: LookUp, name: str, *, is_database: bool) -> Finding:
             connection.conninfo()
     except TidemarkError as wrong:
         return Finding.of(f"connection {name}", wrong)
-    return _well(f"connection {name}", connection.conn_type)
+    return Finding.note(f"connection {name}", connection.conn_type)
 
 
 def _preflight(called: Invocation) -> Iterator[Finding]:
@@ -211,8 +196,8 @@ def _preflight(called: Invocation) -> Iterator[Finding]:
             yield finding
         elif finding.message.startswith("Would "):
             wrong_checks.add(finding.check)
-            yield _warning(finding.check, finding.message, f"tidemark preflight {config.pipeline}")
+            yield Finding.warning(finding.check, finding.message, f"tidemark preflight {config.pipeline}")
     unseen = {"slot"} if "source" in wrong_checks else set()
     for check, name in _CHECKS.items():
         if check not in wrong_checks | unseen:
-            yield _well(name, "as it should be")
+            yield Finding.note(name, "as it should be")

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import sql
 from psycopg.abc import Params, QueryNoTemplate
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
+from psycopg.rows import RowFactory
 
 from tidemark.lsn import Lsn
 from tidemark.postgres import postgres_session
@@ -24,6 +25,8 @@ from tidemark.postgres import postgres_session
 PG_LSN_OID: Final = 3220
 LOCK_TIMEOUT_S: Final = 30
 STATEMENT_TIMEOUT_S: Final = 120
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class Ledger:
         row = self.execute(query, values).fetchone()
         return None if row is None else row[0]
 
+    def records(self, form: RowFactory[T], query: QueryNoTemplate, values: Params | None = None) -> list[T]:
+        """The rows of a query in this form of psycopg's, as `class_row(…)`."""
+        with self.connection.cursor(row_factory=form) as cursor:
+            return cursor.execute(query, values).fetchall()
+
     def holds(self, query: QueryNoTemplate, values: Params | None = None) -> bool:
         """Whether there is a row, and its first column is neither NULL nor false."""
         return bool(self.value(query, values))
@@ -75,6 +83,11 @@ class Ledger:
     def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
         """The session's transaction: the block is applied as a whole, or not at all."""
         return self.connection.transaction()
+
+
+def fields_of(record: object, names: str) -> dict[str, Any]:
+    """These fields of a record, as values of columns with their names."""
+    return {name: getattr(record, name) for name in names.split()}
 
 
 class _LsnDumper(Dumper):

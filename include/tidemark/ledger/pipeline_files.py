@@ -85,8 +85,6 @@ def note(ledger: Ledger, lease: Lease, config: PipelineConfig) -> None:
 
 
 def _file_in_force(ledger: Ledger) -> str | None:
-    row = ledger.execute(
-        "SELECT digest FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL",
-        (ledger.pipeline,),
-    ).fetchone()
-    return None if row is None else str(row[0])
+    return ledger.value(
+        "SELECT digest FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL", (ledger.pipeline,)
+    )

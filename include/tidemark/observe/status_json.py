@@ -212,7 +212,6 @@ def _queue(status: Status) -> dict[str, Any]:
 
 
 def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
-    """A backfill without the bounds of its filled ranges, which are values of rows."""
     now = backfill.progress
     return {
         **_named(backfill, "purpose", "read_by", "opened_at", "active_at"),

@@ -194,7 +194,6 @@ def _concern_lines(concerns: Sequence[Concern], limit: int | None) -> Iterator[s
 
 
 def _backfill(backfill: OpenBackfill) -> list[str]:
-    """A backfill without the bounds of its filled ranges: they are values of rows, which a terminal must not show."""
     now = backfill.progress
     reader = (
         f"read by {backfill.read_by}" if backfill.read_by else f"nobody reads it, last at {moment(backfill.active_at)}"
@@ -205,6 +204,5 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
         f"  {now}",
     ]
     if backfill.filled:
-        ranges = ", ".join(str(number) for number in sorted({stretch.range for stretch in backfill.filled}))
-        lines.append(f"  filled: {counted(len(backfill.filled), 'stretch')}, in range {ranges}")
+        lines.append(f"  filled: range {', '.join(map(str, backfill.filled))}")
     return lines

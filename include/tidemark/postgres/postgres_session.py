@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 import psycopg
+from psycopg.abc import Params, QueryNoTemplate
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidemark.errors import (
@@ -106,7 +107,6 @@ def connect(
     database: str = "source",
     lock_timeout_s: float | None = None,
     statement_timeout_s: float | None = None,
-    autocommit: bool = True,
 ) -> psycopg.Connection[tuple[Any, ...]]:
     """Open a session. Errors name the `database` that could not be reached: "source" or "ledger"."""
     settings: dict[str, str] = {}
@@ -114,7 +114,14 @@ def connect(
         settings["lock_timeout"] = f"{int(lock_timeout_s * 1000)}ms"
     if statement_timeout_s is not None:
         settings["statement_timeout"] = f"{int(statement_timeout_s * 1000)}ms"
-    return open_session(conninfo, database, autocommit=autocommit, application_name=application_name, settings=settings)
+    return open_session(conninfo, database, application_name=application_name, settings=settings)
+
+
+def one_row(connection: psycopg.Connection[Any], query: QueryNoTemplate, values: Params | None = None) -> Any:
+    """The row of a query that returns exactly one."""
+    row = connection.execute(query, values).fetchone()
+    assert row is not None
+    return row
 
 
 def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> str:
@@ -142,7 +149,6 @@ def open_session(
     conninfo: str,
     database: str,
     *,
-    autocommit: bool = True,
     application_name: str | None = None,
     settings: dict[str, str] | None = None,
     **keywords: Any,
@@ -173,7 +179,7 @@ def open_session(
             conninfo = make_conninfo(conninfo, target_session_attrs="read-write")
         if application_name is not None:
             conninfo = with_settings(conninfo, application_name, settings, **keywords)
-        session = Session.connect(conninfo, autocommit=autocommit)
+        session = Session.connect(conninfo, autocommit=True)
     except psycopg.Error as failed:
         failure = without_values(failed, password=password)
     else:

@@ -109,11 +109,7 @@ class ReadChunksOperator(PipelineOperator):
 
 class ReportBackfillOperator(PipelineOperator):
     """Says what the run's backfills did, once all of it is applied. A merge that holds a table makes it wait, which is
-    no failure; after `wait_s` it is one, and is retried."""
-
-    def __init__(self, *, config: PipelineConfig, wait_s: float = REPORT_WAIT_S, **kwargs: Any) -> None:
-        super().__init__(config=config, **kwargs)
-        self.wait_s = wait_s
+    no failure; after `REPORT_WAIT_S` it is one, and is retried."""
 
     @guarded
     @timed
@@ -123,11 +119,11 @@ class ReportBackfillOperator(PipelineOperator):
         return summary
 
     def _awaited(self, run: Run) -> object:
-        """Raises BackfillNotApplied after `wait_s`."""
+        """Raises BackfillNotApplied after `REPORT_WAIT_S`."""
         from tidemark.errors import BackfillNotApplied
         from tidemark.wait_log import Wait
 
-        wait = Wait(self.wait_s, every_s=REPORT_POLL_S)
+        wait = Wait(REPORT_WAIT_S, every_s=REPORT_POLL_S)
         while True:
             try:
                 report = self.report(run)

@@ -84,7 +84,7 @@ def test_a_renamed_table_keeps_its_place(items: Pipeline) -> None:
     assert ids(items, "item") == [1, 2, 3, 4]
     assert kept(items) == {"public.item": ("other.thing", True)}
     assert items.table_row("public.item").life.keeps_its_promise
-    ingested = IngestedTable("public.item", 1, None, items.staged_lsn(), {}, {}, 0.0, None, parked=False)
+    ingested = IngestedTable("public.item", 1, None, items.staged_lsn(), {}, 0.0, None, parked=False)
     (event,) = advanced(items.task(), [Ingested(("plan",), (ingested,))])
     assert (str(event.table), str(event.called)) == ("public.item", "other.thing")
 

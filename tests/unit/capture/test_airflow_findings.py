@@ -7,8 +7,8 @@ import pytest
 from tidemark.capture.preflight.airflow_findings import absent_features, airflow_findings
 
 
-def severities(airflow: str | None, *, other: bool = False) -> list[str]:
-    return [finding.severity for finding in airflow_findings(airflow, has_other_distribution=other)]
+def severities(airflow: str | None) -> list[str]:
+    return [finding.severity for finding in airflow_findings(airflow)]
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,6 @@ def test_each_version_lacks_less_than_the_one_before() -> None:
 
 
 def test_a_refusal_has_both_numbers() -> None:
-    (finding,) = airflow_findings("3.0.6", has_other_distribution=False)
+    (finding,) = airflow_findings("3.0.6")
     assert "3.0.6" in finding.message
     assert "3.1" in finding.message
-
-
-def test_the_other_distribution_of_the_same_command_is_recognized() -> None:
-    assert severities("3.3.2", other=True) == ["warning"]

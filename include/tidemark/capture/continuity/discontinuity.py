@@ -58,6 +58,7 @@ from tidemark.ledger.staged import generations
 from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.run import utc_now
+from tidemark.source.catalogue.transaction_visibility import current_snapshot
 from tidemark.source.wal.slot import Server, SlotState
 from tidemark.source.wal.timelines import History
 from tidemark.source.wal.wal_messages import make_durable
@@ -267,8 +268,7 @@ def _follow(
     """Continue the generation on the timeline of a promoted standby. The ledger's evidence of the lost part is
     removed."""
     left_lsn = parted_at(history, generation)
-    row = source.execute("SELECT pg_current_snapshot()::text").fetchone()
-    assert row is not None
+    snapshot = current_snapshot(source)
     seen = make_durable(source)
     if left_lsn is None or seen.timeline != history.timeline:
         raise GenerationStale(
@@ -276,7 +276,7 @@ def _follow(
         )
     with ledger.transaction():
         followed = generations.follow(
-            ledger, lease, generation.number, left_lsn=left_lsn, snapshot=row[0], seen_at=seen
+            ledger, lease, generation.number, left_lsn=left_lsn, snapshot=snapshot, seen_at=seen
         )
         generations.note_source(ledger, lease, generation.number, history=str(history))
     log.warning(

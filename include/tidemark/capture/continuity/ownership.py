@@ -29,6 +29,7 @@ from tidemark.ledger.leases import Lease
 from tidemark.ledger.owned_objects import Kind, OwnedObject
 from tidemark.ledger.staged import generations
 from tidemark.lsn import Lsn
+from tidemark.postgres.postgres_session import one_row
 from tidemark.source.catalogue import publication
 from tidemark.source.catalogue.publication_findings import PublicationWork
 from tidemark.source.wal import slot as slots
@@ -40,9 +41,10 @@ from tidemark.storage.store import Store
 
 def owned_object(source: psycopg.Connection[Any], kind: Kind, name: str) -> OwnedObject:
     """The slot or publication of this name, in the form that the ledger records."""
-    row = source.execute("SELECT system_identifier::text, current_database()::text FROM pg_control_system()").fetchone()
-    assert row is not None
-    return OwnedObject(kind, row[0], row[1], name)
+    system, database = one_row(
+        source, "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
+    )
+    return OwnedObject(kind, system, database, name)
 
 
 def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store) -> bool:

@@ -28,7 +28,7 @@ from tidemark.capture.definitions.marks import (
     key_error,
     key_not_valid,
     leaves_without_wal_mark,
-    marks_of,
+    needs_backfill,
     park,
     passed_over_marks,
 )
@@ -53,13 +53,13 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import WalPoint
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
-from tidemark.schema.evolution import Difference, Verdict
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import event_trigger
 from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.catalogue.table_locks import lock_bounded
+from tidemark.source.catalogue.transaction_visibility import next_xid, snapshot_xmin
 from tidemark.source.event_trigger import InstalledTrigger
 from tidemark.source.wal.slot import Server
 from tidemark.staging.batch_writer import read_table
@@ -134,7 +134,7 @@ class CatalogueComparison:
         self._marked: set[str] = set()  # by this drain
         self._key_null: dict[TableName, set[str]] = {}
         self._key_came_later: set[TableName] = set()
-        self.next_xid = _next_xid(source)
+        self.next_xid = next_xid(source)
         staged = {table: one for table, one in before.items() if is_staged and table not in young}
         earlier = EarlierFingerprints(before, staged, now, self.next_xid)
         self._readings = CatalogueReadings(self._read_catalogue, self._first, earlier)
@@ -225,9 +225,8 @@ class CatalogueComparison:
         changed = self._changed | (with_partition - self._held)
         if not at_heartbeat:
             # This run may end before it stages their fingerprints, and the partition may be gone in the next run.
-            unsure = Difference(Verdict.NEEDS_BACKFILL, "a partition came while another was truncated")
-            for table in sorted(with_partition & self._truncated):
-                marks += marks_of(TableName.parse(table), [unsure])
+            reason = "a partition came while another was truncated"
+            marks += [needs_backfill(table, reason) for table in sorted(with_partition & self._truncated)]
         if at_heartbeat:
             changed |= self._held - self._successors.left
             marks += self._truncates.marks()
@@ -287,7 +286,7 @@ class CatalogueComparison:
 
     def _read_catalogue(self, relation: int | None = None) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
-            seen_below = _ended_below(self._source)
+            seen_below = snapshot_xmin(self._source)
             captured = catalog.captured_tables(self._source, self._config, relation)
             types = catalog.read_types(self._source)
         kept = self._table_ids.with_ids(map(self._guarding.applied, captured))
@@ -312,17 +311,3 @@ class CatalogueComparison:
             return False
         latest = self._versions.latest(table.table)
         return latest is not None and bool(latest.key)
-
-
-def _ended_below(conn: psycopg.Connection[Any]) -> int:
-    """A 64-bit transaction id. Every transaction with a lower id has ended."""
-    row = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def _next_xid(conn: psycopg.Connection[Any]) -> int:
-    """The next 64-bit transaction id at the source. The 32-bit ids of the stream are widened with it."""
-    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
-    assert row is not None
-    return int(row[0])

@@ -31,17 +31,22 @@ def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableM
     if reason := reasons(collected, *STOPS):
         marks.append(park(table, SchemaNotFollowed(table=table, difference=reason)))
     if reason := reasons(collected, Verdict.NEEDS_BACKFILL):
-        marks.append(
-            TableMark(
-                table=str(table),
-                state="needs_backfill",
-                kind=SOURCE_CHANGED,
-                move=Move.BACKFILL.value,
-                message=reason,
-                columns=columns_of(collected),
-            )
-        )
+        marks.append(needs_backfill(table, reason, columns=columns_of(collected)))
     return marks
+
+
+def needs_backfill(
+    table: TableName | str, reason: str, *, kind: str = SOURCE_CHANGED, columns: tuple[int, ...] = ()
+) -> TableMark:
+    """The mark of a table whose rows have to be read again, in these columns alone if there are any."""
+    return TableMark(
+        table=str(table),
+        state="needs_backfill",
+        kind=kind,
+        move=Move.BACKFILL.value,
+        message=reason,
+        columns=columns,
+    )
 
 
 def key_error(table: TableName, unfit: Iterable[str], null: Collection[str]) -> TidemarkError:
@@ -59,39 +64,27 @@ def park(table: TableName, error: TidemarkError) -> TableMark:
 
 def withheld_marks(table: TableName, reason: str) -> list[TableMark]:
     """The mark of a table whose changes this batch leaves out, because a mask matches none of its columns."""
-    message = f"its changes are not staged: {reason}"
-    return [
-        TableMark(table=str(table), state="needs_backfill", kind=PASSED_OVER, move=Move.BACKFILL.value, message=message)
-    ]
+    return [needs_backfill(table, f"its changes are not staged: {reason}", kind=PASSED_OVER)]
 
 
 def key_not_valid(table: TableName) -> TableMark:
     """The mark of a root with a key that does not hold in all partitions yet. From PostgreSQL 18 on, the stream uses
     that key, and several rows with one key would become one row of current."""
     reason = "its key does not hold in all of its partitions yet, so that rows of one key may be several"
-    return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
+    return needs_backfill(table, reason)
 
 
 def leaves_without_wal_mark(table: TableName, leaves: Iterable[CatalogRelation]) -> TableMark:
     """The mark of a root with leaves that are unlogged or foreign tables. Each drain sets it again while it lasts, so
     that a backfill does not clear it."""
     which = listed(f"{leaf.table} is {leaf.without_wal}" for leaf in leaves)
-    reason = f"changes of some partitions are in no write-ahead log: {which}"
-    return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
+    return needs_backfill(table, f"changes of some partitions are in no write-ahead log: {which}")
 
 
 def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:
     """The marks of tables that were captured before and whose changes are not staged while preflight reports errors."""
-    return [
-        TableMark(
-            table=table,
-            state="needs_backfill",
-            kind=PASSED_OVER,
-            move=Move.BACKFILL.value,
-            message="preflight found errors of it, and its changes are not staged while they hold",
-        )
-        for table in tables
-    ]
+    reason = "preflight found errors of it, and its changes are not staged while they hold"
+    return [needs_backfill(table, reason, kind=PASSED_OVER) for table in tables]
 
 
 def catalogue_marks(
@@ -111,7 +104,5 @@ def catalogue_marks(
             streamed, is_told = partial(latest, table), table_id in told
             differences = compare_fingerprints(before[table_id], fingerprint, streamed, told=is_told)
             marks += marks_of(table, differences)
-    for table_id in missing:
-        reason = "the table is not at the source any more, or the pipeline file does not name it"
-        marks += marks_of(TableName.parse(table_id), [Difference(Verdict.NEEDS_BACKFILL, reason)])
-    return marks
+    reason = "the table is not at the source any more, or the pipeline file does not name it"
+    return marks + [needs_backfill(table_id, reason) for table_id in missing]

@@ -28,11 +28,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tidemark.capture.definitions.marks import marks_of
+from tidemark.capture.definitions.marks import needs_backfill
 from tidemark.formats.manifest import TableMark
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
-from tidemark.schema.evolution import Difference, Verdict
 from tidemark.schema.fingerprint import Fingerprint, PartitionPrint
 from tidemark.schema.table import TableSchema
 
@@ -80,7 +79,7 @@ class PassingPartitions:
         names_others = root is not None and not _names_rows_of(self._latest_version(root), partition)
         if root is not None and names_others:
             reason = "a partition had another replica identity: which rows some changes were made to is not certain"
-            self._not_named += marks_of(root, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+            self._not_named.append(needs_backfill(root, reason))
         return names_others
 
     def _check(self, partition: RelationMessage, root: TableName | None, root_oid: int) -> None:
@@ -137,7 +136,7 @@ class PassingPartitions:
         return partition.xid is not None and partition.xid < below
 
     def _mark(self, table: TableName, reason: str) -> None:
-        self._marks += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+        self._marks.append(needs_backfill(table, reason))
 
     def take(self) -> tuple[list[TableMark], frozenset[str]]:
         """The marks for the next batch, which are returned once, and the tables whose fingerprints have a new

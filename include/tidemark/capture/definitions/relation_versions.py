@@ -22,7 +22,7 @@ from tidemark.capture.definitions.captured_relations import CapturedRelations
 from tidemark.capture.definitions.catalogue_readings import CatalogueReadings
 from tidemark.capture.definitions.column_guarding import ChangesWithheld
 from tidemark.capture.definitions.drain_versions import DrainVersions, next_number
-from tidemark.capture.definitions.marks import marks_of, withheld_marks
+from tidemark.capture.definitions.marks import marks_of, needs_backfill, withheld_marks
 from tidemark.capture.definitions.successor_shapes import ChangedShape, SuccessorShapes
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape, define, nested_as_text, numbered
 from tidemark.capture.definitions.trigger_definitions import TriggerDefinitions
@@ -298,7 +298,7 @@ class RelationVersions:
         if not before.published or any(one.verdict is not Verdict.FOLLOWED for one in differences):
             names = ", ".join(f'"{column.name}"' for column in added)
             reason = f"column {names} was added beside other changes, and no change of a row shows how"
-            return marks_of(captured.table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
+            return needs_backfill(captured.table, reason)
         schema = structs.replace(shape, version=next_number(shape, latest, ahead))
         return self._versions.add(schema, _older_values(schema, [before], self._readings.columns(schema.relation_oid)))
 
@@ -311,7 +311,7 @@ class RelationVersions:
         if table is not None:
             why = "for a while, which the file does not name: what changed then is lost"
             reason = f"it was called {relation.table} {why}"
-            self._table_marks += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+            self._table_marks.append(needs_backfill(table, reason))
 
     def take_table_marks(self) -> list[TableMark]:
         """The marks that belong to no version; they are returned once, for the next batch."""

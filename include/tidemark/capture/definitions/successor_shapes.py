@@ -23,11 +23,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from tidemark.capture.definitions.drain_versions import DrainVersions
+from tidemark.capture.definitions.marks import needs_backfill
 from tidemark.capture.definitions.table_definition import Catalog, catalogue_shape
 from tidemark.capture.definitions.version_differences import shape_differences
 from tidemark.capture.table_ids import TableIds
 from tidemark.config import PipelineConfig
-from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
+from tidemark.errors import SchemaNotFollowed, SchemaVersionsDiffer
 from tidemark.formats.manifest import TableMark
 from tidemark.ledger.captured import backfill_marks
 from tidemark.ledger.captured.successors import ANOTHER_SHAPE
@@ -201,14 +202,8 @@ class SuccessorShapes:
     def _mark(self, begun: BegunSuccessor, end_lsn: Lsn) -> TableMark:
         seen = self._table_ids.id_for_readers(begun.before)
         until = "all rows are read" if begun.kind == ANOTHER_SHAPE else "a merge has built it from staging"
-        return TableMark(
-            table=str(begun.table),
-            state="needs_backfill",
-            kind=begun.kind,
-            move=Move.BACKFILL.value,
-            message=f"{begun.reason}: it is built anew beside {seen.exact}, which readers see as of {end_lsn} at most "
-            f"until {until}",
-        )
+        reason = f"{begun.reason}: it is built anew beside {seen.exact}, which readers see as of {end_lsn} at most"
+        return needs_backfill(begun.table, f"{reason} until {until}", kind=begun.kind)
 
 
 def is_parked_for_its_shape(row: TableRow) -> bool:

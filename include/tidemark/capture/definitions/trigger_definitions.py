@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats.definition import (
@@ -251,19 +251,7 @@ class TriggerDefinitions:
     def types(self, oid: int) -> dict[int, PgType]:
         """The types of the relation's columns that are not built in."""
         told = self.definition(oid)
-        return {
-            t.oid: PgType(
-                oid=t.oid,
-                name=t.name,
-                schema=t.schema,
-                kind=cast(Any, t.kind),
-                base_oid=t.base_oid,
-                base_typmod=t.base_typmod,
-                element_oid=t.element_oid,
-                delimiter=t.delimiter,
-            )
-            for t in (() if told is None else told.types)
-        }
+        return {t.oid: PgType(**asdict(t)) for t in (() if told is None else told.types)}
 
     def older_values(self, oid: int, shape: TableSchema, latest: TableSchema | None) -> list[Difference]:
         """Differences in older rows since the previous version that no change and no default contains."""

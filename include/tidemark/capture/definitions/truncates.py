@@ -25,11 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.capture.definitions.marks import marks_of
+from tidemark.capture.definitions.marks import needs_backfill
 from tidemark.formats.manifest import StagedFile, TableMark
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
-from tidemark.schema.evolution import PARTITIONS_EMPTIED, Difference, Verdict, emptied_by
+from tidemark.schema.evolution import PARTITIONS_EMPTIED, emptied_by
 from tidemark.schema.fingerprint import Fingerprint
 
 _XID32: Final = 0xFFFFFFFF
@@ -85,8 +85,7 @@ class Truncates:
         truncated_by = np.where(is_truncate, xids, -1)
         in_front = np.concatenate(([self._last.pop(str(table), -1)], truncated_by[:-1]))
         if (~is_truncate & (in_front == xids)).any():
-            difference = Difference(Verdict.NEEDS_BACKFILL, REFILLED)
-            self._refilled |= {str(table): mark for mark in marks_of(table, [difference])}
+            self._refilled[str(table)] = needs_backfill(table, REFILLED)
         if is_truncate[-1]:
             self._last[str(table)] = int(xids[-1])
 
@@ -101,5 +100,4 @@ class Truncates:
         for table in list(self._unproven):
             for file in self._earlier(table):
                 self._prove(table, self._read(file))
-        difference = Difference(Verdict.NEEDS_BACKFILL, PARTITIONS_EMPTIED)
-        return [mark for table in self._unproven for mark in marks_of(TableName.parse(table), [difference])]
+        return [needs_backfill(table, PARTITIONS_EMPTIED) for table in self._unproven]

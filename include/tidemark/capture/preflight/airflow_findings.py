@@ -26,16 +26,18 @@ BROUGHT: Final[dict[tuple[int, int], tuple[str, ...]]] = {
         "a backfill that the capture starts has no note with its reasons; the log of `confirm` has them",
     ),
 }
-OTHER_DISTRIBUTION: Final = "tidemark"
+
+
+def installed(distribution: str) -> str | None:
+    """The distribution's version in this environment; None without it."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def installed_airflow() -> str | None:
-    for distribution in ("apache-airflow-core", "apache-airflow"):
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return None
+    return installed("apache-airflow-core") or installed("apache-airflow")
 
 
 def absent_features(airflow: str) -> list[str]:
@@ -44,17 +46,8 @@ def absent_features(airflow: str) -> list[str]:
     return [feature for brought, features in BROUGHT.items() if installed < brought for feature in features]
 
 
-def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> Iterator[Finding]:
+def airflow_findings(airflow: str | None) -> Iterator[Finding]:
     """The findings for a version of Airflow. `airflow` is None if none is installed."""
-    if has_other_distribution:
-        yield Finding.warning(
-            "installation",
-            "The distribution tidemark, of another project, is installed beside tidemark-cdc: both bring the command "
-            "tidemark, and the one that was installed last has it",
-            "Until then call `python -m tidemark`. Run `pip uninstall tidemark`, then "
-            "`pip install --force-reinstall --no-deps tidemark-cdc`",
-            Move.FIX_CONFIG,
-        )
     if airflow is None:
         return
     if _numbers(airflow) < OLDEST:
@@ -72,12 +65,7 @@ def airflow_findings(airflow: str | None, *, has_other_distribution: bool) -> It
 
 def this_installation() -> list[Finding]:
     """The findings for the process's own environment."""
-    try:
-        version(OTHER_DISTRIBUTION)
-        has_other = True
-    except PackageNotFoundError:
-        has_other = False
-    return list(airflow_findings(installed_airflow(), has_other_distribution=has_other))
+    return list(airflow_findings(installed_airflow()))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -147,7 +147,7 @@ def keep_holes(ledger: Ledger, table: str, holes: Holes) -> None:
 def mark_holes(ledger: Ledger, table: str) -> None:
     """Mark the table where it has holes and no open backfill, which may fill them: what is left when that ends is
     marked then."""
-    row = ledger.execute(
+    holes = ledger.value(
         """
         SELECT holes FROM tidemark.tables t
          WHERE pipeline = %s AND "table" = %s AND holes <> '{}'
@@ -156,9 +156,9 @@ def mark_holes(ledger: Ledger, table: str) -> None:
                               AND b.purpose = 'fill')
         """,
         (ledger.pipeline, table),
-    ).fetchone()
-    if row is not None:
-        listed = ", ".join(f"{count} in {column}" for column, count in sorted(row[0].items()))
+    )
+    if holes is not None:
+        listed = ", ".join(f"{count} in {column}" for column, count in sorted(holes.items()))
         reason = f"unchanged values whose base is known nowhere: {listed}"
         mark(ledger, table, HOLES, reason)
 

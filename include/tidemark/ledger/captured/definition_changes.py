@@ -126,12 +126,12 @@ def accept(ledger: Ledger, table: str, who: str | None) -> bool:
 
 def accepted(ledger: Ledger, table: str) -> int:
     """The newest version that a person accepted; 0 if there is none."""
-    row = ledger.execute(
-        "SELECT max((after ->> 'version')::int) FROM tidemark.definition_changes "
+    (newest,) = ledger.row(
+        "SELECT coalesce(max((after ->> 'version')::int), 0) FROM tidemark.definition_changes "
         "WHERE pipeline = %s AND \"table\" = %s AND decided = 'accepted'",
         (ledger.pipeline, table),
-    ).fetchone()
-    return 0 if row is None or row[0] is None else int(row[0])
+    )
+    return int(newest)
 
 
 def of_table(ledger: Ledger, table: str) -> tuple[DefinitionChange, ...]:

@@ -42,11 +42,10 @@ def park(ledger: Ledger, table: str, error: ErrorRecord) -> bool:
 
 
 def _merge_state(ledger: Ledger, table: str) -> str | None:
-    row = ledger.execute(
+    return ledger.value(
         'SELECT merge_state FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
         (ledger.pipeline, table),
-    ).fetchone()
-    return None if row is None else str(row[0])
+    )
 
 
 def unpark(ledger: Ledger, table: str) -> bool:

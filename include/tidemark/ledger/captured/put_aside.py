@@ -62,8 +62,7 @@ def all_of(ledger: Ledger) -> tuple[PutAside, ...]:
                  WHERE d.pipeline = a.pipeline AND d."table" = a."table") AS bytes
           FROM tidemark.put_aside a WHERE a.pipeline = %s AND {_KEPT} ORDER BY a.since, a."table"
     """
-    with ledger.connection.cursor(row_factory=class_row(PutAside)) as cursor:
-        return tuple(cursor.execute(query.encode(), (ledger.pipeline,)).fetchall())
+    return tuple(ledger.records(class_row(PutAside), query.encode(), (ledger.pipeline,)))
 
 
 def due(ledger: Ledger, before: datetime) -> list[str]:

@@ -78,12 +78,12 @@ def reserve(ledger: Ledger, before: TableName, in_lake: Callable[[], Iterable[in
     """Choose the id of the table's successor. A drain that runs again gets the same id."""
     with ledger.transaction():
         relation_ids.lock(ledger)
-        row = ledger.execute(
+        reserved = ledger.value(
             'SELECT "table" FROM tidemark.shapes WHERE pipeline = %s AND before = %s AND begun_lsn IS NULL',
             (ledger.pipeline, str(before)),
-        ).fetchone()
-        if row is not None:
-            return TableName.parse(row[0])
+        )
+        if reserved is not None:
+            return TableName.parse(reserved)
         table = relation_ids.next_place(ledger, before.at_source, in_lake)
         ledger.insert("shapes", table=str(table), before=str(before))
     return table

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from psycopg.types.json import Jsonb
 
-from tidemark.findings import Bars
+from tidemark.findings import Bars, sentence
 from tidemark.ledger.connection import Ledger
 
 
@@ -40,7 +40,7 @@ class TableErrors:
 
     @property
     def message(self) -> str:
-        return " ".join(f"{_sentence(error.message)} {_sentence(error.remedy)}".strip() for error in self.errors)
+        return " ".join(f"{sentence(error.message)} {sentence(error.remedy)}".strip() for error in self.errors)
 
 
 def keep(
@@ -91,8 +91,3 @@ def passed_over(ledger: Ledger) -> frozenset[str]:
         (ledger.pipeline,),
     ).fetchall()
     return frozenset(table for (table,) in rows)
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if not text or text.endswith((".", ";", "!", "?")) else f"{text}."

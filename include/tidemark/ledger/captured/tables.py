@@ -82,16 +82,14 @@ def _row(
 
 def all_of(ledger: Ledger) -> list[TableRow]:
     """Every table that was ever captured, by id."""
-    with ledger.connection.cursor(row_factory=kwargs_row(_row)) as cursor:
-        query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s ORDER BY "table"'
-        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchall()
+    query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s ORDER BY "table"'
+    return ledger.records(kwargs_row(_row), query.encode(), (ledger.pipeline,))
 
 
 def one(ledger: Ledger, table: str) -> TableRow | None:
     """The table's row, None if it was never captured."""
-    with ledger.connection.cursor(row_factory=kwargs_row(_row)) as cursor:
-        query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s AND "table" = %s'
-        return cursor.execute(query.encode(), (ledger.pipeline, table)).fetchone()
+    query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s AND "table" = %s'
+    return next(iter(ledger.records(kwargs_row(_row), query.encode(), (ledger.pipeline, table))), None)
 
 
 def last_columns(ledger: Ledger) -> dict[int, int]:

@@ -21,6 +21,7 @@ from tidemark.errors import (
     LedgerNotReady,
 )
 from tidemark.ledger.connection import connect
+from tidemark.postgres.postgres_session import one_row
 
 # Any constant: the key of the advisory lock under which two migrations at once follow each other.
 _LOCK: Final = 0x7469_6465
@@ -120,8 +121,7 @@ def require(connection: psycopg.Connection[Any]) -> None:
 
 
 def _exists(connection: psycopg.Connection[Any], name: str) -> bool:
-    row = connection.execute(f"SELECT {name} IS NOT NULL".encode()).fetchone()
-    return row is not None and bool(row[0])
+    return bool(one_row(connection, f"SELECT {name} IS NOT NULL".encode())[0])
 
 
 def version(connection: psycopg.Connection[Any]) -> int | None:
@@ -130,5 +130,4 @@ def version(connection: psycopg.Connection[Any]) -> int | None:
         if _exists(connection, "to_regclass('tidemark.schema_migrations')"):
             raise LedgerBeforeReleases(database=connection.info.dbname)
         return None
-    row = connection.execute("SELECT coalesce(max(number), 0) FROM tidemark.migrations").fetchone()
-    return None if row is None else int(row[0])
+    return int(one_row(connection, "SELECT coalesce(max(number), 0) FROM tidemark.migrations")[0])

@@ -31,7 +31,7 @@ from tidemark.ledger.observations import runs, table_sizes
 from tidemark.ledger.observations.runs import FailedRun
 from tidemark.ledger.observations.table_sizes import DeltaTable
 from tidemark.ledger.reading import backfill_progress, backfills, chunks, proofs
-from tidemark.ledger.reading.backfill_progress import Progress, ReadStretch
+from tidemark.ledger.reading.backfill_progress import Progress
 from tidemark.ledger.reading.proofs import Verified
 from tidemark.ledger.retention import retirement
 from tidemark.ledger.retention.retirement import LastMaintenance
@@ -101,14 +101,14 @@ class TableStatus:
 @dataclass(frozen=True, slots=True)
 class OpenBackfill:
     """How far an open backfill, or a verify by its `purpose`, is, since when it is open, who reads it (None: nobody),
-    and the stretches that are filled, as `backfill_progress.filled` has them: their bounds are values of rows."""
+    and the numbers of the ranges that are filled."""
 
     purpose: Purpose
     progress: Progress
     opened_at: datetime
     active_at: datetime
     read_by: str | None
-    filled: tuple[ReadStretch, ...]
+    filled: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
     with ledger.transaction():
         _begin(ledger, run_id)
         values["batches"], values["changes"] = _registered(ledger, run_id, figures)
-        row = ledger.execute(
+        changes = ledger.value(
             """
             UPDATE tidemark.runs
                SET ended_at = clock_timestamp(), verdict = %(verdict)s, generation = %(generation)s,
@@ -139,13 +139,13 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
             RETURNING changes
             """,
             {"run_id": run_id, **values},
-        ).fetchone()
+        )
         ledger.execute(
             "DELETE FROM tidemark.runs "
             "WHERE pipeline = %s AND began_at < clock_timestamp() - make_interval(days => %s)",
             (ledger.pipeline, KEPT_DAYS),
         )
-    return None if row is None else row[0]
+    return changes
 
 
 def _registered(ledger: Ledger, run_id: str, figures: Figures) -> tuple[int, int]:
@@ -181,11 +181,8 @@ def _registered(ledger: Ledger, run_id: str, figures: Figures) -> tuple[int, int
 def last(ledger: Ledger, number: int) -> list[dict[str, Any]]:
     """The rows of the last runs, newest first. `stages` has per stage the seconds of all its tries (`s`), and of all
     readers where there are several; `error` is why the last one failed, without a row's value."""
-    with ledger.connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(
-            "SELECT * FROM tidemark.runs WHERE pipeline = %s ORDER BY began_at DESC LIMIT %s",
-            (ledger.pipeline, number),
-        ).fetchall()
+    query = "SELECT * FROM tidemark.runs WHERE pipeline = %s ORDER BY began_at DESC LIMIT %s"
+    return ledger.records(dict_row, query, (ledger.pipeline, number))
 
 
 def failed(ledger: Ledger) -> list[FailedRun]:
@@ -209,16 +206,16 @@ def failed(ledger: Ledger) -> list[FailedRun]:
 def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[dict[str, Any]]:
     """The runs with figures since then, oldest first, grouped by periods: the time `at` which they ended, the sum
     of changes, and the worst of the other figures. For stages and whole runs that is the longest duration."""
-    with ledger.connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(
-            """
-            SELECT date_bin(make_interval(secs => %s), ended_at, %s) AS at, sum(changes)::bigint AS changes,
-                   max(lag_s) AS lag_s, max(lag_bytes) AS lag_bytes, max(retained_bytes) AS retained_bytes,
-                   max((stages -> 'drain' ->> 's')::float8) AS drain_s,
-                   max((stages -> 'merge' ->> 's')::float8) AS merge_s,
-                   max(extract(epoch FROM ended_at - began_at))::float8 AS run_s
-              FROM tidemark.runs WHERE pipeline = %s AND began_at >= %s AND ended_at >= %s AND verdict IS NOT NULL
-             GROUP BY 1 ORDER BY 1
-            """,
-            (every_s, since, ledger.pipeline, since - timedelta(days=1), since),
-        ).fetchall()
+    return ledger.records(
+        dict_row,
+        """
+        SELECT date_bin(make_interval(secs => %s), ended_at, %s) AS at, sum(changes)::bigint AS changes,
+               max(lag_s) AS lag_s, max(lag_bytes) AS lag_bytes, max(retained_bytes) AS retained_bytes,
+               max((stages -> 'drain' ->> 's')::float8) AS drain_s,
+               max((stages -> 'merge' ->> 's')::float8) AS merge_s,
+               max(extract(epoch FROM ended_at - began_at))::float8 AS run_s
+          FROM tidemark.runs WHERE pipeline = %s AND began_at >= %s AND ended_at >= %s AND verdict IS NOT NULL
+         GROUP BY 1 ORDER BY 1
+        """,
+        (every_s, since, ledger.pipeline, since - timedelta(days=1), since),
+    )

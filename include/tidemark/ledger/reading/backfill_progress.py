@@ -1,4 +1,4 @@
-"""Computes a backfill's progress and the filled stretches of its table from ranges and chunks."""
+"""Computes a backfill's progress and its filled ranges from ranges and chunks."""
 
 from __future__ import annotations
 
@@ -7,23 +7,11 @@ from typing import Final
 
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.reading import backfills
-from tidemark.ledger.reading.backfills import Key, Mode
+from tidemark.ledger.reading.backfills import Mode
 from tidemark.wording import counted, duration
 
 # A backfill's rate is computed from the chunks recorded in the last so many seconds.
 RATE_WINDOW_S: Final = 120
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStretch:
-    """A part of a range that was read: `(lower, upper]` as keys in PostgreSQL's texts, None for no bound. `keys` is
-    the number of rows read if the backfill reads chosen keys, else None. The bounds are values of rows and must not
-    be logged."""
-
-    range: int
-    lower: Key | None
-    upper: Key | None
-    keys: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +99,13 @@ def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
     return [Progress(*row) for row in rows]
 
 
-def filled(ledger: Ledger, backfill: str) -> list[ReadStretch]:
-    """The stretches whose chunks were claimed, in order: they are in the target, or will be after the next merge.
-    Between them, the target has the stream's changes only."""
+def filled(ledger: Ledger, backfill: str) -> list[int]:
+    """The numbers of the ranges with claimed chunks: these are in the target, or will be after the next merge."""
     rows = ledger.execute(
         """
-        SELECT c.range, c.lower, c.upper, c.rows, r.keys IS NOT NULL, c.claimed_lsn IS NOT NULL
-          FROM tidemark.chunks c JOIN tidemark.ranges r USING (pipeline, backfill, range)
-         WHERE c.pipeline = %s AND c.backfill = %s
-         ORDER BY c.range, split_part(c.chunk, '-', 2)::int
+        SELECT DISTINCT range FROM tidemark.chunks
+         WHERE pipeline = %s AND backfill = %s AND claimed_lsn IS NOT NULL ORDER BY range
         """,
         (ledger.pipeline, backfill),
-    ).fetchall()
-    stretches: list[ReadStretch] = []
-    goes_on = False
-    for number, lower, upper, count, by_keys, is_claimed in rows:
-        if is_claimed and goes_on and stretches[-1].range == number:
-            last = stretches[-1]
-            keys = None if last.keys is None else last.keys + count
-            stretches[-1] = ReadStretch(number, last.lower, _key(upper), keys)
-        elif is_claimed:
-            stretches.append(ReadStretch(number, _key(lower), _key(upper), count if by_keys else None))
-        goes_on = is_claimed
-    return stretches
-
-
-def _key(raw: list[str] | None) -> Key | None:
-    return None if raw is None else tuple(raw)
+    )
+    return [number for (number,) in rows]

@@ -24,7 +24,7 @@ from tidemark.errors import SnapshotBeforeCleanUp
 from tidemark.formats.manifest import KeyPart, Purpose
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger.captured import backfill_marks, tables, unfit_values
-from tidemark.ledger.connection import Ledger
+from tidemark.ledger.connection import Ledger, fields_of
 from tidemark.ledger.leases import of_range
 from tidemark.lsn import Lsn, WalPoint
 
@@ -166,9 +166,8 @@ def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
 
 
 def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Backfill]:
-    with ledger.connection.cursor(row_factory=class_row(Backfill)) as cursor:
-        query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
-        selected = cursor.execute(query.encode(), values).fetchall()
+    query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
+    selected = ledger.records(class_row(Backfill), query.encode(), values)
     # The ledger stores parts as JSON.
     parts: list[Any] = [b.parts for b in selected]
     return [
@@ -213,20 +212,9 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
         opened = ledger.insert(
             "backfills",
             or_nothing=True,
-            backfill=backfill.backfill,
-            table=backfill.table,
-            generation=backfill.generation,
-            mode=backfill.mode,
-            row_filter=backfill.row_filter,
-            chunk_rows=backfill.chunk_rows,
-            run_id=backfill.run_id,
-            snapshot=backfill.snapshot,
-            timeline=backfill.timeline,
-            snapshot_lsn=backfill.snapshot_lsn,
-            estimated_rows=backfill.estimated_rows,
-            sweeps=backfill.sweeps,
+            **fields_of(backfill, "backfill table generation mode row_filter chunk_rows run_id snapshot timeline"),
+            **fields_of(backfill, "snapshot_lsn estimated_rows sweeps purpose"),
             key_order=Jsonb(backfill.key_order),
-            purpose=backfill.purpose,
             parts=None if backfill.parts is None else Jsonb([part.to_json() for part in backfill.parts]),
             columns=None if backfill.columns is None else list(backfill.columns),
             marks=0 if marked is None else marked.marks,

@@ -28,7 +28,7 @@ from tidemark.formats.layout import chunk_folder
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.formats.watermark import Watermark
-from tidemark.ledger.connection import Ledger
+from tidemark.ledger.connection import Ledger, fields_of
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.ledger.reading import backfills
 from tidemark.ledger.reading.backfills import Key, Range
@@ -71,7 +71,6 @@ class ReadChunk:
     rows: int
     bytes: int
     seconds: float
-    read_at: datetime | None = None
     rejected: str | None = None
     claimed_lsn: Lsn | None = None
     watermark_lsn: Lsn | None = None
@@ -175,25 +174,13 @@ def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key
             return False
         ledger.insert(
             "chunks",
-            backfill=chunk.backfill,
-            chunk=chunk.chunk,
-            attempt=chunk.attempt,
-            table=chunk.table,
-            generation=chunk.generation,
-            range=chunk.range,
+            **fields_of(chunk, "backfill chunk attempt table generation range snapshot timeline consistent_point"),
+            **fields_of(chunk, "low_lsn read_lsn rows bytes seconds"),
             lower=_list(chunk.lower),
             upper=_list(chunk.upper),
-            snapshot=chunk.snapshot,
-            timeline=chunk.timeline,
-            consistent_point=chunk.consistent_point,
             fingerprint=Jsonb(chunk.fingerprint),
-            low_lsn=chunk.low_lsn,
-            read_lsn=chunk.read_lsn,
             files=Jsonb([f.to_json() for f in chunk.files]),
             converted=Jsonb(chunk.converted),
-            rows=chunk.rows,
-            bytes=chunk.bytes,
-            seconds=chunk.seconds,
         )
     return True
 
@@ -208,12 +195,7 @@ def _is_open(ledger: Ledger, chunk: ReadChunk) -> bool:
            AND timeline = %(timeline)s AND generation = %(generation)s
            AND generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
         """,
-        {
-            "backfill": chunk.backfill,
-            "table": chunk.table,
-            "generation": chunk.generation,
-            "timeline": chunk.timeline,
-        },
+        fields_of(chunk, "backfill table generation timeline"),
     )
 
 
@@ -311,11 +293,10 @@ def _chunks(ledger: Ledger, clauses: str, **values: str) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
                c.snapshot, c.timeline, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted,
-               c.rows, c.bytes, c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
+               c.rows, c.bytes, c.seconds, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
           FROM tidemark.chunks c {clauses} ORDER BY c.read_at, c.backfill, c.chunk
         """
-    with ledger.connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(query.encode(), {"pipeline": ledger.pipeline, **values}).fetchall()
+    rows = ledger.records(dict_row, query.encode(), {"pipeline": ledger.pipeline, **values})
     return [
         ReadChunk(
             **{

@@ -33,7 +33,7 @@ from tidemark.ledger.captured import (
     tables,
     unfit_values,
 )
-from tidemark.ledger.connection import Ledger
+from tidemark.ledger.connection import Ledger, fields_of
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.reading.chunks import ChunkId
@@ -43,8 +43,8 @@ from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
 _COLUMNS = (
-    "generation, start_lsn, end_lsn, attempt, run_id, manifest, registered_at, changes, bytes, transaction_count, "
-    "skipped_messages, heartbeat_lsn, last_committed_at"
+    "generation, start_lsn, end_lsn, attempt, run_id, manifest, changes, skipped_messages, heartbeat_lsn, "
+    "last_committed_at"
 )
 
 
@@ -58,10 +58,7 @@ class Batch:
     attempt: str
     run_id: str
     manifest: str
-    registered_at: datetime
     changes: int
-    bytes: int
-    transaction_count: int
     skipped_messages: int
     heartbeat_lsn: Lsn | None
     last_committed_at: datetime | None
@@ -207,19 +204,11 @@ def _keep_mark(ledger: Ledger, mark: TableMark) -> None:
 def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:
     ledger.insert(
         "batches",
-        generation=manifest.generation,
-        start_lsn=manifest.start_lsn,
-        end_lsn=manifest.end_lsn,
-        attempt=manifest.attempt,
-        run_id=manifest.run_id,
+        **fields_of(manifest, "generation start_lsn end_lsn attempt run_id created_at transaction_count"),
+        **fields_of(manifest, "skipped_messages heartbeat_lsn last_committed_at"),
         manifest=manifest_path,
-        created_at=manifest.created_at,
         changes=sum(t.rows for t in touched),
         bytes=sum(f.bytes for t in touched for f in t.files),
-        transaction_count=manifest.transaction_count,
-        skipped_messages=manifest.skipped_messages,
-        heartbeat_lsn=manifest.heartbeat_lsn,
-        last_committed_at=manifest.last_committed_at,
     )
 
 
@@ -326,13 +315,12 @@ def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
 
 
 def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Batch]:
-    with ledger.connection.cursor(row_factory=class_row(Batch)) as cursor:
-        # OFFSET 0: without statistics the order would be read off the primary key, over all batches.
-        query = f"""
-            SELECT {_COLUMNS} FROM (SELECT * FROM tidemark.batches WHERE {condition} OFFSET 0) b
-             ORDER BY generation, end_lsn
-            """
-        return cursor.execute(query.encode(), values).fetchall()
+    # OFFSET 0: without statistics the order would be read off the primary key, over all batches.
+    query = f"""
+        SELECT {_COLUMNS} FROM (SELECT * FROM tidemark.batches WHERE {condition} OFFSET 0) b
+         ORDER BY generation, end_lsn
+        """
+    return ledger.records(class_row(Batch), query.encode(), values)
 
 
 def unapplied(ledger: Ledger, names: Iterable[str] | None = None) -> list[TouchedTable]:

@@ -19,7 +19,7 @@ from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import migrations
 from tidemark.ledger.captured import backfill_marks, joins, tables
 from tidemark.ledger.captured.table_lives import step
-from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.connection import Ledger, fields_of, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.reading import backfills, chunks
 from tidemark.lsn import Lsn, WalPoint
@@ -62,16 +62,14 @@ def has_begun(conninfo: str, pipeline: str) -> bool:
 
 def current(ledger: Ledger) -> Generation | None:
     """The open generation; None before the pipeline's first run."""
-    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
-        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
-        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchone()
+    query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
+    return next(iter(ledger.records(class_row(Generation), query.encode(), (ledger.pipeline,))), None)
 
 
 def all_of(ledger: Ledger) -> list[Generation]:
     """All generations, the oldest first."""
-    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
-        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number"
-        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchall()
+    query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number"
+    return ledger.records(class_row(Generation), query.encode(), (ledger.pipeline,))
 
 
 def required(ledger: Ledger) -> Generation:
@@ -101,16 +99,10 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
             raise ValueError(f"generation {opening.number} is not above the open one, {newest.number}")
         ledger.insert(
             "generations",
-            number=opening.number,
-            system_identifier=opening.system_identifier,
-            timeline=opening.timeline,
-            slot=opening.slot,
-            start_lsn=opening.start_lsn,
+            **fields_of(opening, "number system_identifier timeline slot start_lsn reason history"),
             staged_lsn=opening.start_lsn,
             opened_by=lease.holder,
-            reason=opening.reason,
             error=None if opening.error is None else Jsonb(opening.error.to_json()),
-            history=opening.history,
         )
         backfills.close_older(ledger, opening.number)
         if opening.tables is not None and opening.backfill_kind != backfill_marks.GAP:

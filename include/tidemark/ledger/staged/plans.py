@@ -23,15 +23,11 @@ from tidemark.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlan:
-    """`path` of plan.json and `tables` (table id -> end LSN of the plan for it), as written."""
+    """`tables`: table id -> end LSN of the plan for it."""
 
     plan: str
     generation: int
-    run_id: str
-    holder: str
-    path: str
     tables: dict[str, Lsn]
-    created_at: datetime
 
 
 def record(ledger: Ledger, lease: Lease, plan: MergePlan, *, run_id: str, path: str) -> None:
@@ -96,16 +92,14 @@ def not_ingested(ledger: Ledger) -> list[RecordedPlan]:
     """The plans whose result was neither ingested nor abandoned, oldest first."""
     rows = ledger.execute(
         """
-        SELECT plan, generation, run_id, holder, path, tables, created_at FROM tidemark.plans
+        SELECT plan, generation, tables FROM tidemark.plans
          WHERE pipeline = %s AND ingested_at IS NULL AND abandoned_at IS NULL ORDER BY created_at, plan
         """,
         (ledger.pipeline,),
     ).fetchall()
     return [
-        RecordedPlan(
-            plan, generation, run_id, holder, path, {t: Lsn.parse(end) for t, end in tables.items()}, created_at
-        )
-        for plan, generation, run_id, holder, path, tables, created_at in rows
+        RecordedPlan(plan, generation, {t: Lsn.parse(end) for t, end in tables.items()})
+        for plan, generation, tables in rows
     ]
 
 

@@ -19,6 +19,7 @@ from msgspec import structs
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.postgres.postgres_session import one_row
 from tidemark.schema.delta_types import PgType
 from tidemark.schema.fingerprint import (
     EMPTIED,
@@ -37,6 +38,7 @@ from tidemark.schema.fingerprint import (
 from tidemark.schema.table import Identity
 from tidemark.source.catalogue.publication import PUBLISHED
 from tidemark.source.catalogue.source_tables import CatalogRelation, matching
+from tidemark.source.catalogue.transaction_visibility import next_xid
 
 # A default of up to this number of characters is kept as text; of a longer one only the hash is kept.
 LONGEST_DEFAULT: Final = 1000
@@ -120,19 +122,7 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
         FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_type e ON e.oid = t.typelem
         """
     ).fetchall()
-    return {
-        oid: PgType(
-            oid=oid,
-            name=name,
-            schema=schema,
-            kind=kind,
-            base_oid=base_oid,
-            base_typmod=base_typmod,
-            element_oid=element_oid,
-            delimiter=delimiter,
-        )
-        for oid, name, schema, kind, base_oid, base_typmod, element_oid, delimiter in rows
-    }
+    return {row[0]: PgType(*row) for row in rows}
 
 
 def captured_tables(
@@ -208,11 +198,8 @@ def current_names(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Current
             (list(oids),),
         )
     }
-    row = conn.execute(
-        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
-    ).fetchone()
-    assert row is not None
-    return CurrentNames(names, Lsn.parse(row[0]))
+    where = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
+    return CurrentNames(names, Lsn.parse(one_row(conn, f"SELECT {where}".encode())[0]))
 
 
 def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int]:
@@ -284,10 +271,8 @@ def fingerprint(
     gone = (0, 0, 0, 0)
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
-    options = conn.execute(
-        "SELECT xmin::text::bigint FROM pg_publication WHERE pubname = %s", (publication,)
-    ).fetchone()
-    publication_xmin = 0 if options is None else options[0]
+    written_by = "SELECT coalesce(max(xmin::text::bigint), 0) FROM pg_publication WHERE pubname = %s"
+    (publication_xmin,) = one_row(conn, written_by, (publication,))
     return {
         str(table.table): Fingerprint(
             relation_oid=oid,
@@ -349,7 +334,7 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     """
     columns: dict[int, list[ColumnPrint]] = {}
     spellings, spelled_by = _spellings(conn, oids)
-    next_xid = _next_xid(conn) if spelled_by else 0
+    upcoming = next_xid(conn) if spelled_by else 0
     for oid, *facts in conn.execute(
         """
         WITH RECURSIVE tree AS (
@@ -383,8 +368,8 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         column = ColumnPrint(*plain)
         kept = default if default is not None and len(default) <= LONGEST_DEFAULT else None
         spelling = spellings.get(column.type_oid, {})
-        typed = (-_ago(typed_by, next_xid), command)
-        if any((-_ago(xid, next_xid), written) > typed for xid, written in spelled_by.get(column.type_oid, ())):
+        typed = (-_ago(typed_by, upcoming), command)
+        if any((-_ago(xid, upcoming), written) > typed for xid, written in spelled_by.get(column.type_oid, ())):
             spelling = {**spelling, SPELLED_SINCE: "the column"}
         columns.setdefault(oid, []).append(
             structs.replace(column, spelling=spelling, default=kept, dimensions=dimensions)
@@ -392,15 +377,9 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     return columns
 
 
-def _next_xid(conn: psycopg.Connection[Any]) -> int:
-    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def _ago(xid: int, next_xid: int) -> int:
+def _ago(xid: int, upcoming: int) -> int:
     """The number of transactions since the one whose id has these low 32 bits."""
-    return (next_xid - xid) % _XIDS
+    return (upcoming - xid) % _XIDS
 
 
 def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[int, int]]:

@@ -16,7 +16,9 @@ import psycopg
 
 from tidemark.formats.snapshot import Snapshot
 from tidemark.names import TableName
+from tidemark.postgres.postgres_session import one_row
 from tidemark.schema.guards import Rows
+from tidemark.source.catalogue.transaction_visibility import current_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,7 @@ def read(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
 
 def read_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNames:
     """Read the names of these relations inside the caller's REPEATABLE READ transaction."""
-    row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
-    assert row is not None
+    snapshot = Snapshot.parse(current_snapshot(conn))
     tables: dict[int, tuple[TableName, dict[int, tuple[str, int]]]] = {}
     for oid, schema, table, attnum, name, xmin in conn.execute(
         """
@@ -51,21 +52,22 @@ def read_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnNam
         (list(oids),),
     ):
         tables.setdefault(oid, (TableName(schema, table), {}))[1][attnum] = (name, xmin)
-    return ColumnNames(Snapshot.parse(row[0]), dict(tables))
+    return ColumnNames(snapshot, dict(tables))
 
 
 def renamed_since(conn: psycopg.Connection[Any], oid: int) -> bool:
     """Whether the table or a column was renamed or dropped after this transaction's snapshot. A SELECT on the
     catalogue returns the names in the snapshot. pg_identify_object_as_address returns the present names, as a query
     uses them."""
-    row = conn.execute(
+    (renamed,) = one_row(
+        conn,
         """
-        SELECT bool_or(now.object_names IS DISTINCT FROM ARRAY[n.nspname, c.relname, a.attname]::text[])
+        SELECT coalesce(bool_or(now.object_names IS DISTINCT FROM ARRAY[n.nspname, c.relname, a.attname]::text[]), true)
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped,
                pg_identify_object_as_address('pg_class'::regclass, a.attrelid, a.attnum) now
          WHERE c.oid = %s
         """,
         (oid,),
-    ).fetchone()
-    return row is None or row[0] is None or bool(row[0])
+    )
+    return bool(renamed)

@@ -21,6 +21,7 @@ from tidemark.config.schedule import longest_gap_s
 from tidemark.errors import Move
 from tidemark.findings import Bars, Finding, listed
 from tidemark.names import TableName, alike, is_reserved
+from tidemark.postgres.postgres_session import one_row
 from tidemark.source.catalogue import providers
 from tidemark.source.catalogue.identifiers import qualified, quoted
 from tidemark.source.catalogue.providers import Service
@@ -95,9 +96,7 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
                           AND a.grantee = 0)
         """
     ).format(may_become=may_become(connection, "r.oid"))
-    row = connection.execute(statement).fetchone()
-    assert row is not None
-    facts: list[Any] = list(row)
+    facts: list[Any] = list(one_row(connection, statement))
     keep_mib, idle_s = facts[-4:-2]
     facts[-4:-2] = [None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None]
     return replace(ServerFacts(*facts), service=providers.read_service(connection))

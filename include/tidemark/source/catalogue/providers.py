@@ -14,7 +14,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.findings import Finding
-from tidemark.postgres.postgres_session import logs_in_by_token
+from tidemark.postgres.postgres_session import logs_in_by_token, one_row
 from tidemark.wording import duration
 
 # Neon removes a slot that nobody reads for so long while another slot of the project is read.
@@ -118,16 +118,15 @@ class Service:
 def read_service(connection: psycopg.Connection[Any]) -> Service | None:
     """The service that runs the server; None for a server of one's own and for an unknown service."""
     marks = [provider.mark for provider in PROVIDERS]
-    row = connection.execute(
+    roles, is_aurora, settings = one_row(
+        connection,
         """
         SELECT (SELECT array_agg(rolname::text) FROM pg_roles WHERE rolname = ANY (%s)),
                EXISTS (SELECT FROM pg_proc WHERE proname = 'aurora_version'),
                (SELECT jsonb_object_agg(name, current_setting(name, true)) FROM unnest(%s::text[]) AS name)
         """,
         (marks, [name for provider in PROVIDERS for name in (provider.switch, provider.token_switch) if name]),
-    ).fetchone()
-    assert row is not None
-    roles, is_aurora, settings = row
+    )
     fitting = [provider for provider in PROVIDERS if provider.mark in (roles or ())]
     if not fitting:
         return None

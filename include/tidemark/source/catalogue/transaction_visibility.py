@@ -12,6 +12,7 @@ from psycopg import sql
 
 from tidemark.findings import listed
 from tidemark.names import TableName
+from tidemark.postgres.postgres_session import one_row
 from tidemark.wait_log import Wait
 from tidemark.wording import duration
 
@@ -26,11 +27,17 @@ def join_horizon(connection: psycopg.Connection[Any]) -> int:
     """
     with connection.transaction():
         connection.execute("SET LOCAL synchronous_commit = local")
-        return _one(connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone())
+        return int(one_row(connection, "SELECT pg_current_xact_id()::text::bigint")[0])
 
 
 def snapshot_xmin(connection: psycopg.Connection[Any]) -> int:
-    return _one(connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone())
+    """A 64-bit transaction id. Every transaction with a lower id has ended."""
+    return int(one_row(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")[0])
+
+
+def next_xid(connection: psycopg.Connection[Any]) -> int:
+    """The next 64-bit transaction id at the source. 32-bit ids, as the stream's, are widened with it."""
+    return int(one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")[0])
 
 
 def await_horizon(connection: psycopg.Connection[Any], horizon: int, seconds: float, capture: str) -> list[str]:
@@ -47,9 +54,7 @@ def await_horizon(connection: psycopg.Connection[Any], horizon: int, seconds: fl
 
 
 def current_snapshot(connection: psycopg.Connection[Any]) -> str:
-    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
-    assert row is not None
-    return str(row[0])
+    return str(one_row(connection, "SELECT pg_current_snapshot()::text")[0])
 
 
 def is_empty_after_horizon(
@@ -82,9 +87,7 @@ def is_empty_after_horizon(
         locked = relation_of(connection, table)
         if locked is None or locked[1] != ("p" if partitioned else "r"):
             return None
-        row = connection.execute(query).fetchone()
-    assert row is not None
-    xmin, empty = row
+        xmin, empty = one_row(connection, query)
     return bool(empty) if xmin >= horizon else None
 
 
@@ -129,7 +132,3 @@ def transactions_in_flight(connection: psycopg.Connection[Any]) -> list[str]:
                 + (f", open for {duration(age)}" if age is not None else "")
             )
     return words
-
-
-def _one(row: Any) -> int:
-    return int(row[0])

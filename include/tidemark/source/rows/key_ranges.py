@@ -18,7 +18,6 @@ its limit, however many rows share the leading columns. Source: PostgreSQL docum
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -28,6 +27,7 @@ import psycopg
 from psycopg import sql
 
 from tidemark.names import TableName
+from tidemark.postgres.postgres_session import one_row
 from tidemark.schema.postgres_types import ORDERED_AS, SENT_AS_TEXT
 from tidemark.source.catalogue.catalog import CapturedTable
 
@@ -53,22 +53,22 @@ class KeyColumn:
     - `is_walked`: whether the key's index is ordered, so that it can be read in key order.
     """
 
+    operators: dict[str, str]
     name: str
     type: str
     collation: str | None
     collation_version: str | None
     descending: bool
     nulls_first: bool
-    operators: dict[str, str]
-    is_walked: bool = True
+    is_walked: bool
 
     def compare(self, operator: str, text: str) -> sql.Composed:
         """The SQL `column operator text`, in the direction of the index: "<" means "comes before"."""
         return sql.SQL("{} {} {}").format(self.value, sql.SQL(self._directed(operator)), self.literal(text))
 
-    def compare_texts(self, operator: str, left: str, right: str) -> sql.Composed:
-        """The SQL `left operator right` for two texts, in the direction of the index."""
-        return sql.SQL("{} {} {}").format(self.literal(left), sql.SQL(self._directed(operator)), self.literal(right))
+    def equal(self, left: str, right: str) -> sql.Composed:
+        """The SQL that compares two texts."""
+        return sql.SQL("{} {} {}").format(self.literal(left), sql.SQL(self.operators["="]), self.literal(right))
 
     @property
     def value(self) -> sql.Composed:
@@ -163,13 +163,7 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
     """
     rows = conn.execute(
         """
-        SELECT a.attname::text, format_type(a.atttypid, -1),
-               CASE WHEN k.collation_oid <> 0 THEN (
-                   SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname) FROM pg_collation l
-                   JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = k.collation_oid) END,
-               CASE WHEN k.collation_oid <> 0 THEN pg_collation_actual_version(k.collation_oid) END,
-               k.option & 1 = 1, k.option & 2 = 2,
-               CASE WHEN am.amname <> 'btree' THEN
+        SELECT CASE WHEN am.amname <> 'btree' THEN
                    ARRAY(SELECT format('OPERATOR(pg_catalog.%%s)', o) FROM unnest(%s::text[]) AS o)
                ELSE (SELECT array_agg(format('OPERATOR(%%I.%%s)', n.nspname, p.oprname) ORDER BY m.amopstrategy)
                   FROM pg_opclass c
@@ -178,6 +172,12 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
                    AND m.amopstrategy BETWEEN 1 AND 5
                   JOIN pg_operator p ON p.oid = m.amopopr JOIN pg_namespace n ON n.oid = p.oprnamespace
                  WHERE c.oid = k.class) END,
+               a.attname::text, format_type(a.atttypid, -1),
+               CASE WHEN k.collation_oid <> 0 THEN (
+                   SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname) FROM pg_collation l
+                   JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = k.collation_oid) END,
+               CASE WHEN k.collation_oid <> 0 THEN pg_collation_actual_version(k.collation_oid) END,
+               k.option & 1 = 1, k.option & 2 = 2,
                am.amname = 'btree'
           FROM pg_index i JOIN pg_class index ON index.oid = i.indexrelid JOIN pg_am am ON am.oid = index.relam
          CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[], i.indoption::int2[])
@@ -189,19 +189,7 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
         """,
         (list(_COMPARISONS), table.relation_oid, table.identity == "index"),
     ).fetchall()
-    columns = tuple(
-        KeyColumn(
-            name=name,
-            type=type_,
-            collation=collation,
-            collation_version=collation_version,
-            descending=descending,
-            nulls_first=nulls_first,
-            operators=dict(zip(_COMPARISONS, operators, strict=True)),
-            is_walked=is_walked,
-        )
-        for name, type_, collation, collation_version, descending, nulls_first, operators, is_walked in rows
-    )
+    columns = tuple(KeyColumn(dict(zip(_COMPARISONS, operators, strict=True)), *facts) for operators, *facts in rows)
     if tuple(column.name for column in columns) != table.key:
         raise LookupError(f"the key of {table.table} changed while its index was read")
     return columns
@@ -270,8 +258,7 @@ def _may_be_within(key: Sequence[KeyColumn], position: Key | None, upper: Key, e
     if equal == 0 or position is None:
         return bound
     same = sql.SQL(" AND ").join(
-        column.compare_texts("=", left, right)
-        for column, left, right in zip(key[:equal], position, upper, strict=False)
+        column.equal(left, right) for column, left, right in zip(key[:equal], position, upper, strict=False)
     )
     return sql.SQL("(NOT ({}) OR {})").format(same, bound)
 
@@ -309,9 +296,7 @@ def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
     if not _pages(conn, table):
         return 0
     query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
-    row = conn.execute(query).fetchone()
-    assert row is not None
-    plan = json.loads(row[0]) if isinstance(row[0], str) else row[0]
+    (plan,) = one_row(conn, query)
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
@@ -441,7 +426,8 @@ def is_ordered_as_stored(conn: psycopg.Connection[Any], key: Sequence[KeyColumn]
 
 def _is_by_bytes(conn: psycopg.Connection[Any], column: KeyColumn) -> bool:
     """Whether the column's collation orders texts by their bytes in UTF-8."""
-    row = conn.execute(
+    (by_bytes,) = one_row(
+        conn,
         """
         SELECT coalesce(bool_or(CASE l.collprovider
                                      WHEN 'c' THEN l.collcollate IN ('C', 'POSIX')
@@ -451,5 +437,5 @@ def _is_by_bytes(conn: psycopg.Connection[Any], column: KeyColumn) -> bool:
           FROM pg_collation l, pg_database d WHERE l.oid = to_regcollation(%s) AND d.datname = current_database()
         """,
         (column.collation,),
-    ).fetchone()
-    return row is not None and bool(row[0])
+    )
+    return bool(by_bytes)

@@ -101,7 +101,6 @@ class ReplicationStream:
         self._flowed = 0  # bytes received since the stream last paused
         self._near_end = False
         self.sent_lsn = Lsn(0)
-        self.keepalives = 0
         self.replies = 0
         self._skipped = 0
         self.progress_at = clock()
@@ -293,7 +292,6 @@ class ReplicationStream:
         if len(data) != _KEEPALIVE_BODY.size:
             raise ReplicationFailed(detail=f"a keepalive of {len(data)} bytes")
         _, end_lsn, _, reply_requested = _KEEPALIVE_BODY.unpack(data)
-        self.keepalives += 1
         self.note_progress(end_lsn)
         if reply_requested:
             self._reply()
@@ -358,21 +356,13 @@ def is_at_work(conn: psycopg.Connection[Any], pid: int) -> bool:
     return row is not None and bool(row[0])
 
 
-def why_silent(conn: psycopg.Connection[Any], slot: str, pid: int, sent: Lsn) -> str:
+def why_silent(conn: psycopg.Connection[Any], pid: int, sent: Lsn) -> str:
     """The reason why the walsender `pid` sends nothing, as far as the source's views show it; for DrainStalled."""
     sender = conn.execute(
-        "SELECT coalesce(state, ''), coalesce(wait_event_type || '/' || wait_event, 'running') FROM pg_stat_activity "
-        "WHERE pid = %s",
-        (pid,),
+        "SELECT coalesce(wait_event_type || '/' || wait_event, 'running') FROM pg_stat_activity WHERE pid = %s", (pid,)
     ).fetchone()
     if sender is None:
         return f"the walsender (pid {pid}) is gone"
-    holder = conn.execute(
-        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active_pid IS DISTINCT FROM %s",
-        (slot, pid),
-    ).fetchone()
-    if holder is not None:
-        return f"the slot is not in use by our walsender (pid {pid}) but by {holder[0] or 'nobody'}"
     transaction = conn.execute(
         """
         SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::bigint FROM pg_stat_activity
@@ -383,7 +373,7 @@ def why_silent(conn: psycopg.Connection[Any], slot: str, pid: int, sent: Lsn) ->
         ORDER BY 2 DESC LIMIT 1
         """
     ).fetchone()
-    about = f"the walsender (pid {pid}) has sent up to {sent} and is {sender[1]}"
+    about = f"the walsender (pid {pid}) has sent up to {sent} and is {sender[0]}"
     if transaction is not None:
         about += f"; the longest open transaction is that of {transaction[0]}, {transaction[1]} s old"
     return about

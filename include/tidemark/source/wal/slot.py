@@ -26,7 +26,7 @@ from tidemark.errors import (
     SourceInRecovery,
 )
 from tidemark.lsn import Lsn
-from tidemark.postgres.postgres_session import Session
+from tidemark.postgres.postgres_session import Session, one_row
 from tidemark.source.wal.slot_server import at_slot
 
 PLUGIN = "pgoutput"
@@ -75,10 +75,10 @@ class SlotState:
 
 def read_server(connection: psycopg.Connection[Any]) -> Server:
     """What identifies the server. Raises `SourceInRecovery` on a standby."""
-    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
-    if row is None or row[0]:
+    if one_row(connection, "SELECT pg_is_in_recovery()")[0]:
         raise SourceInRecovery()
-    row = connection.execute(
+    system_identifier, timeline, version, database, flush_lsn, started_at = one_row(
+        connection,
         """
         SELECT (SELECT system_identifier::text FROM pg_control_system()),
                ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int,
@@ -86,10 +86,9 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
                current_database()::text,
                pg_current_wal_flush_lsn()::text,
                pg_postmaster_start_time()::text
-        """
-    ).fetchone()
-    assert row is not None
-    return Server(row[0], row[1], row[2], row[3], Lsn.parse(row[4]), row[5])
+        """,
+    )
+    return Server(system_identifier, timeline, version, database, Lsn.parse(flush_lsn), started_at)
 
 
 def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
@@ -141,8 +140,7 @@ def usable(connection: psycopg.Connection[Any], name: str) -> tuple[SlotState, L
         raise SlotOfAnother(slot=name, reason="it is a temporary slot and ends with its session")
     if slot.plugin != PLUGIN:
         raise SlotPluginDiffers(slot=name, plugin=slot.plugin)
-    row = at_slot(connection, name).execute("SELECT current_database()::text, pg_is_in_recovery()").fetchone()
-    connected, in_recovery = ("", False) if row is None else row
+    connected, in_recovery = one_row(at_slot(connection, name), "SELECT current_database()::text, pg_is_in_recovery()")
     if slot.database != connected:
         raise SlotDatabaseDiffers(slot=name, database=slot.database, connected=connected)
     if slot.synced and in_recovery:  # on a promoted standby `synced` stays true and means nothing

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import pq
 
 from tidemark.errors import DatabaseUnreachable
-from tidemark.postgres.postgres_session import Session, open_session, to_the_same_server
+from tidemark.postgres.postgres_session import Session, one_row, open_session, to_the_same_server
 
 
 def at_slot(connection: psycopg.Connection[Any], slot: str | None = None) -> psycopg.Connection[Any]:
@@ -66,9 +66,7 @@ def replayed_timeline(standby: psycopg.Connection[Any]) -> int | None:
 
 
 def system_identifier(connection: psycopg.Connection[Any]) -> str:
-    row = connection.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
-    assert row is not None
-    return str(row[0])
+    return str(one_row(connection, "SELECT system_identifier::text FROM pg_control_system()")[0])
 
 
 @contextmanager

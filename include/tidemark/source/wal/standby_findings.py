@@ -14,12 +14,14 @@ import psycopg
 
 from tidemark.errors import Move
 from tidemark.findings import Finding
+from tidemark.postgres.postgres_session import one_row
 
 OLDEST_STANDBY: Final = 16
 
 
 def standby_findings(standby: psycopg.Connection[Any], connection_id: str, slot: str) -> Iterator[Finding]:
-    row = standby.execute(
+    major, in_recovery, feeds_back, has_own_slot, others, room = one_row(
+        standby,
         """
         SELECT current_setting('server_version_num')::int / 10000, pg_is_in_recovery(),
                current_setting('hot_standby_feedback')::bool, current_setting('primary_slot_name') <> '',
@@ -27,9 +29,7 @@ def standby_findings(standby: psycopg.Connection[Any], connection_id: str, slot:
                current_setting('max_replication_slots')::int
         """,
         (slot,),
-    ).fetchone()
-    assert row is not None
-    major, in_recovery, feeds_back, has_own_slot, others, room = row
+    )
     if not in_recovery:
         return  # it was promoted: it is the primary now, and has the slot
     if major < OLDEST_STANDBY:

@@ -25,6 +25,7 @@ from tidemark.formats import definition
 from tidemark.formats.watermark import LONGEST_BYTES, Watermark
 from tidemark.lsn import Lsn, WalPoint
 from tidemark.pgoutput.messages import LogicalMessage, parse_logical
+from tidemark.postgres.postgres_session import one_row
 
 PREFIX: Final = "tidemark"
 # Of a message that says nothing: its commit is what counts.
@@ -92,9 +93,7 @@ def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
     """Write the message. The returned LSN is for the audit only; a watermark is recognised by its content."""
     with conn.transaction():
         conn.execute(_COMMIT_LOCALLY)
-        row = conn.execute(_EMIT, (PREFIX, watermark.content())).fetchone()
-    assert row is not None
-    return Lsn.parse(row[0])
+        return Lsn.parse(one_row(conn, _EMIT, (PREFIX, watermark.content()))[0])
 
 
 def emit_all(conn: psycopg.Connection[Any], watermarks: Sequence[Watermark]) -> None:
@@ -117,11 +116,9 @@ def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, genera
     with conn.transaction():
         conn.execute(_COMMIT_LOCALLY)
         conn.execute(_EMIT, (PREFIX, content))
-        written = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
-        assert written is not None
-    row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-    assert row is not None
-    return Heartbeat(content.encode(), written[0], Lsn.parse(row[0]))
+        (xid,) = one_row(conn, "SELECT pg_current_xact_id()::text::bigint")
+    (after_lsn,) = one_row(conn, "SELECT pg_current_wal_flush_lsn()::text")
+    return Heartbeat(content.encode(), xid, Lsn.parse(after_lsn))
 
 
 # The timeline is that of the segment which is written now; see `source.wal.slot`.
@@ -140,9 +137,7 @@ def make_durable(conn: psycopg.Connection[Any]) -> WalPoint:
     history has this point. docs/decisions/2026-11-22-a-snapshot-stands-on-its-wal.md has the proof. The session must be
     in autocommit mode and outside of a transaction.
     """
-    row = conn.execute(_WRITTEN).fetchone()
-    assert row is not None
-    timeline, inserted_lsn, is_durable = row
+    timeline, inserted_lsn, is_durable = one_row(conn, _WRITTEN)
     if not is_durable:
         # The commit of a transaction that wrote waits for all WAL below its record. An id alone would not.
         with conn.transaction():
