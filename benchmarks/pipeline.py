@@ -153,7 +153,7 @@ def submitted(plan: MergePlan) -> None:
     errors_of(Path(uri).parent / "result.json")
 
 
-def as_the_operator_submits(name: str, manifest: str, flags: Mapping[str, str]) -> None:
+def as_the_operator_submits(name: str, manifest: str, flags: dict[str, str]) -> None:
     """spark-submit of one of the merge's applications, to its end; `flags` are those of its driver's JVM."""
     environment = submission.driver_environment() | submission.quiet_log({}) | flags
     with class_archive(submission.chosen_jvm_flags({})) as archive:
