@@ -17,7 +17,7 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -168,12 +168,13 @@ def busy_pairs(setting: Setting, load: Load, way: str, *, starts_it: bool) -> Pa
         for log, (_, lsn) in zip(logs, first, strict=True):
             applied_at(log, lsn)  # the first rows make the tables
         be_busy(connection, load, WARM_S)
-        with Processes(services) as in_use:
+        roots = [process.pid for process in services.processes]
+        with Processes(roots) as in_use:
             committed = be_busy(connection, load, setting.size)
             taken = in_use.taken_s()
         took = sorted(at - when for when, at in zip(*applied(logs, committed), strict=True))
         time.sleep(REST_S / 2)
-        with Processes(services) as at_rest:
+        with Processes(roots) as at_rest:
             time.sleep(REST_S)
             rest, memory = at_rest.taken_s(), at_rest.memory_mb()
     facts = {
@@ -244,10 +245,11 @@ def versions_of(log: Path) -> Iterator[tuple[float, int]]:
 
 @dataclass
 class Processes:
-    """What all processes of Airflow take of CPU while the block runs; those that live for less than a second may be
-    missed. `java` are the drivers, `tasks` what runs a task, `airflow` the rest."""
+    """What the processes of `roots` and their children take of CPU while the block runs; those that live for less than
+    a second may be missed. Of Airflow's processes `java` are the drivers, `tasks` what runs a task, `airflow` the
+    rest."""
 
-    services: processes.Services
+    roots: Sequence[int]
     seen: dict[tuple[int, float], tuple[str, float, float]] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -266,9 +268,9 @@ class Processes:
             self.look()
 
     def all_of_them(self) -> Iterator[psutil.Process]:
-        for root in self.services.processes:
+        for root in self.roots:
             with suppress(psutil.Error):
-                process = psutil.Process(root.pid)
+                process = psutil.Process(root)
                 yield process
                 yield from process.children(recursive=True)
 

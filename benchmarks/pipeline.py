@@ -149,14 +149,19 @@ def new_database(server: PostgresServer, name: str) -> str:
 def submitted(plan: MergePlan) -> None:
     """spark-submit of the merge application, as the operator has it, on `local[*]`."""
     uri = f"{plan.lake}/{layout.plan_file(plan.pipeline, plan.plan)}"
-    environment = submission.driver_environment() | submission.quiet_log({}) | submission.first_compiler_alone(plan)
+    as_the_operator_submits("merge_batch", uri, submission.first_compiler_alone(plan))
+    errors_of(Path(uri).parent / "result.json")
+
+
+def as_the_operator_submits(name: str, manifest: str, flags: dict[str, str]) -> None:
+    """spark-submit of one of the merge's applications, to its end; `flags` are those of its driver's JVM."""
+    environment = submission.driver_environment() | submission.quiet_log({}) | flags
     with class_archive(submission.chosen_jvm_flags({})) as archive:
         environment |= submission.with_jvm_flags(archive.flags, environment) | archive.environment
-        application = spark_jars.application("merge_batch", os.environ)
+        application = spark_jars.application(name, os.environ)
         options = ["--properties-file", archive.properties_file] if archive.properties_file else []
-        spark_submit(application, ["--manifest", uri], environment=environment, options=options)
+        spark_submit(application, ["--manifest", manifest], environment=environment, options=options)
         archive.ended_well = True
-    errors_of(Path(uri).parent / "result.json")
 
 
 def errors_of(result: Path) -> PlanResult:

@@ -19,10 +19,12 @@ MODULES: Final = (
     "many_tables",
     "daily",
     "age",
+    "commits",
     "growth",
     "large_pipelines",
     "columns",
     "delta_merges",
+    "bursts",
     "peers",
 )
 

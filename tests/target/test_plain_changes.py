@@ -16,7 +16,7 @@ from tests.target.test_few_changes import BothWays, driver
 from tests.target.test_values import delete, insert, move, update
 from tidemark.target import merge
 from tidemark.target.delta import delta_tables
-from tidemark.target.driver import driver_fold, driver_memory, history_files, target_rows
+from tidemark.target.driver import driver_fold, driver_memory, driver_merge, history_files, target_rows
 from tidemark.target.driver.driver_merge import DriverMerge
 
 pytestmark = driver
@@ -149,11 +149,32 @@ def test_changes_are_read_once_beside_the_tables_first_commits(
     driver_memory._RESERVATION.release()
 
 
+def test_a_table_waits_for_the_drivers_memory(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """After a backlog all tables have many changes, and Spark takes ten times as long for each."""
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    reserve = driver_memory.reserve
+
+    def freed_meanwhile(wait_s: float = 0.0) -> None:
+        if wait_s:
+            driver_memory.free()
+        reserve(wait_s)
+
+    monkeypatch.setattr(driver_memory, "reserve", freed_meanwhile)
+    both.stage([insert(n) for n in range(3)])
+    reserve()
+    both.step()
+    assert as_columns == [True]
+
+
 def test_only_one_table_at_a_time_has_the_drivers_memory(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
 ) -> None:
-    """The others go through Spark; it is given back after a table, also after one that turned out to be too much."""
+    """One that waits for too long goes through Spark; it is given back after a table, also after one that turned out to
+    be too much."""
     both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    monkeypatch.setattr(driver_merge, "WAIT_S", 0.0)
     assert driver_memory._RESERVATION.acquire(blocking=False)
     try:
         both.stage([insert(n) for n in range(3)])

@@ -1,8 +1,8 @@
 """Reserves the driver's memory for one table at a time.
 
 After a backlog all tables have many changes, and the application merges several tables at the same time. Together they
-would need more memory than a driver has in addition to its JVM. Spark merges a table that does not get the memory;
-Spark's memory does not grow with the number of tables.
+would need more memory than a driver has in addition to its JVM. A table waits for its turn. Spark merges a table that
+does not get the memory in time; Spark's memory does not grow with the number of tables.
 """
 
 from __future__ import annotations
