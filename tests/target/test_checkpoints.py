@@ -35,6 +35,7 @@ def soon_due(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def be_a_new_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_last", {})
+    monkeypatch.setattr(checkpoints, "_actions_in", {})
     monkeypatch.setattr(checkpoints, "_cleaned_at", {})
     monkeypatch.setattr(checkpoints, "_by_delta", set())
 
@@ -156,6 +157,18 @@ def test_the_next_driver_writes_what_a_dead_one_did_not(
     be_a_new_driver(monkeypatch)
     merge(lake, plain, 2 * EVERY + 1)
     assert {step: checkpointed(lake, step, plain) for step in STEPS} == written
+
+
+@driver
+def test_a_checkpoint_of_many_actions_is_followed_by_more_commits(
+    lake: Lake, plain: StagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "ACTIONS_A_COMMIT", 1)
+    monkeypatch.setattr(checkpoints, "MOST_FURTHER", 3)
+    merge(lake, plain, *range(2 * EVERY + 4))
+    for step in STEPS:
+        first, second = checkpointed(lake, step, plain)
+        assert second - first == EVERY + 3, step
 
 
 @driver

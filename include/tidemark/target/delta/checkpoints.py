@@ -43,6 +43,13 @@ log = logging.getLogger(__name__)
 LEAST_COMMITS: Final = 40
 SPREAD: Final = 20
 
+# A checkpoint repeats all files that were removed in the last days, 64 bytes for each commit of a table that is updated
+# all the time, and the log keeps checkpoints for weeks. So a large one is followed by more commits: one for each
+# hundred actions, which is a commit's own size, and at most MOST_FURTHER, since readers read every commit behind it.
+# With a commit every two seconds, a week has 12 GB of checkpoints by calculation, in place of 60.
+ACTIONS_A_COMMIT: Final = 100
+MOST_FURTHER: Final = 200
+
 # The table property with the interval of Delta's own checkpoints.
 PROPERTY: Final = "delta.checkpointInterval"
 NEVER: Final = "1000000000"
@@ -128,9 +135,10 @@ SCHEMA: Final = pa.schema(
 # Columns that Delta derives from others in its own checkpoints.
 _DERIVED: Final = frozenset({"stats_parsed", "partitionValues_parsed"})
 
-# By path, what this driver knows: the version of the last checkpoint, when the log was cleaned up, and whether Delta
-# writes the checkpoints.
+# By path, what this driver knows: the version of the last checkpoint, the number of actions in it if this driver wrote
+# it, when the log was cleaned up, and whether Delta writes the checkpoints.
 _last: dict[str, int] = {}
+_actions_in: dict[str, int] = {}
 _cleaned_at: dict[str, float] = {}
 _by_delta: set[str] = set()
 
@@ -143,7 +151,8 @@ class LeftToDelta(Exception):
 
 def commits_between(path: str) -> int:
     """The number of commits between two checkpoints of the table at `path`."""
-    return LEAST_COMMITS + zlib.crc32(path.encode()) % SPREAD
+    further = min(_actions_in.get(path, 0) // ACTIONS_A_COMMIT, MOST_FURTHER)
+    return LEAST_COMMITS + zlib.crc32(path.encode()) % SPREAD + further
 
 
 def write_if_due(spark: SparkSession, path: str, version: int | None = None) -> bool:
@@ -223,6 +232,7 @@ def _write(spark: SparkSession, path: str, committed: DeltaSnapshot) -> None:
     )
     table = reconciled(previous, commits, _expired_before_ms(committed.metadata["configuration"]))
     _check(table, committed, bytes_of_files)
+    _actions_in[path] = table.num_rows
     content = io.BytesIO()
     pq.write_table(table, content, compression="zstd", compression_level=1)
     hadoop_files.write_whole(spark, f"{folder}/{committed.version:020}.checkpoint.parquet", content.getvalue())
