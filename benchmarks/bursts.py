@@ -109,7 +109,8 @@ class FollowingRun:
 
     def driver_pids(self) -> list[int]:
         children = psutil.Process().children(recursive=True)
-        return [child.pid for child in children if "follow_plans" in " ".join(child.cmdline())]
+        running = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return [child.pid for child in running if "follow_plans" in " ".join(child.cmdline())]
 
     def end(self) -> None:
         self.is_over = True
