@@ -171,6 +171,24 @@ def test_a_checkpoint_of_many_actions_is_followed_by_more_commits(
         assert second - first == EVERY + 3, step
 
 
+@pytest.mark.thorough
+@driver
+def test_checkpoints_that_are_left_to_delta_are_followed_by_more_commits_too(
+    lake: Lake, plain: StagedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(lake, plain, *range(EVERY + 1))
+    be_a_new_driver(monkeypatch)
+    monkeypatch.setattr(checkpoints, "MAX_ACTIONS", 1)
+    monkeypatch.setattr(checkpoints, "ACTIONS_A_COMMIT", 1)
+    monkeypatch.setattr(checkpoints, "MOST_FURTHER", 3)
+    before = {step: len(checkpointed(lake, step, plain)) for step in STEPS}
+    merge(lake, plain, *range(EVERY + 1, 3 * EVERY + 5))
+    for step in STEPS:
+        by_delta = checkpointed(lake, step, plain)[before[step] :]
+        assert len(by_delta) == 2, step
+        assert by_delta[1] - by_delta[0] > EVERY, step
+
+
 @driver
 def test_it_is_told_if_nobody_could_write_one(
     lake: Lake, plain: StagedTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

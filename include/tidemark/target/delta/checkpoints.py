@@ -135,8 +135,8 @@ SCHEMA: Final = pa.schema(
 # Columns that Delta derives from others in its own checkpoints.
 _DERIVED: Final = frozenset({"stats_parsed", "partitionValues_parsed"})
 
-# By path, what this driver knows: the version of the last checkpoint, the number of actions in it if this driver wrote
-# it, when the log was cleaned up, and whether Delta writes the checkpoints.
+# By path, what this driver knows: the version of the last checkpoint, the number of actions in the last one that it
+# read or wrote, when the log was cleaned up, and whether Delta writes the checkpoints.
 _last: dict[str, int] = {}
 _actions_in: dict[str, int] = {}
 _cleaned_at: dict[str, float] = {}
@@ -216,6 +216,7 @@ def _write(spark: SparkSession, path: str, committed: DeltaSnapshot) -> None:
     """Write the checkpoint file of a version, and name it in `_last_checkpoint`. Raises LeftToDelta."""
     log_store = _log_store(spark, path)
     bytes_of_files = committed.bytes
+    _actions_in[path] = committed.files  # at least; also of a table that is left to Delta
     if bytes_of_files is None or committed.files > MAX_ACTIONS:
         raise LeftToDelta
     folder, last = f"{path}/_delta_log", committed.checkpoint_version
@@ -223,6 +224,7 @@ def _write(spark: SparkSession, path: str, committed: DeltaSnapshot) -> None:
     if last >= 0:
         with hadoop_files.open_to_read(spark, f"{folder}/{last:020}.checkpoint.parquet") as opened:
             checkpoint = pq.ParquetFile(opened)
+            _actions_in[path] = checkpoint.metadata.num_rows
             if checkpoint.metadata.num_rows > MAX_ACTIONS:
                 raise LeftToDelta
             previous = checkpoint.read()
