@@ -16,7 +16,7 @@ from tests.target.test_few_changes import BothWays, driver
 from tests.target.test_values import delete, insert, move, update
 from tidemark.target import merge
 from tidemark.target.delta import delta_tables
-from tidemark.target.driver import driver_fold, driver_memory, driver_merge, history_files, target_rows
+from tidemark.target.driver import driver_fold, driver_memory, history_files, target_rows
 from tidemark.target.driver.driver_merge import DriverMerge
 
 pytestmark = driver
@@ -174,7 +174,7 @@ def test_only_one_table_at_a_time_has_the_drivers_memory(
     """One that waits for too long goes through Spark; it is given back after a table, also after one that turned out to
     be too much."""
     both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
-    monkeypatch.setattr(driver_merge, "WAIT_S", 0.0)
+    monkeypatch.setattr(driver_memory, "WAIT_S", 0.0)
     assert driver_memory._RESERVATION.acquire(blocking=False)
     try:
         both.stage([insert(n) for n in range(3)])

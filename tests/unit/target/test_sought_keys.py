@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidemark.target.driver import target_rows
-from tidemark.target.driver.target_rows import SoughtKeys, TargetRows, _bounds_of
+from tidemark.target.driver.target_rows import SoughtKeys, TargetRows, group_bounds
 from tidemark.target.merge_choice import Declined
 
 # Of UTF-16 the first is above the second: its order is not that of UTF-8's bytes, nor Parquet's.
@@ -41,7 +41,7 @@ def test_a_row_group_is_passed_over_if_no_key_is_between_its_bounds(
         columns = [pa.chunked_array([pa.array([key[n] for key in keys])]) for n in range(2)]
         sought = SoughtKeys([pa.string(), pa.int64()], columns)
         for group in range(footer.num_row_groups):
-            low, high = _bounds_of(footer, group, ["t", "n"])
+            low, high = group_bounds(footer, group, ["t", "n"])
             may_be_in = sought.may_be_in(low.get, high.get, ["t", "n"])
             there = rows[4 * group : 4 * group + 4]
             assert may_be_in or not set(keys) & set(there)

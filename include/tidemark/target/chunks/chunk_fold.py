@@ -48,7 +48,7 @@ Stored = tuple[Any, ...]
 def fold_with_chunks(load: FirstLoad, limits: DriverLimits) -> DriverMerge:
     """Fold the changes of the first load's batches, and the chunk rows whose keys they have. Raises Declined."""
     if limits.is_alone:
-        driver_memory.reserve()
+        driver_memory.reserve(driver_memory.WAIT_S)
     try:
         fold = _ChunkFold(load.touched(), limits.decoded_bytes)
         added, results = fold.added()

@@ -51,7 +51,7 @@ from tidemark.target.delta.hadoop_files import Body
 from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.driver.target_rows import TargetRows
+from tidemark.target.driver.target_rows import TargetRows, group_bounds
 from tidemark.target.merge_choice import Declined
 
 log = logging.getLogger(__name__)
@@ -330,16 +330,19 @@ class _FirstLoadSearch:
     def _read_footer(self, claim: Claim, file: StagedFile) -> _LoadedFile:
         with self.table.open(file) as opened:
             footer = parquet_footer.read_footer(opened, file.bytes)
-            parquet = pq.ParquetFile(opened)
-            shape = chunk_schema(self.table.schema)
-            bounds = {}
-            for name in self.table.schema.key:
-                if pa.types.is_integer(shape.field(name).type):
-                    between = pc.min_max(parquet.read(columns=[name])[name]).as_py()
-                    bounds[name] = between["min"], between["max"]
+            bounds = self._bounds(pq.read_metadata(opened))
         if sum(footer.rows) != file.rows:
             raise StagedFileDiffers(path=file.path, table=str(self.table.schema.table))
         return _LoadedFile(claim, file, footer, bounds)
+
+    def _bounds(self, footer: pq.FileMetaData) -> dict[str, tuple[int, int]]:
+        """The least and the greatest value of each integer column of the key, which the footer has by row group."""
+        shape = chunk_schema(self.table.schema)
+        names = [name for name in self.table.schema.key if pa.types.is_integer(shape.field(name).type)]
+        groups = [group_bounds(footer, number, names) for number in range(footer.num_row_groups)]
+        if any(len(low) < len(names) for low, _ in groups):
+            raise Declined("a file of a chunk lacks the bounds of its key")
+        return {name: (min(low[name] for low, _ in groups), max(high[name] for _, high in groups)) for name in names}
 
     def _mask(self, file: _LoadedFile, touched: KeySet) -> None:
         if not len(touched):

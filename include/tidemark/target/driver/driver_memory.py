@@ -12,6 +12,10 @@ from typing import Final
 
 from tidemark.target.merge_choice import Declined
 
+# The longest wait of a table's fold for the memory. A fold of 40,000 changes takes a second, and Spark's MERGE of them
+# takes ten and more.
+WAIT_S: Final = 20.0
+
 _RESERVATION: Final = threading.BoundedSemaphore(1)
 
 

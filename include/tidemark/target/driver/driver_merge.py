@@ -39,9 +39,6 @@ from tidemark.target.merge_choice import DriverLimits
 MAX_KEY_BYTES: Final = 16 * 2**30
 PAGE_BYTES_AS_ONE: Final = 3
 MAX_FAR_KEY_BYTES: Final = 2 * 2**30
-# The longest wait for another table to free the driver's memory. A fold of 40,000 changes takes a second, and Spark's
-# MERGE of them ten and more.
-WAIT_S: Final = 20.0
 
 
 @dataclass(slots=True)
@@ -134,7 +131,7 @@ def driver_merge(
         has_memory = newest is not None
         if newest is None:
             if limits.is_alone:
-                driver_memory.reserve(WAIT_S)
+                driver_memory.reserve(driver_memory.WAIT_S)
                 has_memory = True
             newest = read_newest(table, batches, limits.decoded_bytes)
         target = load.target if load is not None else target_rows(table, current, limits)

@@ -291,7 +291,7 @@ class TargetRows:
         in_pages, ends = may_have is not None, 0
         for group in range(parquet.num_row_groups):
             begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
-            low, high = _bounds_of(parquet.metadata, group, self.key)
+            low, high = group_bounds(parquet.metadata, group, self.key)
             if not sought.may_be_in(low.get, high.get, self.key):
                 continue
             self._count(parquet, group, self.page_bytes_as_one if in_pages else 1)
@@ -338,7 +338,7 @@ class TargetRows:
         begins, groups = 0, []
         for number in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(number).num_rows
-            groups.append(RowGroup(file, number, begins, rows, *_bounds_of(parquet.metadata, number, self.key)))
+            groups.append(RowGroup(file, number, begins, rows, *group_bounds(parquet.metadata, number, self.key)))
             begins += rows
         return groups
 
@@ -464,7 +464,7 @@ def _rows_at_once(rows: int, size: int, sought: int) -> int:
     return max(1, min(max(PIECE_ROWS, 5 * sought), PIECE_BYTES * rows // max(1, size)))
 
 
-def _bounds_of(footer: pq.FileMetaData, group: int, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def group_bounds(footer: pq.FileMetaData, group: int, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The bounds of some columns of a row group, as far as the footer has them."""
     low, high = dict[str, Any](), dict[str, Any]()
     described = footer.row_group(group)
