@@ -60,7 +60,7 @@ WINDOW: Final = timedelta(hours=6)  # of a run that is ended before
 
 @dataclass
 class FollowingRun:
-    """Drain and merge of one run on threads, its driver a spark-submit, until it is told to end."""
+    """One run that follows its source until `end`: the drain and the merge are threads, the driver is a process."""
 
     pipeline: Pipeline
     is_over: bool = False

@@ -159,8 +159,10 @@ def debezium_at_work(setting: Setting) -> Pairs:
 
 @dataclass
 class WrittenLines:
-    """The engine, and its lines as somebody finds them who looks at its file all the time: when, and of which
-    transaction."""
+    """Debezium's engine, and the lines that it has written so far.
+
+    The file is read again and again. `found` has for each line when it was there, and the number of its transaction.
+    """
 
     process: subprocess.Popen[bytes]
     file: Path

@@ -1,6 +1,5 @@
-"""What a driver asks the lake's bucket for, to find 10,000 changed rows in a table of many small or a few large files,
-each of which may have one of the keys: at most three GETs a file.
-"""
+"""A merge of 10,000 changes reads each file of `current` in at most three GETs, whether its files are many and small or
+few and large. Any file may have one of the keys."""
 
 from __future__ import annotations
 

@@ -271,8 +271,8 @@ class TableReading:
 
     @cached_property
     def newest_generation(self) -> int:
-        """The newest generation of which something was merged. `_positions` may lack it, but not the transactions of
-        history. The history's rows are read only for a table that `_positions` does not name."""
+        """The newest generation that was merged. The transactions of history always name it, `_positions` may lack it.
+        Without a row of `_positions` there is no generation to begin the search at, so history's rows are read."""
         if self.noted_at is None:
             return max([1, *(int(row["generation"]) for row in self.extents)])
         merged = self._transaction("history", self.history, self.noted_at.generation)

@@ -1,4 +1,4 @@
-"""Delta's log as another process wrote it: an action is a line, whatever its texts hold."""
+"""Each line of Delta's log is one action, also if a text in it has characters that Python takes for line ends."""
 
 from __future__ import annotations
 
