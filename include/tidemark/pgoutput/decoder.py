@@ -14,6 +14,7 @@ transactions and ordinals are computed for all messages at once, then the rows o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -74,7 +75,7 @@ class Decoder:
       it.
     - `described` are RELATION messages, by OID, that were received on this connection before the first decoded message.
       The server does not repeat them. So each is inserted before the relation's first change, where a new connection
-      would have it.
+      would have it; `schema_for` sees that it is repeated.
     """
 
     def __init__(
@@ -117,9 +118,10 @@ class Decoder:
     def decode(self, payloads: Sequence[bytes | memoryview], skip: int = 0) -> DecodedBlock:
         """Decode messages in stream order. The first `skip` bytes of each are ignored (25 for raw CopyData with
         XLogData headers). Raises MalformedMessage; after that, the decoder cannot be used any more."""
-        block = Buffer.of(payloads, skip)
+        block, repeated = Buffer.of(payloads, skip), frozenset[int]()
         if self._described_before and (missing := self._not_described(block)):
             block = Buffer.of(_with_inserted(payloads, skip, missing), skip)
+            repeated = frozenset(index + before for before, (index, _) in enumerate(missing))
         ordered = self._order(block)
         messages: list[LogicalMessage] = []
         changes: list[TableBlock] = []
@@ -132,6 +134,8 @@ class Decoder:
             kind, message = int(block.kinds[index]), block.message(index)
             if kind == RELATION:
                 relation = parse_relation(message, ordered.transaction_at(index)[1])
+                if index in repeated:
+                    relation = replace(relation, is_repeated=True)
                 oid = relation.relation_oid
                 self._defined_last = relation
                 self._check_partition(block, index + 1)

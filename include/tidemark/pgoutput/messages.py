@@ -58,13 +58,18 @@ class RelationColumn:
 @dataclass(frozen=True, slots=True)
 class RelationMessage:
     """The definition of a table in the stream. It is valid for the changes after it, up to the next one with the
-    same OID. `xid` is the id of its transaction."""
+    same OID. `xid` is the id of its transaction.
+
+    `is_repeated`: the server sent it before the first message of this decoder, which repeats it in the first
+    transaction that needs it. The server sends another one whenever the definition changes.
+    """
 
     relation_oid: int
     table: TableName
     identity: Identity
     columns: tuple[RelationColumn, ...]
     xid: int | None = None
+    is_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from tidemark.ledger.captured.tables import TableRow
 from tidemark.ledger.staged import positions
 from tidemark.lsn import Lsn
 from tidemark.run import Run
+from tidemark.source.catalogue import catalog
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note text)"
 
@@ -115,6 +116,28 @@ def test_one_connection_serves_all_cycles_as_long_as_definitions_stand_still(
     assert len(pids) == 1
     follower.end()
     assert [row["id"] for row in pipeline.staged("public.orders")] == list(range(5))
+
+
+def test_each_cycle_reads_the_catalogue_once_while_definitions_stand_still(
+    pipeline: Pipeline, following: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a transaction open for long at the source, every change is of a younger one than any reading has ended."""
+    begin(pipeline)
+    with psycopg.connect(pipeline.source) as old:
+        old.execute("SELECT pg_current_xact_id()")
+        follower = following()
+        pipeline.execute("INSERT INTO orders VALUES (0, 1, 'n')", "INSERT INTO plain VALUES (0)")
+        follower.await_staged()
+        registered, read = len(pipeline.registered()), []
+        read_types = catalog.read_types
+        monkeypatch.setattr(catalog, "read_types", lambda *of: read.append(of) or read_types(*of))
+        for number in range(1, 6):
+            pipeline.execute(f"INSERT INTO orders VALUES ({number}, 1)", f"INSERT INTO plain VALUES ({number})")
+            follower.await_staged()
+        cycles = len(pipeline.registered()) - registered
+        assert cycles >= 5
+        assert len(read) <= cycles + 1  # one may have begun, and staged nothing yet
+        follower.end()
 
 
 def test_nothing_is_written_while_nothing_happens(pipeline: Pipeline, following: Callable[..., Follower]) -> None:

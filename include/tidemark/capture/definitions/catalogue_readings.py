@@ -96,10 +96,15 @@ class CatalogueReadings:
 
     def may_have_other_columns(self, relation: RelationMessage, latest: TableSchema) -> bool:
         """Whether a column of this name and type may be another one than in `latest`, because one of them was
-        dropped."""
+        dropped.
+
+        A repeated message has the columns that it had when it was sent. The catalogue was read for it then, and again
+        when this drain began.
+        """
         if not latest.published or latest.relation_oid != relation.relation_oid:
             return False
-        self.read_after(relation)
+        if not relation.is_repeated:
+            self.read_after(relation)
         captured = self.table(relation.relation_oid)
         return captured is not None and not {c.attnum for c in captured.columns}.issuperset(latest.published)
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from tidemark.storage import log_store_settings
-from tidemark.target.delta.jvm import hadoop_configuration, java_class
+from tidemark.target.delta.jvm import hadoop_configuration, hadoop_setting, java_class
 
 PIECE_BYTES: Final = 4 * 2**20
 
@@ -120,13 +120,12 @@ def write_new(spark: SparkSession, folder: str, content: bytes, name: str | None
     version has it, and VACUUM removes it.
     """
     name = name or f"part-{uuid.uuid4()}.parquet"
-    configuration = hadoop_configuration(spark)
-    local, mode = local_path(spark, folder), _mode_of_files(configuration)
+    local, mode = local_path(spark, folder), _mode_of_files(spark)
     if local is not None and mode is not None:
         _write_local(f"{local}/{name}", content, mode)
         return name
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
-    stream = path.getFileSystem(configuration).create(path, False)
+    stream = path.getFileSystem(hadoop_configuration(spark)).create(path, False)
     try:
         for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
             stream.write(bytearray(content[at : at + PIECE_BYTES]))
@@ -135,9 +134,9 @@ def write_new(spark: SparkSession, folder: str, content: bytes, name: str | None
     return name
 
 
-def _mode_of_files(configuration: Any) -> int | None:
+def _mode_of_files(spark: SparkSession) -> int | None:
     """The permissions that Hadoop gives to new files, None if its umask is symbolic."""
-    umask = str(configuration.get("fs.permissions.umask-mode", "022"))
+    umask = hadoop_setting(spark, "fs.permissions.umask-mode", "022")
     return 0o666 & ~int(umask, 8) if re.fullmatch("[0-7]+", umask) else None
 
 
@@ -159,8 +158,7 @@ def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
     the JVM before it is created. Elsewhere a temporary file is renamed, on a disk after it is synced. An existing file
     is replaced, but not on Azure. Raises FileExistsError there, OSError, or an error of the file system.
     """
-    configuration = hadoop_configuration(spark)
-    local, mode = local_path(spark, uri), _mode_of_files(configuration)
+    local, mode = local_path(spark, uri), _mode_of_files(spark)
     if local is not None and mode is not None:
         _replace_local(local, content, mode)
         return
@@ -168,7 +166,7 @@ def write_whole(spark: SparkSession, uri: str, content: bytes) -> None:
     for at in range(0, len(content), PIECE_BYTES):  # py4j sends each piece to the JVM as a text
         buffer.writeBytes(bytearray(content[at : at + PIECE_BYTES]))
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    files = path.getFileSystem(configuration)
+    files = path.getFileSystem(hadoop_configuration(spark))
     temporary = path if urlsplit(uri).scheme in WHOLE_WHEN_CLOSED else path.suffix(f".{uuid.uuid4()}.tmp")
     stream = files.create(temporary, True)
     buffer.writeTo(stream)
@@ -238,8 +236,7 @@ def write_joined(spark: SparkSession, folder: str, bodies: Sequence[Body], end: 
 
 
 def _is_local_by_default(spark: SparkSession) -> bool:
-    default = hadoop_configuration(spark).get("fs.defaultFS", "file:///")
-    return str(default).startswith("file:")
+    return hadoop_setting(spark, "fs.defaultFS", "file:///").startswith("file:")
 
 
 class _Stream(io.RawIOBase):

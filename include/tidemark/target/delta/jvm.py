@@ -24,6 +24,7 @@ class _KnownClass(JavaClass):  # type: ignore[misc]  # py4j has no types
 
 _classes: Final[WeakKeyDictionary[Any, dict[str, Any]]] = WeakKeyDictionary()
 _configurations: Final[WeakKeyDictionary[SparkSession, Any]] = WeakKeyDictionary()
+_settings: Final[WeakKeyDictionary[SparkSession, dict[str, str]]] = WeakKeyDictionary()
 
 
 def java_class(session: SparkSession, name: str) -> Any:
@@ -44,11 +45,13 @@ def java_class(session: SparkSession, name: str) -> Any:
 
 
 def keep_hadoop_configuration(session: SparkSession) -> None:
-    """Let `hadoop_configuration` make one for this session and no further one. What the session sets later is ignored.
+    """Let `hadoop_configuration` make one for this session and no further one, and `hadoop_setting` ask for each
+    setting once. What the session sets later is ignored.
 
     Each new one copies a thousand settings. A merge asked for twenty.
     """
     _configurations[session] = None
+    _settings[session] = {}
 
 
 def hadoop_configuration(session: SparkSession) -> Any:
@@ -59,6 +62,14 @@ def hadoop_configuration(session: SparkSession) -> Any:
         if session in _configurations:
             _configurations[session] = made
     return made
+
+
+def hadoop_setting(session: SparkSession, name: str, default: str) -> str:
+    """A setting of `hadoop_configuration`."""
+    known = _settings.get(session, {})
+    if name not in known:
+        known[name] = str(hadoop_configuration(session).get(name, default))
+    return known[name]
 
 
 def option(spark: SparkSession, value: Any = None) -> Any:
