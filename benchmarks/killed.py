@@ -38,6 +38,7 @@ from benchmarks.latency import (
     at_work,
     change,
     create_many,
+    logs_of,
     wait_for_slot,
 )
 from benchmarks.pairs import Benchmark, Goal, Pair, Pairs, Setting, Taken, main
@@ -91,7 +92,7 @@ class Busy:
 def pairs(setting: Setting) -> Pairs:
     """One pair: the longest that a commit waited, after any kill; `size` is how often each is killed."""
     lake = setting.folder / "lake"
-    logs = [lake / PIPELINE / "current" / "public" / f"m{number}" / "_delta_log" for number in range(FEW.tables)]
+    logs = logs_of(lake, FEW)
     create = partial(create_many, tables=FEW.tables)
     with at_work(setting.folder, lake, FOLLOWING, starts_it=True, create=create, apart=True) as (source, services):
         with psycopg.connect(source, autocommit=True) as connection:

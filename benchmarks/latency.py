@@ -54,7 +54,7 @@ lake: {lake}
 ledger: {{connection: latency_ledger}}
 spark: {{connection: spark_default}}
 {way}
-maintenance: {{schedule: null}}
+maintenance: {{schedule: {maintenance}}}
 """
 
 
@@ -155,7 +155,7 @@ def pairs(setting: Setting, way: str, *, starts_it: bool = False) -> Pairs:
 def busy_pairs(setting: Setting, load: Load, way: str, *, starts_it: bool) -> Pairs:
     """One pair: the median of all commits of a source that is busy for `size` seconds, and what else it took."""
     lake = setting.folder / "lake"
-    logs = [lake / "latency" / "current" / "public" / f"m{number}" / "_delta_log" for number in range(load.tables)]
+    logs = logs_of(lake, load)
     with (
         at_work(setting.folder, lake, way, starts_it=starts_it, create=partial(create_many, tables=load.tables)) as (
             source,
@@ -187,6 +187,10 @@ def busy_pairs(setting: Setting, load: Load, way: str, *, starts_it: bool) -> Pa
     facts |= {f"rest_{kind}_cpu_cores": seconds / REST_S for kind, seconds in rest.items()}
     facts |= {f"rest_{kind}_mb": mb for kind, mb in memory.items()}
     yield Pair(Taken(statistics.median(took)), facts=facts)
+
+
+def logs_of(lake: Path, load: Load) -> list[Path]:
+    return [lake / "latency" / "current" / "public" / f"m{number}" / "_delta_log" for number in range(load.tables)]
 
 
 def create_many(connection: psycopg.Connection[Any], tables: int) -> None:
@@ -345,12 +349,13 @@ def at_work(
     *,
     starts_it: bool,
     create: Callable[[psycopg.Connection[Any]], None] = workloads.create,
+    maintenance: str = "null",
     apart: bool = False,
 ) -> Iterator[tuple[str, Services]]:
     """Servers and Airflow with the pipeline, its DAG known and not paused; yields the source, and what runs."""
     services = Services(this_checkout(), folder=folder, apart=apart)
     services.pipelines.mkdir(parents=True)
-    (services.pipelines / "latency.yaml").write_text(FILE.format(lake=lake, way=way))
+    (services.pipelines / "latency.yaml").write_text(FILE.format(lake=lake, way=way, maintenance=maintenance))
     try:
         services.start_servers()
         source = services.server_of(DATABASES[0]).conninfo(DATABASES[0])

@@ -29,7 +29,7 @@ MODULES: Final = (
 )
 
 # They need an Airflow that runs, and minutes of an idle machine: `make bench-latency`.
-BY_ITSELF: Final = ("latency", "killed")
+BY_ITSELF: Final = ("latency", "killed", "hours")
 
 
 def benchmarks_of(module: str) -> tuple[Benchmark, ...]:
