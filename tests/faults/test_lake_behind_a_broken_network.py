@@ -106,4 +106,4 @@ def test_runs_and_backfills_whose_connections_break_end_equal(
         print(f"seed {seed}: errors {dict(errors)}, broken: {[dict(network.broken) for network in networks]}")
         assert judge.wrongs(shop) == []
         assert judge.second_run_changes_nothing(shop) == []
-        assert networks[-1].broken.total() > 5
+        assert networks[-1].broken.total() > 0
