@@ -19,6 +19,7 @@ from tests.definitions.capturing import Capture
 from tests.support import broken_network
 from tests.support.broken_network import WAYS, BrokenNetwork
 from tests.support.pipeline import Pipeline, pipeline_config
+from tests.support.thorough import seeds_of_faults
 from tidemark.capture.merge_planning import ingest
 from tidemark.config import TableRule
 from tidemark.errors import LeaseTaken, Move, TidemarkError
@@ -123,8 +124,7 @@ def play(direct: Pipeline, seed: int, runs: int) -> tuple[Counter[str], Counter[
         return tasks.errors, sum((network.broken for network in networks), Counter())
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(2, 10))
+@pytest.mark.parametrize("seed", seeds_of_faults(2, 10))
 def test_many_runs_whose_connections_break_lose_nothing(seed: int, pipeline: Pipeline) -> None:
     errors, ways = play(pipeline, seed, runs=25)
     print(f"errors {dict(errors)}, broken connections {dict(ways)}")

@@ -32,7 +32,7 @@ from tests.support.merge_ways import leave_to_spark
 from tests.support.remedies import Told, ends_equal
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, by_lot, from_the, in_front_of, one_in
 from tests.support.s3_server import SECRET, S3Server, access, let_in, put_lake
-from tests.support.thorough import thorough
+from tests.support.thorough import seeds_of_faults, thorough
 from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import CompactionPlan, TableCompaction
@@ -136,7 +136,7 @@ def test_a_run_killed_here_is_finished_by_its_retry(name: str, shop: Environment
     assert shop.confirmed_lsn() == shop.staged_lsn()
 
 
-@pytest.mark.parametrize("seed", thorough(*range(1, 9)))
+@pytest.mark.parametrize("seed", seeds_of_faults(1, 9))
 def test_runs_whose_requests_break_by_lot_are_red_at_worst(seed: int, shop: Environment, proxy: Proxy) -> None:
     lots = Random(seed)
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_runs_whose_requests_break_by_lot_are_red_at_worst(seed: int, shop: Envi
     assert judge.second_run_changes_nothing(shop) == []
 
 
-@pytest.mark.parametrize("seed", thorough(*range(1, 9)))
+@pytest.mark.parametrize("seed", seeds_of_faults(1, 9))
 def test_requests_that_arrive_when_they_were_given_up_change_nothing(
     seed: int, shop: Environment, proxy: Proxy
 ) -> None:

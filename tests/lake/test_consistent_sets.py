@@ -15,6 +15,7 @@ from tests.lake.consistent_sets import Committed, violations
 from tests.lake.lists_and_registers import LEVELS, LISTS, REGISTERS, Workload
 from tests.support import judge
 from tests.support.capture import Environment
+from tests.support.thorough import seeds_of_faults
 from tidemark.config import TableRule
 from tidemark.lake import Lake
 from tidemark.lsn import Lsn
@@ -57,15 +58,23 @@ def test_a_made_up_violation_is_found(kind: str, lists: dict[int, list[int]], re
     assert kind in [found for found, _ in violations(ORDER, lists, registers)]
 
 
-@pytest.mark.parametrize(
-    ("sessions", "runs", "positions"), [(6, 1, 8), pytest.param(9, 6, 200, marks=pytest.mark.thorough)]
-)
 def test_every_set_that_the_lake_reads_together_is_a_state_of_the_source(
-    sessions: int, runs: int, positions: int, new_environment: Callable[..., Environment]
+    new_environment: Callable[..., Environment],
 ) -> None:
-    environment = new_environment("lists", (TableRule("c.*"),), {"batch_rows": 20})
+    every_set_is_a_state(new_environment, seed=1, sessions=6, runs=1, positions=8)
+
+
+@pytest.mark.parametrize("seed", seeds_of_faults(1, 2))
+def test_so_is_every_set_of_a_longer_play(seed: int, new_environment: Callable[..., Environment]) -> None:
+    every_set_is_a_state(new_environment, seed, sessions=9, runs=6, positions=200)
+
+
+def every_set_is_a_state(
+    new_environment: Callable[..., Environment], seed: int, sessions: int, runs: int, positions: int
+) -> None:
+    environment = new_environment(f"lists{seed}", (TableRule("c.*"),), {"batch_rows": 20})
     environment.spark()  # sessions write for as long as a run takes, not for as long as a JVM takes to start
-    workload = Workload(environment, seed=1)
+    workload = Workload(environment, seed)
     workload.create()
     environment.run()
     workload.begin()
@@ -80,7 +89,7 @@ def test_every_set_that_the_lake_reads_together_is_a_state_of_the_source(
     lake = Lake(f"{environment.config.lake}/{environment.config.pipeline}", spark=environment.spark())
     wrongs = [
         f"{position}: {wrong}"
-        for position in _positions(order, positions, Random(1))
+        for position in _positions(order, positions, Random(seed))
         for wrong in _wrongs(lake, order, position)
     ]
     assert wrongs == []

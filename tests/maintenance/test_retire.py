@@ -29,6 +29,7 @@ from tidemark.maintenance.staging_cleanup import Retired, retire
 from tidemark.observe.status import read_status
 from tidemark.observe.status_text import text
 from tidemark.run import Run
+from tidemark.staging import staged_folders
 
 A, B = "public.a", "public.b"
 
@@ -154,6 +155,21 @@ def test_nothing_is_removed_by_a_ledger_that_is_older_than_the_last_clean_up(sho
         with pytest.raises(LedgerBehindStaging):
             retire(run_for(shop))
     shop.drain()  # which learns of it
+    assert isinstance(retire(run_for(shop)), Retired)
+
+
+@pytest.mark.parametrize("left", ["", ".generation.json.0123", "lost.parquet"])
+@pytest.mark.parametrize("listed_together", [9, 0], ids=["below g10", "from g10 on"])
+def test_a_generation_that_an_attempt_died_opening_does_not_stop_the_clean_up(
+    listed_together: int, left: str, shop: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot was in order when the next run came, so nobody opened it."""
+    monkeypatch.setattr(staged_folders, "_LAST_OF_ONE_DIGIT", listed_together)
+    begun = Path(shop.store.root) / layout.generation_folder(shop.config.pipeline, 2)
+    begun.mkdir()
+    if left:
+        (begun / left).touch()
+    shop.drain()
     assert isinstance(retire(run_for(shop)), Retired)
 
 

@@ -22,8 +22,8 @@ SLOW_S: Final = 0.02
 
 @dataclass
 class BrokenNetwork:
-    """`one_in` connections is broken, none if it is 0. One in `silence` passes nothing for `silence_s` and ends then.
-    `broken` counts what happened. `over` ends every delay."""
+    """`one_in` connections is broken, none while it is 0. One in `silence` passes nothing for `silence_s` and ends
+    then. `broken` counts what happened. `over` ends every delay."""
 
     port: int
     random: Random
@@ -83,7 +83,7 @@ def _pump(network: BrokenNetwork, source: socket.socket, sink: socket.socket, wa
                 if passed == 0:
                     network.count(way)
                 network.over.wait(SLOW_S)
-            elif way is not None and passed + len(piece) > behind:
+            elif way is not None and network.one_in and passed + len(piece) > behind:
                 network.count(way)
                 if way == "half a piece":
                     sink.sendall(piece[: len(piece) // 2])

@@ -26,6 +26,15 @@ def seeds_of_damage(*few: int, below: int) -> list[Any]:
     return [*few, *thorough(*(seed for seed in range(below) if seed not in few))]
 
 
+def seeds_of_faults(first: int, end: int) -> list[Any]:
+    """Seeds of a thorough test that breaks connections and requests by lot: `make faults` plays those from `first` up
+    to `end`. TIDEMARK_FAULTS_SEEDS=n plays n others, from TIDEMARK_FAULTS_FIRST on."""
+    if count := int(os.environ.get("TIDEMARK_FAULTS_SEEDS") or 0):
+        first = int(os.environ.get("TIDEMARK_FAULTS_FIRST") or end)
+        end = first + count
+    return thorough(*range(first, end))
+
+
 def either(**values: Any) -> list[Any]:
     """Values of a parameter, by their ids, of a test whose promise holds for each of them: `make test` plays one, which
     one changes from test to test, and `make faults` plays all."""

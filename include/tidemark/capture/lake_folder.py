@@ -84,18 +84,19 @@ def refuse_another(
     """
     if generation is not None:
         require(config, store, generation)
-    newest = max(numbers, default=0)
-    if newest > (0 if generation is None else generation.number) and not accepts:
+    newer = [number for number in numbers if number > (0 if generation is None else generation.number)]
+    # An attempt to open a generation that died leaves a folder without generation.json.
+    opened = (opening(store, config.pipeline, number) for number in sorted(newer, reverse=True))
+    if not accepts and (newest := next(filter(None, opened), None)) is not None:
         _refuse_newer(config, source, store, newest)
 
 
-def _refuse_newer(config: PipelineConfig, source: psycopg.Connection[Any], store: Store, newest: int) -> None:
+def _refuse_newer(
+    config: PipelineConfig, source: psycopg.Connection[Any], store: Store, staged: GenerationFile
+) -> None:
     """Raises LakeTaken if another pipeline opened the newest generation, for example that of a second Airflow: a
     new ledger would register its batches as its own. A newer generation of this source and slot is no error, since
     a lost ledger is completed from staging."""
-    staged = opening(store, config.pipeline, newest)
-    if staged is None:
-        return
     here = system_identifier(source)
     if staged.system_identifier != here:
         evidence = f"from the server with the system identifier {staged.system_identifier}, and this one has {here}"
@@ -105,7 +106,7 @@ def _refuse_newer(config: PipelineConfig, source: psycopg.Connection[Any], store
         return
     raise LakeTaken(
         folder=_folder(store, config.pipeline),
-        generation=newest,
+        generation=staged.number,
         evidence=evidence,
         own="If it is the one whose folder this is, and its ledger is a new or an older one, say so once: "
         f"`tidemark preflight {config.path or 'FILE'} --adopt-slot`",

@@ -11,8 +11,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -239,9 +241,9 @@ def _airflow_uri(connection_id: str) -> str | None:
         return None
     if process.returncode != 0:
         return None
-    # Airflow may log lines before its output, a list with one object.
-    start = process.stdout.find("[{")
-    if start < 0:
-        return None
-    answer = json.loads(process.stdout[start:])
-    return str(answer[0]["get_uri"]) if answer else None
+    # Airflow and its plugins may print lines before its output and behind it, a list with one object.
+    for found in re.finditer(r"\[\{", process.stdout):
+        with suppress(ValueError, RecursionError, KeyError, TypeError):
+            answer, _ = json.JSONDecoder().raw_decode(process.stdout, found.start())
+            return str(answer[0]["get_uri"])
+    return None

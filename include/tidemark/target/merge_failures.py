@@ -77,6 +77,11 @@ _REFUSALS_WITHOUT_STATUS: Final = {
 }
 
 
+class LogUnreadable(Exception):
+    """The log of a Delta table lacks a commit between the checkpoint and the newest version, or the table's metadata or
+    protocol, or has an action that is damaged."""
+
+
 def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
     """Convert an exception to one of Tidemark's errors. It names the table and never a row's value."""
     refused = as_refusal(failed, table, lake)
@@ -93,6 +98,8 @@ def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
         return LakeFailed(table=table, condition=failed.strerror or condition)
     if isinstance(failed, Py4JNetworkError):  # the JVM has died
         return LakeFailed(table=table, condition=condition)
+    if isinstance(failed, LogUnreadable):  # Delta would raise an exception of its own
+        return MergeFailed(table=table, condition=condition)
     if not isinstance(failed, PySparkException | Py4JJavaError):
         return MergeBroken(table=table, condition=condition)
     causes = [str(cause.getClass().getName()) for cause in _causes(failed)]

@@ -87,9 +87,9 @@ def _orders_in(spark: SparkSession, folder: str) -> list[int]:
 
 
 def _read(spark: SparkSession, uri: str) -> str | None:
-    """The file's text, None if there is no such file."""
+    """The file's text, None if there is no such file. Of an order that is no text, no plan has the name."""
     try:
-        return read_whole(spark, uri).decode()
+        return read_whole(spark, uri).decode(errors="replace")
     except (FileNotFoundError, Py4JJavaError) as failed:
         if is_missing_file(failed):
             return None

@@ -20,10 +20,11 @@ from tidemark.target.merge_failures import is_missing_file
 log = logging.getLogger(__name__)
 
 
-def read_plan(spark: SparkSession, uri: str) -> str:
-    """The plan's JSON. Raises PlanMissing if there is no such file."""
+def read_plan(spark: SparkSession, uri: str) -> bytes:
+    """The plan's JSON, not decoded: `from_json` names the file if it is no text. Raises PlanMissing if there is no such
+    file."""
     try:
-        return hadoop_files.read_whole(spark, uri).decode()
+        return hadoop_files.read_whole(spark, uri)
     except (FileNotFoundError, Py4JJavaError) as failed:
         if is_missing_file(failed):
             raise PlanMissing(plan=uri) from None

@@ -107,8 +107,15 @@ def test_the_one_whose_folder_it_is_may_say_so(first: Pipeline) -> None:
     first.drain()
 
 
-def test_the_first_one_stops_where_a_second_one_went_on_in_its_folder(first: Pipeline, second: Pipeline) -> None:
+@pytest.mark.parametrize("left", [None, "lost.parquet"], ids=["", "and died when it opened one more"])
+def test_the_first_one_stops_where_a_second_one_went_on_in_its_folder(
+    left: str | None, first: Pipeline, second: Pipeline
+) -> None:
     second.preflight(says=["adopt_slot"])
+    if left:
+        begun = Path(first.config.lake) / layout.generation_folder(first.config.pipeline, 3)
+        begun.mkdir()
+        (begun / left).touch()
     first.execute("INSERT INTO item VALUES (2)")
     with pytest.raises(LakeTaken, match="its generation 2 was opened"):
         first.drain()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import traceback
+from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -73,6 +76,43 @@ def test_the_environment_comes_before_airflow() -> None:
     )
     assert connection.schema == "shop"
     assert look_up("c", environment={}, ask_airflow=lambda _: URI).schema == "shop"
+
+
+ANSWER = json.dumps([{"id": "1", "conn_id": "c", "extra_dejson": {"a": "[{"}, "get_uri": URI}])
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        ANSWER,
+        f"[2026-01-02T03:04:05] a line before\n{ANSWER}\na line behind it",
+        f'[{{a plugin}}] says [{{"its": "own"}}]\n{ANSWER}\n[{{}}]',
+        f"{'[{' * 9}\n{ANSWER}",
+    ],
+)
+def test_airflow_may_print_lines_around_its_answer(
+    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prints(printed, tmp_path, monkeypatch)
+    assert look_up("c", environment={}).schema == "shop"
+
+
+@pytest.mark.parametrize("printed", ["", "[]", ANSWER[:-9], "[{}]", "[{" * 1000, '[{"a":' * 1000, "[{\n}, 7]"])
+def test_an_answer_that_cannot_be_read_is_no_connection(
+    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prints(printed, tmp_path, monkeypatch)
+    with pytest.raises(ConnectionMissing):
+        look_up("c", environment={})
+
+
+def prints(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `airflow` be a program that prints this, whatever it is asked."""
+    (folder / "answer").write_text(text)
+    program = folder / "airflow"
+    program.write_text(f"#!/bin/sh\ncat '{folder}/answer'\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
 def test_an_unknown_connection_says_where_to_add_it() -> None:

@@ -75,10 +75,9 @@ def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_s
     """
     registered: list[StagedBatch] = []
     generation = generations.current(ledger)
-    store, numbers = folders.store, folders.numbers
+    store = folders.store
+    numbers = _opened(folders, 0 if generation is None else generation.number)
     for number in numbers:
-        if generation is not None and number < generation.number:
-            continue
         if generation is None or number > generation.number:
             staged = _complete(folders, number, Lsn(0))
             opened = _open_again(ledger, store, lease, number, staged)
@@ -99,7 +98,7 @@ def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_s
 def unregistered_staging(store: Store, pipeline: str, generation: Generation) -> str | None:
     """A clause about staging that the ledger lacks, and that the next drain registers; None if there is none."""
     folders = staged_folders.read(store, pipeline, generation.number, generation.staged_lsn)
-    newest = max(folders.numbers, default=generation.number)
+    newest = max(_opened(folders, generation.number), default=generation.number)
     if newest > generation.number:
         return f"it ends with generation {generation.number}, the lake with {newest}"
     home = layout.generation_folder(pipeline, generation.number)
@@ -108,6 +107,17 @@ def unregistered_staging(store: Store, pipeline: str, generation: Generation) ->
     if any(store.exists(layout.manifest_file(f"{home}/{folder}")) for folder in next_ones):
         return f"it ends at {generation.staged_lsn}, where a batch begins that was not registered"
     return None
+
+
+def _opened(folders: StagedFolders, current: int) -> list[int]:
+    """The generations with a folder in staging, from the ledger's current one on, ascending. A newer one counts if it
+    has a generation.json. An attempt to open a generation that died leaves a folder without it."""
+    store, pipeline = folders.store, folders.pipeline
+    return [
+        number
+        for number in folders.numbers
+        if number == current or (number > current and store.exists(layout.generation_file(pipeline, number)))
+    ]
 
 
 def _take_over_retirement(ledger: Ledger, store: Store, lease: Lease, number: int, *, was_behind: bool) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,6 +22,7 @@ from tidemark.names import spark_identifier
 from tidemark.target.delta import hadoop_files
 from tidemark.target.delta.internals import ARRAYS
 from tidemark.target.delta.jvm import hadoop_configuration, java_class
+from tidemark.target.merge_failures import LogUnreadable
 
 # File names of commits, and of checkpoints: in one file, in parts, or with a UUID (version 2).
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
@@ -28,10 +30,6 @@ _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.
 _WANTED: Final = ("txn", "metaData", "protocol")
 # Each line of a commit is one action, and most are actions of files. Only lines that begin so are parsed.
 _WANTED_PREFIXES: Final = tuple(f'{{"{action}"' for action in _WANTED)
-
-
-class LogIncomplete(Exception):
-    """The log lacks a commit between the checkpoint and the newest version, or the table's metadata or protocol."""
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ class LoggedVersion:
 
 
 def newest(spark: SparkSession, path: str) -> LoggedVersion:
-    """The newest version, by a new listing of the log's folder. Raises LogIncomplete."""
+    """The newest version, by a new listing of the log's folder. Raises LogUnreadable."""
     folder = f"{path}/_delta_log"
     names = _log_names(spark, folder)
     commits = {int(match[1]): name for name in names if (match := _COMMIT.fullmatch(name))}
@@ -91,13 +89,13 @@ def newest(spark: SparkSession, path: str) -> LoggedVersion:
     checkpoint_version, checkpoint = _newest_checkpoint(names, version)
     state = LoggedVersion(spark, path, version)
     for name in checkpoint:
-        _apply_actions(state, _checkpoint_actions(spark, f"{folder}/{name}"))
+        _apply_actions(state, f"{folder}/{name}", _checkpoint_actions)
     for number in range(checkpoint_version + 1, version + 1):
         if number not in commits:
-            raise LogIncomplete(f"{folder}: commit {number} is missing")
-        _apply_actions(state, _commit_actions(spark, f"{folder}/{commits[number]}"))
-    if not state.metadata or not state.protocol:
-        raise LogIncomplete(f"{folder}: no metadata up to version {version}")
+            raise LogUnreadable(f"{folder}: commit {number} is missing")
+        _apply_actions(state, f"{folder}/{commits[number]}", _commit_actions)
+    if not isinstance(state.metadata.get("schemaString"), str) or not state.protocol:
+        raise LogUnreadable(f"{folder}: no metadata up to version {version}")
     return state
 
 
@@ -156,14 +154,24 @@ def _checkpoint_actions(spark: SparkSession, uri: str) -> Iterator[dict[str, Any
                     yield {name: action}
 
 
-def _apply_actions(state: LoggedVersion, actions: Iterable[dict[str, Any]]) -> None:
-    for action in actions:
-        if "txn" in action:
-            state.positions[action["txn"]["appId"]] = int(action["txn"]["version"])
-        elif "metaData" in action:
-            metadata = action["metaData"]
-            # Arrow reads Parquet's maps as lists of pairs.
-            configuration = metadata.get("configuration") or {}
-            state.metadata = {**metadata, "configuration": dict(configuration)}
-        elif "protocol" in action:
-            state.protocol = action["protocol"]
+def _apply_actions(
+    state: LoggedVersion, uri: str, read: Callable[[SparkSession, str], Iterable[dict[str, Any]]]
+) -> None:
+    """Apply the actions of one file. Raises LogUnreadable, which quotes nothing, and errors of the file system."""
+    try:
+        for action in read(state.spark, uri):
+            _apply(state, action)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, pa.ArrowException):
+        raise LogUnreadable(f"{uri}: an action is damaged") from None
+
+
+def _apply(state: LoggedVersion, action: dict[str, Any]) -> None:
+    if "txn" in action:
+        state.positions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
+    elif "metaData" in action:
+        metadata = action["metaData"]
+        # Arrow reads Parquet's maps as lists of pairs.
+        configuration = metadata.get("configuration") or {}
+        state.metadata = {**metadata, "configuration": dict(configuration)}
+    elif "protocol" in action:
+        state.protocol = dict(action["protocol"])
