@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 
 from sandbox.services.postgres import PostgresServer, running, wait_for
+from sandbox.steps import end_by_exception
 from tests.support import local_spark
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
@@ -74,6 +75,7 @@ def main() -> int:
     if not Path(tree, "src", "test", "regress", "sql").is_dir():
         print("No PostgreSQL source tree: name one by POSTGRES_SOURCE=/path/to/postgresql", file=sys.stderr)
         return 0
+    end_by_exception()
     is_whole = not arguments.files and not arguments.beyond
     faults, are_played = 0, False
     for suite in arguments.suite or SUITES:
