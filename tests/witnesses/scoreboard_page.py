@@ -41,6 +41,10 @@ _LEGEND: Final = """
 and how Spark writes Delta tables was not |
 """
 _LAKES: Final = {"delta": "Delta", "rows": "rows"}
+# What keeps a file from being played on some servers.
+_NOTES: Final = {
+    "subscription": "002_types needs the extension hstore, which the embedded servers of PostgreSQL 16 and 18 lack.",
+}
 # Why a table or a run may be set aside: what its reason has in it -> what somebody who read it found.
 READ: Final[Mapping[str, str]] = {
     "no column of it is captured": (
@@ -88,9 +92,10 @@ def _title(suite: str) -> str:
 
 
 def _section(plays: list[Play], excluded: Mapping[str, str]) -> str:
+    suite = plays[0].suite
     whole, samples = [play for play in plays if not play.chosen], [play for play in plays if play.chosen]
     lines = [
-        f"## {_title(plays[0].suite)}",
+        f"## {_title(suite)}",
         "",
         _row("PostgreSQL", "lake", "event trigger", "files", *OUTCOMES),
         "|" + "---|" * (4 + len(OUTCOMES)),
@@ -100,6 +105,7 @@ def _section(plays: list[Play], excluded: Mapping[str, str]) -> str:
         "",
         *(f"- {_named(play)}: {_covered(play)}." for play in plays),
         "",
+        *([_NOTES[suite], ""] if suite in _NOTES else []),
         *_set_aside(plays),
         *_files(whole),
         *_repairs(whole, samples),
