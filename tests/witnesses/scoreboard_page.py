@@ -69,22 +69,25 @@ def page(plays: Sequence[Play], excluded: Mapping[str, Mapping[str, str]]) -> st
 
 
 def _summary(plays: Sequence[Play]) -> Iterator[str]:
-    """Suites by server. Of several plays of all files the first counts."""
+    """Suites by server. Of several plays of all files the first counts, and without one all others."""
     versions = sorted({play.version for play in plays}, reverse=True)
     yield _row("tables compared in", *(f"PostgreSQL {version}" for version in versions))
     yield "|" + "---|" * (len(versions) + 1)
     for suite, of_suite in groupby(plays, lambda play: play.suite):
-        whole: dict[int, Play] = {}
+        told: dict[int, list[Play]] = {version: [] for version in versions}
         for play in of_suite:
-            if not play.chosen:
-                whole.setdefault(play.version, play)
-        cells = (_told(whole[version]) if version in whole else "–" for version in versions)
+            if not told[play.version] or (play.chosen and told[play.version][0].chosen):
+                told[play.version].append(play)
+        cells = (_told(told[version]) for version in versions)
         yield _row(f"[{suite}](#{_title(suite).lower().replace(' ', '-')})", *cells)
 
 
-def _told(play: Play) -> str:
-    bad = [f"{play.outcomes[outcome]} {outcome}" for outcome in OUTCOMES if outcome not in GOOD]
-    return ", ".join([f"{play.outcomes.total():,}", *(one for one in bad if not one.startswith("0"))])
+def _told(plays: Sequence[Play]) -> str:
+    if not plays:
+        return "–"
+    outcomes = sum((play.outcomes for play in plays), Counter())
+    bad = [f"{outcomes[outcome]} {outcome}" for outcome in OUTCOMES if outcome not in GOOD and outcomes[outcome]]
+    return ", ".join([f"{outcomes.total():,}", *bad, *(["of chosen files"] if plays[0].chosen else [])])
 
 
 def _title(suite: str) -> str:

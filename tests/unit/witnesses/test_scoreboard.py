@@ -86,6 +86,9 @@ def test_plays_of_chosen_files_stand_beside_those_of_all() -> None:
     assert "| 18 | rows | with | all | 1 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "| 18 | Delta | without | a | 1 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "| file | 18 |\n" in text
+    assert "| [isolation](#the-isolation-tests) | 1 |" in text
+    alone = page(merged([], map(Play.of, [chosen, replace(result("isolation", "b"), chosen="b")])), SUITES)
+    assert "| [isolation](#the-isolation-tests) | 2, of chosen files |" in alone
 
 
 def test_a_reason_loses_what_differs_from_table_to_table() -> None:
