@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page
-from benchmarks.pairs import ROUNDS, SCALES, end_by_exception, keep, set_up, surroundings, table
+from benchmarks.pairs import ROUNDS, SCALES, keep, set_up, surroundings, table
 from benchmarks.registry import BY_ITSELF, MODULES
 from sandbox.checkout import this_checkout
-from sandbox.steps import waited_for
+from sandbox.steps import end_by_exception, waited_for
 
 
 def main() -> int:

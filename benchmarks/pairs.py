@@ -19,7 +19,6 @@ import logging
 import os
 import platform
 import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sandbox.checkout import this_checkout
+from sandbox.steps import end_by_exception
 
 Scale = Literal["tiny", "small", "full"]
 SCALES: Final[tuple[Scale, ...]] = ("tiny", "small", "full")
@@ -377,11 +377,6 @@ def keep(figures: Mapping[str, Any], file: Path) -> None:
     aside = file.with_suffix(".new")
     aside.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     aside.replace(file)
-
-
-def end_by_exception() -> None:
-    """Let SIGTERM, as Ctrl-C, be an exception, so that servers and sessions are stopped behind what is measured."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def set_up() -> None:

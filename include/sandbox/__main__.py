@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from sandbox.checkout import Checkout, this_checkout
@@ -14,7 +13,7 @@ from sandbox.release.distributions import dist, release
 from sandbox.services import processes
 from sandbox.setup.lock import beyond
 from sandbox.setup.uv_settings import uv_environment
-from sandbox.steps import StepFailed, fail, run
+from sandbox.steps import StepFailed, end_by_exception, fail, run
 
 CELERY = "include/sandbox/setup/celery.txt"
 
@@ -97,7 +96,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in COMMANDS:
         print(f"usage: python -m sandbox {'|'.join(COMMANDS)}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that the demo stops what it started
+    end_by_exception()
     try:
         return COMMANDS[arguments[0]](this_checkout())
     except StepFailed as failed:

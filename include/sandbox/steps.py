@@ -5,6 +5,7 @@ Standard library only: set-up runs before anything is installed.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,11 @@ def run(command: Sequence[object], log: Path, *, env: Mapping[str, str], cwd: Pa
         raise StepFailed(
             "\n".join([f"{Path(str(command[0])).name} ended with {process.returncode}:", *tail, f"(all of it: {log})"])
         )
+
+
+def end_by_exception() -> None:
+    """Let SIGTERM, as Ctrl-C, be an exception, so that this process stops the servers and sessions that it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def waited_for(command: Sequence[str], **options: Any) -> int:

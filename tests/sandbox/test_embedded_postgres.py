@@ -14,7 +14,7 @@ import pytest
 from sandbox.checkout import this_checkout
 from sandbox.demo import shop
 from sandbox.services import postgres
-from sandbox.services.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer, running
 
 
 def test_a_server_lets_nobody_in_without_its_password(postgres: PostgresServer) -> None:
@@ -42,6 +42,22 @@ def test_a_servers_password_stands_in_no_command_line_and_in_files_of_its_owner_
         assert (server.data / "tidemark.conf").stat().st_mode & 0o777 == 0o600
         assert "1: secret" not in server.conninfo_for_programs() + repr(server)
         assert server.home.stat().st_mode & 0o077 == 0 or server.home == tmp_path / "server"
+    finally:
+        server.remove()
+
+
+class EndedAtItsStart(PostgresServer):
+    def start(self) -> PostgresServer:
+        super().start()
+        raise KeyboardInterrupt
+
+
+def test_a_server_is_removed_whose_start_somebody_ends(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), running(tmp_path / "server", 18, EndedAtItsStart):
+        pass
+    server = PostgresServer(tmp_path / "server")
+    try:
+        assert not server.is_running()
     finally:
         server.remove()
 

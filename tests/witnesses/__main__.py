@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 
 from sandbox.services.postgres import PostgresServer, running, wait_for
+from sandbox.steps import end_by_exception
 from tests.support import local_spark
 from tests.support.capture import Environment
 from tests.support.pipeline import pipeline_config
@@ -28,7 +29,8 @@ from tests.witnesses.decoding_suites import (
 )
 from tests.witnesses.isolation_suite import EXCLUDED_SPECS, IsolationSuite
 from tests.witnesses.regression_suite import EXCLUDED, RegressionSuite
-from tests.witnesses.scoreboard import SuiteResult, kept_in, kept_parts, page
+from tests.witnesses.scoreboard import Play, SuiteResult, kept_in, kept_parts, merged, plays_in, write_plays
+from tests.witnesses.scoreboard_page import page
 from tests.witnesses.subscription_suite import EXCLUDED_SCRIPTS, SubscriptionSuite
 from tests.witnesses.tables_of_rows import EnvironmentOfRows, TablesOfRows
 from tidemark.config import PipelineConfig, TableRule
@@ -46,6 +48,7 @@ SUITES = {  # with the files that are not played
 }
 REPOSITORY = Path(__file__).resolve().parents[2]
 KEPT = REPOSITORY / ".tidemark" / "witnesses"
+PLAYS = REPOSITORY / "docs" / "witnesses.json"
 
 
 def main() -> int:
@@ -53,6 +56,7 @@ def main() -> int:
     parser.add_argument(
         "files", nargs="*", help="names of tests, without .sql or .spec; without any: all, and the page"
     )
+    parser.add_argument("--page", action="store_true", help="write the page of named files, too")
     parser.add_argument("--suite", choices=SUITES, action="append", help="which; all without any")
     parser.add_argument(
         "--version", type=int, default=18, help="the PostgreSQL server's: 15, of the system's packages, to 18"
@@ -74,22 +78,24 @@ def main() -> int:
     if not Path(tree, "src", "test", "regress", "sql").is_dir():
         print("No PostgreSQL source tree: name one by POSTGRES_SOURCE=/path/to/postgresql", file=sys.stderr)
         return 0
-    is_whole = not arguments.files and not arguments.beyond
+    end_by_exception()
+    is_kept = arguments.page or not (arguments.files or arguments.beyond)
     faults, are_played = 0, False
     for suite in arguments.suite or SUITES:
         result = None  # stays so for a suite that has none of the named files
         with tempfile.TemporaryDirectory() as folder:
             for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
-                if is_whole:
+                if is_kept:
                     result.keep(KEPT)
         if result is None:
             continue
         are_played = True
-        print(page([result]))
+        print(page([Play.of(result)], SUITES))
         faults += result.outcomes["differs"] + result.outcomes["error"]
-        if is_whole:
-            written = REPOSITORY / "docs" / "witnesses.md"
-            written.write_text(page(kept_in(KEPT), written.read_text()))
+        if is_kept:
+            plays = merged(plays_in(PLAYS), map(Play.of, kept_in(KEPT)))
+            write_plays(plays, PLAYS)
+            PLAYS.with_suffix(".md").write_text(page(plays, SUITES))
     if not are_played:
         print(f"No test is called {' or '.join(arguments.files)}", file=sys.stderr)
         return 2
@@ -99,8 +105,9 @@ def main() -> int:
 def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> Iterator[SuiteResult]:
     """What is known behind each group of files."""
     part = arguments.part
+    key = name, arguments.version, arguments.lake, not arguments.without_trigger, _chosen(arguments)
     if arguments.after:
-        earlier = [one for one in kept_parts(KEPT) if (one.suite, one.version) == (name, arguments.version)]
+        earlier = [one for one in kept_parts(KEPT) if one.key == key]
         part = f"{len(earlier) + 1}/{len(earlier) + 1}"
     with (
         running(
@@ -141,9 +148,8 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
             for files in _part(list(suite.groups(chosen)), arguments.part):
                 played += files
                 verdicts += _shown(files, list(_played(suite, files)))
-                how = f"{arguments.lake}{'' if has_trigger else ', without the event trigger'}"
-                about = (name, arguments.version, how, part)
-                yield SuiteResult(*about, played, verdicts, suite.covered(), SUITES[name])
+                about = (name, arguments.version, arguments.lake, part)
+                yield SuiteResult(*about, played, verdicts, suite.covered(), *key[-2:])
 
 
 @contextmanager
@@ -163,6 +169,13 @@ def _captured(place: tuple[PipelineConfig, str, str], folder: Path, lake: str) -
     finally:
         environment.close()
         spark.stop()
+
+
+def _chosen(arguments: argparse.Namespace) -> str:
+    """Which files, and which of their permutations, in the words of the page; "" for all."""
+    files = ", ".join(arguments.files)
+    beyond = f"permutations that `--permutations {arguments.beyond}` does not play" if arguments.beyond else ""
+    return f"{files}: {beyond}" if files and beyond else files or beyond
 
 
 def _part(groups: list[list[str]], part: str) -> list[list[str]]:

@@ -1,6 +1,6 @@
-"""Renders docs/witnesses.md: what became of each table of each suite, from the verdicts that the suites left as JSON.
+"""Keeps what became of each table in the plays of the suites: verdicts while they are played, and counts for the page.
 
-verdicts of a suite and a server ──keep()──► regression-18.json, … ──page()──► Markdown
+verdicts of a suite ──SuiteResult.keep()──► .tidemark/witnesses/*.json ──Play.of()──► docs/witnesses.json ──► the page
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import operator
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import groupby
@@ -19,38 +19,18 @@ from typing import Final
 from tests.witnesses.captured_database import TableVerdict
 
 OUTCOMES: Final = ("equal", "repaired", "dropped", "marked", "parked", "differs", "error")
-_ORDER: Final = ("regression", "isolation", "subscription", "decoding", "decoding-specs")
-_HEAD: Final = """\
-# PostgreSQL's own tests as witnesses
+# Those that need neither a person nor a mending.
+GOOD: Final = ("equal", "repaired", "dropped")
+ORDER: Final = ("regression", "isolation", "subscription", "decoding", "decoding-specs")
 
-`make witnesses POSTGRES_SOURCE=/path/to/postgresql` plays the test suites of a PostgreSQL source tree in a captured
-database. Capture runs between the statements and at the end of each file. Then every table that the file changed is
-compared with its source by a reader of its own. This page is written by that command.
-
-| outcome | meaning |
-|---|---|
-| equal | the table equals its source |
-| repaired | Tidemark marked the table by itself, for the reason below; a backfill made it equal |
-| dropped | not at the source any more, or in another shape |
-| marked | still marked after the backfill |
-| parked | the table waits for a person; the reason says for what |
-| differs | not equal and not marked: a fault |
-| error | a run failed: a fault |
-"""
-
-_LAKES: Final = {
-    "delta": "Spark merged into Delta tables; `history` was replayed to the rows of `current`.",
-    "rows": (
-        "Changes were merged into lists of rows, without Spark: capture, definitions, backfill and plans were tested, "
-        "and how Spark writes Delta tables was not."
-    ),
-}
+# Suite, version, lake, whether there was an event trigger, and which files were chosen.
+PlayKey = tuple[str, int, str, bool, str]
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
     """`lake` is what was merged into, "delta" or "rows"; `part` says of what this is the result, as "1/10". `files`
-    are those that were played, `covered` counts what was; `excluded` maps a file that is not played to why."""
+    are those that were played, `covered` counts what was; `chosen` tells which files were asked for, "" for all."""
 
     suite: str
     version: int
@@ -59,7 +39,12 @@ class SuiteResult:
     files: Sequence[str]
     verdicts: Sequence[TableVerdict]
     covered: Mapping[str, int]
-    excluded: Mapping[str, str]
+    has_trigger: bool = True
+    chosen: str = ""
+
+    @property
+    def key(self) -> PlayKey:
+        return self.suite, self.version, self.lake, self.has_trigger, self.chosen
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -67,8 +52,9 @@ class SuiteResult:
 
     def keep(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{self.suite}-{self.version}-{self.lake}-{self.part}".replace("/", " of ")
-        (folder / f"{name}.json").write_text(json.dumps(asdict(self), indent=1))
+        how = f"{self.lake}{'' if self.has_trigger else '-without-trigger'}{self.chosen and f'-{self.chosen}'}"
+        name = re.sub(r"[^\w-]+", "-", f"{self.suite}-{self.version}-{how}-{self.part.replace('/', ' of ')}")
+        (folder / f"{name[:200]}.json").write_text(json.dumps(asdict(self), indent=1))
 
     @classmethod
     def kept(cls, file: Path) -> SuiteResult:
@@ -85,86 +71,92 @@ class SuiteResult:
 def kept_parts(folder: Path) -> list[SuiteResult]:
     """What runs left there, in order."""
     parts = [SuiteResult.kept(file) for file in folder.glob("*.json")]
-    return sorted(parts, key=lambda one: (one.suite, one.version, one.lake, int(one.part.split("/")[0])))
+    return sorted(parts, key=lambda one: (one.key, int(one.part.split("/")[0])))
 
 
 def kept_in(folder: Path) -> list[SuiteResult]:
     """The same, the parts of each put together."""
-    parts = kept_parts(folder)
-    together = groupby(parts, key=lambda one: (one.suite, one.version, one.lake))
+    together = groupby(kept_parts(folder), key=lambda one: one.key)
     return [reduce(operator.add, of_one) for _, of_one in together]
 
 
-def page(results: Iterable[SuiteResult], before: str = "") -> str:
-    """The page in Markdown. The sections of a page from before stay of suites that have no result."""
-    sections = dict(_sections(before))
-    sections |= {_title(result): _section(result) for result in results}
-    return "\n".join([_HEAD, *(sections[title] for title in sorted(sections, key=_rank))])
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """How many tables were repaired for one reason, and one of them, as "file: table"."""
+
+    tables: int
+    example: str
 
 
-def _sections(text: str) -> Iterator[tuple[str, str]]:
-    for section in re.split(r"^(?=## )", text, flags=re.M)[1:]:
-        yield section.partition("\n")[0], section.rstrip("\n") + "\n"
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What the page has of one play. `files` counts outcomes, `repairs` is by reason, and `set_aside` has each verdict
+    that is none of `GOOD`."""
+
+    suite: str
+    version: int
+    lake: str
+    has_trigger: bool
+    chosen: str
+    covered: Mapping[str, int]
+    files: Mapping[str, Mapping[str, int]]
+    repairs: Mapping[str, Repairs]
+    set_aside: Sequence[TableVerdict]
+
+    @classmethod
+    def of(cls, result: SuiteResult) -> Play:
+        counts = Counter((verdict.file, verdict.outcome) for verdict in result.verdicts)
+        by_file = {file: {one: counts[file, one] for one in OUTCOMES if counts[file, one]} for file in result.files}
+        repaired: dict[str, list[str]] = defaultdict(list)
+        for verdict in result.verdicts:
+            if verdict.outcome == "repaired":
+                repaired[_general(verdict)].append(f"{verdict.file}: {verdict.table}")
+        repairs = {reason: Repairs(len(tables), tables[0]) for reason, tables in sorted(repaired.items())}
+        aside = [replace(v, reason=_general(v)) for v in result.verdicts if v.outcome not in GOOD]
+        return cls(*result.key, dict(result.covered), by_file, repairs, aside)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, object]) -> Play:
+        play = cls(**kept)  # type: ignore[arg-type]
+        repairs = {reason: Repairs(**one) for reason, one in play.repairs.items()}  # type: ignore[arg-type]
+        aside = [TableVerdict(**one) for one in play.set_aside]  # type: ignore[arg-type]
+        return replace(play, repairs=repairs, set_aside=aside)
+
+    @property
+    def key(self) -> PlayKey:
+        return self.suite, self.version, self.lake, self.has_trigger, self.chosen
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        return sum((Counter(of_file) for of_file in self.files.values()), Counter())
 
 
-def _rank(title: str) -> tuple[int, str]:
-    """In the order of the suites."""
-    return next((n for n, suite in enumerate(_ORDER) if f" {suite} tests" in title), len(_ORDER)), title
+def plays_in(file: Path) -> list[Play]:
+    return [Play.from_json(play) for play in json.loads(file.read_text())]
 
 
-def _title(result: SuiteResult) -> str:
-    return f"## The {result.suite} tests, on PostgreSQL {result.version}"
+def merged(plays: Iterable[Play], newer: Iterable[Play]) -> list[Play]:
+    """A newer play takes the place of the one of the same suite, server, lake, trigger and files. Whole plays, new
+    servers and Delta tables are first."""
+    by_key = {play.key: play for play in (*plays, *newer)}
+    return sorted(by_key.values(), key=_rank)
 
 
-def _section(result: SuiteResult) -> str:
-    by_file = Counter((verdict.file, verdict.outcome) for verdict in result.verdicts)
-    covered = ", ".join(f"{count:,} {what}" for what, count in result.covered.items())
-    lines = [
-        _title(result),
-        "",
-        _LAKES[result.lake.partition(",")[0]],
-        "",
-        f"Played{result.lake.partition(',')[2]}: {covered}.",
-        "",
-        "| file | " + " | ".join(OUTCOMES) + " |",
-        "|---|" + "---|" * len(OUTCOMES),
-        "| **all** | " + " | ".join(str(result.outcomes[outcome]) for outcome in OUTCOMES) + " |",
-        *(
-            f"| {file} | " + " | ".join(str(by_file[file, outcome] or "") for outcome in OUTCOMES) + " |"
-            for file in result.files
-            if any(by_file[file, outcome] for outcome in OUTCOMES)
-        ),
-        "",
-        *_reasons(result.verdicts),
-        *_without_tables(result),
-        *(["Not played:", ""] if result.excluded else []),
-        *(f"- {name}: {reason}" for name, reason in result.excluded.items()),
-    ]
-    return "\n".join(lines) + "\n"
+def _rank(play: Play) -> tuple[int, bool, int, str, bool, str]:
+    return ORDER.index(play.suite), bool(play.chosen), -play.version, play.lake, not play.has_trigger, play.chosen
 
 
-def _without_tables(result: SuiteResult) -> list[str]:
-    without = [file for file in result.files if file not in {verdict.file for verdict in result.verdicts}]
-    return [f"Played, and left no table with a column and a change: {', '.join(without)}.", ""] if without else []
-
-
-def _reasons(verdicts: Sequence[TableVerdict]) -> list[str]:
-    """Why tables are not equal from the stream alone, each reason once, with how many tables and some of them."""
-    tables: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for verdict in verdicts:
-        if verdict.outcome != "equal":
-            tables[verdict.outcome, _general(verdict)].append(f"{verdict.file}: {verdict.table}")
-    if not tables:
-        return []
-    lines = ["| outcome | reason | tables | for example |", "|---|---|---|---|"]
-    for (outcome, reason), named in sorted(tables.items(), key=lambda item: (OUTCOMES.index(item[0][0]), item[0][1])):
-        lines.append(f"| {outcome} | {reason} | {len(named)} | {named[0]} |")
-    return [*lines, ""]
+def write_plays(plays: Iterable[Play], file: Path) -> None:
+    file.write_text(json.dumps([asdict(play) for play in plays], indent=1, ensure_ascii=False) + "\n")
 
 
 def _general(verdict: TableVerdict) -> str:
     """The reason without what differs from table to table, fit for a cell."""
-    reason = verdict.reason.replace("\n", " ").replace("|", "\\|")
-    reason = re.sub(r"\b[0-9A-F]+/[0-9A-F]+\b", "…", reason).replace(verdict.table, "…")
+    reason = verdict.reason.replace("\n", " ").replace(verdict.table, "…")
+    reason = re.sub(r"\b[0-9A-F]+/[0-9A-F]+\b", "…", reason)
     reason = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.+]+", "…", reason)
+    reason = re.sub(r"process \d+, open for \d+ s", "process …, open for … s", reason)
+    reason = re.sub(r"[\w.…]+~\d+", "…", reason)
+    if verdict.outcome == "repaired":
+        reason = re.sub(r'"[^"]+"(, "[^"]+")*', "…", reason.removeprefix("needs backfill: "))
     return reason[:300]

@@ -275,9 +275,8 @@ def running(
     """A server for the length of a `with` block, removed afterwards."""
     server = kind(folder, version=version, settings=settings)
     server.remove()  # what an earlier one left there that was killed
-    server.start()
     try:
-        yield server
+        yield server.start()
     finally:
         server.remove()
 

@@ -110,7 +110,7 @@ class Fingerprint(JsonRecord, frozen=True):
       has the transaction id below which every transaction had ended when the partition was first missing.
     - `comment`: the table's comment. `toast`: the OID of its TOAST table, 0 if it has none or it was not read.
     - `told`: the transaction since which the trusted event trigger is unchanged, 0 without one.
-    - `uncaptured`: the columns that are not captured, each with the reason. Like comments they are only shown.
+    - `uncaptured`: the columns that are not captured, each with the reason.
     """
 
     relation_oid: int

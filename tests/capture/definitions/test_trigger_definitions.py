@@ -189,6 +189,22 @@ def test_what_only_the_rows_say_is_marked(item: Pipeline, statement: str, column
     assert (item.table_row(TABLE).columns_in_doubt or []) == columns
 
 
+@pytest.mark.parametrize("runs", ["one", "two"])
+@pytest.mark.parametrize("has_row", [True, False], ids=["a row behind it", "no row behind it"])
+def test_an_unpublished_generated_column_that_becomes_ordinary_is_marked(
+    item: Pipeline, runs: str, has_row: bool
+) -> None:
+    item.execute("ALTER TABLE item ADD c text GENERATED ALWAYS AS (a || b) STORED", INSERT.format("'2', '3'"))
+    if runs == "two":
+        item.drain()
+    item.execute("ALTER TABLE item ALTER c DROP EXPRESSION")
+    if has_row:
+        item.execute(INSERT.format("'2', '3', '4'"))
+    item.drain()
+    assert state(item, TABLE)[1] is not None
+    assert item.table_row(TABLE).columns_in_doubt == [4]
+
+
 def test_what_the_trigger_missed_the_catalogue_decides(item: Pipeline) -> None:
     item.execute("SET event_triggers = off")  # since PostgreSQL 17
     item.execute("ALTER TABLE item ADD c float DEFAULT random()", "RESET event_triggers")

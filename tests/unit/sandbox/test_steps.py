@@ -32,9 +32,9 @@ finally:
     (folder / "cleaned up").touch()
 """
 PARENT = """
-import signal, sys
-from sandbox.steps import waited_for
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+import sys
+from sandbox.steps import end_by_exception, waited_for
+end_by_exception()
 sys.exit(waited_for([sys.executable, "-c", sys.argv[1], sys.argv[2]]))
 """
 

@@ -2,66 +2,117 @@
 
 from __future__ import annotations
 
-import re
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.unit.test_architecture import REPOSITORY
-from tests.witnesses.__main__ import SUITES
+from tests.witnesses.__main__ import PLAYS, SUITES
 from tests.witnesses.captured_database import TableVerdict
-from tests.witnesses.scoreboard import OUTCOMES, SuiteResult, kept_in, page
+from tests.witnesses.scoreboard import GOOD, Play, SuiteResult, kept_in, merged, plays_in, write_plays
+from tests.witnesses.scoreboard_page import READ, cause, page
 
-TEXT = (REPOSITORY / "docs" / "witnesses.md").read_text()
-SECTIONS = re.split(r"^## The ([\w-]+) tests, on PostgreSQL (\d+)$", TEXT, flags=re.M)
-# By suite and server.
-PAGE = {(suite, int(version)): text for suite, version, text in zip(*(SECTIONS[n::3] for n in (1, 2, 3)), strict=True)}
-EACH = pytest.mark.parametrize(("suite", "version"), PAGE)
-# Tables without any column: Delta has none.
-PARKED = {"regression": 2}
-# event_trigger_login leaves a login trigger that fails, so no session of anybody can begin.
-ERRORS = {"regression": 1}
-# A suite in which less is compared than this was not played.
-EQUAL = {"regression": 400, "isolation": 1000, "subscription": 80, "decoding": 19, "decoding-specs": 50}
+ALL = plays_in(PLAYS)
+EACH = pytest.mark.parametrize("play", ALL, ids=lambda play: "-".join(map(str, play.key)))
+# By suite and server: tables without any column, and runs that a login trigger that fails keeps from logging in.
+SET_ASIDE = {("regression", 18): 3}
+# A suite of which less is compared than this was not played.
+EQUAL = {"regression": 350, "isolation": 250, "subscription": 80, "decoding": 19, "decoding-specs": 50}
 
 
-def test_every_suite_has_its_section() -> None:
-    assert {suite for suite, version in PAGE if version == 18} == SUITES.keys()
+def test_every_suite_was_played_whole_on_the_newest_server() -> None:
+    assert {play.suite for play in ALL if play.version == 18 and not play.chosen} == SUITES.keys()
 
 
-@EACH
-def test_no_table_differs_and_no_more_are_parked_than_were_read(suite: str, version: int) -> None:
-    (row,) = re.findall(r"^\| \*\*all\*\* \|(.*)\|$", PAGE[suite, version], re.M)
-    counts = dict(zip(OUTCOMES, map(int, row.split("|")), strict=True))
-    assert (counts["differs"], counts["marked"]) == (0, 0)
-    assert (counts["parked"], counts["error"]) == (PARKED.get(suite, 0), ERRORS.get(suite, 0))
-    assert counts["equal"] >= EQUAL[suite]
+def test_the_page_is_what_its_plays_give() -> None:
+    assert (REPOSITORY / "docs" / "witnesses.md").read_text() == page(ALL, SUITES)
 
 
 @EACH
-def test_each_file_that_is_not_played_has_a_reason_on_the_page(suite: str, version: int) -> None:
-    listed = dict(re.findall(r"^- ([\w-]+): (.+)$", PAGE[suite, version].partition("Not played:")[2], re.M))
-    assert listed == dict(SUITES[suite])
-    assert len(listed) <= 9
+def test_no_table_differs_and_no_more_is_set_aside_than_was_read(play: Play) -> None:
+    assert {verdict.outcome for verdict in play.set_aside} <= {"parked", "error"}
+    assert [verdict for verdict in play.set_aside if cause(verdict) is None] == []
+    assert sum(play.outcomes[outcome] for outcome in play.outcomes if outcome not in GOOD) == len(play.set_aside)
+    if not play.chosen:
+        assert len(play.set_aside) == SET_ASIDE.get((play.suite, play.version), 0)
+        assert play.outcomes["equal"] >= EQUAL[play.suite]
+
+
+def test_every_cause_that_was_read_is_still_on_the_page() -> None:
+    aside = [verdict for play in ALL for verdict in play.set_aside]
+    assert {cause(verdict) for verdict in aside} == set(READ.values())
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_few_files_are_not_played(suite: str) -> None:
+    assert len(SUITES[suite]) <= 9
 
 
 def result(suite: str, file: str, part: str = "1/1") -> SuiteResult:
-    return SuiteResult(suite, 18, "rows", part, [file], [TableVerdict(file, "t", "equal")], {"files": 1}, {})
+    return SuiteResult(suite, 18, "rows", part, [file], [TableVerdict(file, "t", "equal")], {"files": 1})
 
 
-def test_a_suite_that_is_played_alone_leaves_the_sections_of_the_others() -> None:
-    before = page([result("isolation", "a"), result("regression", "b")])
-    after = page([result("isolation", "c")], before)
-    assert [line for line in after.splitlines() if line.startswith(("## ", "| a", "| b", "| c"))] == [
-        "## The regression tests, on PostgreSQL 18",
-        "| b | 1 |  |  |  |  |  |  |",
-        "## The isolation tests, on PostgreSQL 18",
-        "| c | 1 |  |  |  |  |  |  |",
+def told(plays: list[Play]) -> list[str]:
+    lines = page(plays, SUITES).splitlines()
+    return [line for line in lines if line.startswith(("## ", "| a", "| b", "| c"))]
+
+
+def test_a_play_takes_the_place_of_the_one_before_and_leaves_the_others(tmp_path: Path) -> None:
+    before = [Play.of(result("isolation", "a")), Play.of(result("regression", "b"))]
+    write_plays(before, tmp_path / "plays.json")
+    after = merged(plays_in(tmp_path / "plays.json"), [Play.of(result("isolation", "c"))])
+    assert told(after) == [
+        "## The regression tests",
+        "| b | 1 / 0 / 0 |",
+        "## The isolation tests",
+        "| c | 1 / 0 / 0 |",
     ]
+
+
+def test_each_server_has_a_column() -> None:
+    older = replace(result("isolation", "a"), version=16, verdicts=[TableVerdict("a", "t", "differs", "2 differences")])
+    plays = merged([], map(Play.of, [older, result("isolation", "a"), result("isolation", "b")]))
+    text = page(merged(plays, [Play.of(older)]), SUITES)
+    assert "| file | 18 | 16 |\n|---|---|---|\n| b | 1 / 0 / 0 | – |\n| a | – | 0 / 0 / 0, 1 differs |\n" in text
+    assert "| [isolation](#the-isolation-tests) | 1 | 1, 1 differs |" in text
+    assert "| differs | a | t | 16 | 2 differences |" in text
+
+
+def test_plays_of_chosen_files_stand_beside_those_of_all() -> None:
+    chosen = replace(result("isolation", "a"), chosen="a", lake="delta", has_trigger=False)
+    text = page(merged([], map(Play.of, [chosen, result("isolation", "a")])), SUITES)
+    assert "| 18 | rows | with | all | 1 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "| 18 | Delta | without | a | 1 | 0 | 0 | 0 | 0 | 0 | 0 |" in text
+    assert "| file | 18 |\n" in text
+    assert "| [isolation](#the-isolation-tests) | 1 |" in text
+    alone = page(merged([], map(Play.of, [chosen, replace(result("isolation", "b"), chosen="b")])), SUITES)
+    assert "| [isolation](#the-isolation-tests) | 2, of chosen files |" in alone
+
+
+def test_a_reason_loses_what_differs_from_table_to_table() -> None:
+    reasons = [
+        f'needs backfill: column "{column}" is built anew beside s.t~{n}, as of 0/{n}' for n, column in enumerate("ab")
+    ]
+    verdicts = [TableVerdict("a", f"s.t~{n + 1}", "repaired", reason) for n, reason in enumerate(reasons)]
+    play = Play.of(replace(result("isolation", "a"), verdicts=verdicts))
+    assert {reason: repairs.tables for reason, repairs in play.repairs.items()} == {
+        "column … is built anew beside …, as of …": 2
+    }
 
 
 def test_the_parts_of_a_suite_are_put_together(tmp_path: Path) -> None:
     result("isolation", "a").keep(tmp_path)
     result("isolation", "b", "2/2").keep(tmp_path)
-    (kept,) = kept_in(tmp_path)
-    assert (kept.files, kept.covered) == (["a", "b"], {"files": 2})
+    replace(result("isolation", "a"), has_trigger=False).keep(tmp_path)
+    replace(result("isolation", "a"), chosen="a").keep(tmp_path)
+    kept = [one for one in kept_in(tmp_path) if one.has_trigger and not one.chosen]
+    assert [(one.files, one.covered) for one in kept] == [(["a", "b"], {"files": 2})]
+    assert len(kept_in(tmp_path)) == 3
+
+
+def test_plays_are_kept_as_they_were(tmp_path: Path) -> None:
+    write_plays(ALL, tmp_path / "plays.json")
+    assert plays_in(tmp_path / "plays.json") == ALL
+    assert json.loads((tmp_path / "plays.json").read_text()) == json.loads(PLAYS.read_text())

@@ -149,11 +149,14 @@ class RelationVersions:
         self, shape: TableSchema, unfit: list[str], columns: Mapping[int, ColumnPrint], latest: TableSchema | None
     ) -> RelationShape:
         dropped = self._by_trigger.gone(shape.relation_oid)
-        differences = [*_parking(unfit), *self._by_trigger.older_values(shape.relation_oid, shape, latest)]
+        differences = [*_parking(unfit), *self._older_by_trigger(shape.relation_oid, shape, latest)]
         same = None
         if latest is not None and self._versions.is_latest(shape):
             same = self._versions.behind_readers(latest, dropped)
         return RelationShape(shape, differences, columns, dropped, same, by_trigger=True)
+
+    def _older_by_trigger(self, oid: int, shape: TableSchema, latest: TableSchema | None) -> list[Difference]:
+        return self._by_trigger.older_values(oid, shape, latest, self._readings.recorded(shape.table))
 
     def _is_followed(self, table: TableName) -> bool:
         """Whether the table's last version is the trigger's last definition: the trigger has written nothing since, in
@@ -249,7 +252,7 @@ class RelationVersions:
         oid = known.relation_oid
         captured = self._by_trigger.captured_without_message(known, latest)
         if captured is None:
-            self._table_marks += marks_of(table, self._by_trigger.older_values(oid, latest, latest))
+            self._table_marks += marks_of(table, self._older_by_trigger(oid, latest, latest))
             self._by_trigger.settled(oid)
             return []
         rule = self._relations.rule_of(captured.name)
@@ -259,7 +262,7 @@ class RelationVersions:
         shape, unfit = catalogue_shape(captured, self._types(oid), latest)
         if unfit:
             return []  # Its first change parks it.
-        differences, dropped = self._by_trigger.older_values(oid, shape, latest), self._by_trigger.gone(oid)
+        differences, dropped = self._older_by_trigger(oid, shape, latest), self._by_trigger.gone(oid)
         self._by_trigger.settled(oid)
         if latest.same_shape(shape):
             self._table_marks += marks_of(table, differences)

@@ -32,7 +32,7 @@ from tidemark.names import TableName
 from tidemark.pgoutput.messages import LogicalMessage, RelationMessage
 from tidemark.schema.delta_types import PgType
 from tidemark.schema.evolution import Difference, Verdict
-from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
+from tidemark.schema.fingerprint import GENERATED, ColumnPrint, Fingerprint
 from tidemark.schema.table import Column, Identity, TableSchema
 from tidemark.source.catalogue.catalog import CapturedTable
 
@@ -253,8 +253,11 @@ class TriggerDefinitions:
         told = self.definition(oid)
         return {t.oid: PgType(**asdict(t)) for t in (() if told is None else told.types)}
 
-    def older_values(self, oid: int, shape: TableSchema, latest: TableSchema | None) -> list[Difference]:
-        """Differences in older rows since the previous version that no change and no default contains."""
+    def older_values(
+        self, oid: int, shape: TableSchema, latest: TableSchema | None, recorded: Fingerprint | None
+    ) -> list[Difference]:
+        """Differences in older rows since the previous version that no change and no default contains. `recorded` is
+        the table's fingerprint in the ledger."""
         relation = self._relations.get(oid)
         if relation is None or latest is None:
             return []
@@ -276,6 +279,11 @@ class TriggerDefinitions:
             reason = "ALTER TABLE gave all rows a value in a column that it added, or in a generated one"
             if numbers:
                 differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, numbers))
+        published = {column.attnum for column in latest.columns}
+        unpublished = _unpublished(relation, recorded if recorded and recorded.relation_oid == oid else None)
+        if numbers := tuple(c.attnum for c in shape.columns if c.attnum in unpublished and c.attnum not in published):
+            reason = "a generated column became an ordinary one, and what its older rows have is in no stream"
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, numbers))
         return differences
 
     # --- the heartbeat ------------------------------------------------------------------------------------------------
@@ -314,6 +322,15 @@ class TriggerDefinitions:
         if relation is None or relation.definition is None or relation.filenode_xid < seen_below:
             return fingerprint.relfilenode
         return relation.definition.filenode
+
+
+def _unpublished(relation: _Relation, recorded: Fingerprint | None) -> set[int]:
+    """The numbers of columns that were generated earlier in this drain, or may have been so before it. The fingerprint
+    has no numbers of columns that are not captured, and a rename in this drain may have changed their names."""
+    numbers = {column.attnum for told in relation.states for column in told.columns if column.generated}
+    if recorded is not None and any(column.why == GENERATED for column in recorded.uncaptured):
+        numbers |= {*range(1, recorded.last_attnum + 1)} - {column.attnum for column in recorded.columns}
+    return numbers
 
 
 def _generated(known: CapturedTable) -> set[str]:
