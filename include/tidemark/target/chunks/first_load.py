@@ -222,8 +222,11 @@ class FirstLoad:
             if file.file.sha256 != sha256:
                 raise StagedFileDiffers(path=file.file.path, table=str(self.table.schema.table))
         masked = list(_masked_of(group))
-        lsns = [int(f.claim.watermark_lsn) for f in group]
-        bounds = {"_commit_lsn": (min(lsns), max(lsns))}
+        of_chunks = [facts(f.claim) for f in group]
+        bounds = {}
+        for name_of_fact in {"_generation", "_commit_lsn"} & of_chunks[0].keys():
+            values = [of_chunk[name_of_fact].as_py() for of_chunk in of_chunks]
+            bounds[name_of_fact] = min(values), max(values)
         for name_of_key in group[0].bounds:
             between = [f.bounds[name_of_key] for f in group]
             bounds[name_of_key] = min(low for low, _ in between), max(high for _, high in between)
