@@ -52,7 +52,7 @@ from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import TargetRows, group_bounds
-from tidemark.target.merge_choice import Declined
+from tidemark.target.merge_choice import MAX_TOUCHED, Declined
 
 log = logging.getLogger(__name__)
 
@@ -294,8 +294,11 @@ class _FirstLoadSearch:
         touched = KeySet(self._types, compared)
         for file in files:
             self._mask(file, touched)
-        if sum(len(f.masked) for f in files) > MAX_MASKED:
+        masked = sum(len(f.masked) for f in files)
+        if masked > MAX_MASKED:
             raise Declined("many of their keys are there already, or changed meanwhile")
+        if masked > MAX_TOUCHED and masked == sum(f.file.rows for f in files):
+            raise Declined("none of their rows are new")
         bytes_left = MAX_MASKED_BYTES
         wanted = [*changes]
         for file in files:
