@@ -10,6 +10,7 @@ import textwrap
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,6 +94,38 @@ def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> Non
     spoken: dict[str, Any] = {"spark": lake.spark, "lake": lake.uri}
     exec(textwrap.dedent(snippet).replace("0/16B3748", str(Lsn(kept.after[7][0] + 1))), spoken)
     assert (spoken["now"].count(), spoken["was"].count()) == (len(stored), len(kept.after[7][1]))
+
+
+@pytest.mark.parametrize("generations", [(1, 1, 1), (1, 2, 2)], ids=["of an older history", "of two generations"])
+def test_a_moment_opens_no_file_of_later_changes(lake: Lake, tmp_path: Path, generations: tuple[int, ...]) -> None:
+    """Their files are not there. An older history has no statistics of generations."""
+    table = lake.table(table_schema("orders", {"id": "int", "n": "int"}, schema="shop"))
+    history = lake.folder("history", table)
+    after: list[tuple[Position, set[Path]]] = []
+    for number, generation in enumerate(generations):
+        table.generation = generation
+        lsn = table.next_lsn()
+        table.stage_committed([(lsn, lsn, [Change("insert", {"id": number, "n": number})])])
+        end = table.batches[-1].end_lsn
+        planned = table.planned(number)
+        if number and generation > generations[number - 1]:
+            planned = replace(planned, after=None)
+        plan = lake.plan(planned, generation=generation)
+        result = merge.apply_plan(lake.spark, replace(plan, level=StagedLevel(generation, end, None, (), ())))
+        assert result.tables[0].error is None
+        after.append((Position(generation, end), set(history.glob("*.parquet"))))
+        if generations == (1, 1, 1):
+            columns = "'delta.dataSkippingStatsColumns' = '_commit_lsn,_committed_at,id'"
+            lake.spark.sql(f"ALTER TABLE delta.`{history}` SET TBLPROPERTIES ({columns})")
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for number, (position, files) in enumerate(after):
+        for file in set(history.glob("*.parquet")) - files:
+            file.rename(aside / file.name)
+        past = reader(lake).table("shop.orders").as_of(position)
+        assert rows(past, "id") == [{"id": of} for of in range(number + 1)], position
+        for file in aside.iterdir():
+            file.rename(history / file.name)
 
 
 @pytest.mark.thorough

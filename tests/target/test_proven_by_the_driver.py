@@ -179,6 +179,43 @@ def test_the_driver_proves_nothing_that_is_wrong(
     assert is_proven == dict.fromkeys(WRONG, False)
 
 
+BY_HAND = {
+    "right": ("", (0, 0, 0, 0, {})),
+    "missing": ("DELETE FROM {} WHERE id = 8", (1, 0, 0, 0, {})),
+    "differing": ("UPDATE {} SET n = -1 WHERE id = 4", (0, 1, 0, 0, {"n": 1})),
+    "between_two_chunks": ("UPDATE {} SET id = 30 WHERE id = 5", (1, 0, 0, 1, {})),
+    "above_all_chunks": ("INSERT INTO {} (id, n) VALUES (99, 0)", (0, 0, 0, 1, {})),
+}
+
+
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+@pytest.mark.parametrize(
+    "bounds",
+    [{"PIECE_ROWS": 3, "MAX_READ": 100}, {"PIECE_ROWS": 3, "MAX_READ": 1, "MAX_PIECE_ROWS": 20}],
+    ids=["in pieces", "all over current"],
+)
+def test_chunks_are_proven_piece_by_piece(
+    lake: Lake, is_proven: dict[str, bool], monkeypatch: pytest.MonkeyPatch, bounds: dict[str, int]
+) -> None:
+    """Rows of current that lie between the pieces, or beyond them, are in no piece."""
+    for name, value in bounds.items():
+        monkeypatch.setattr(chunk_equality, name, value)
+    tables = {name: filled(lake, table_schema(name, TEXTS), [row(key) for key in range(12)]) for name in BY_HAND}
+    for name, table in tables.items():
+        if BY_HAND[name][0]:
+            by_hand(lake, table, BY_HAND[name][0])
+        claims = [
+            table.stage_chunk("v1", f"{n}-1", [row(3 * n + m) for m in range(3)], snapshot=SEEN, low=table.next_lsn())
+            for n in range(4)
+        ]
+        marked = tuple(replace(claim, watermark_lsn=Lsn(table.next_lsn()), purpose="verify") for claim in claims)
+        table.stage_committed([], marked, (Sweep("v1", SEEN, 4, "verify"),))
+    results = lake.applied(*[planned(table, 1) for table in tables.values()])
+    said = {result.table.partition(".")[2]: counts(result) for result in results}
+    assert said == {name: expected for name, (_, expected) in BY_HAND.items()}
+    assert is_proven == {name: name == "right" for name in BY_HAND}
+
+
 LARGE = 2**17
 
 

@@ -355,6 +355,19 @@ def test_rows_too_large_for_the_driver_go_through_spark(
     check(lake, table)
 
 
+def test_rows_that_are_all_there_are_proven_and_not_folded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = first_load(lake)
+    lake.applied(table.planned())
+    monkeypatch.setattr(first_load_of, "MAX_TOUCHED", 2)
+    rows = [{name: row[name] for name in TEXTS} | {"_text": None} for row in lake.stored("current", table)]
+    claim = marked(table, table.stage_chunk("b2", "3-1", rows, snapshot="200:200:", low=table.next_lsn()))
+    table.stage_committed([], (claim,), (Sweep("b2", "190:190:", 1),))
+    (result,) = lake.applied(table.planned(1))
+    assert result.way["chunks"] == "proof", result.why
+    assert (result.chunks[0].unchanged, result.swept) == (len(rows), {"b2": 0})
+    check(lake, table)
+
+
 @pytest.mark.parametrize("by_spark", [False, True])
 def test_a_key_that_became_a_moment_is_the_day_that_it_was(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added, by_spark: bool

@@ -557,7 +557,7 @@ class TableMerge:
 
     @property
     def _staged(self) -> StagedTable:
-        return StagedTable(self.session, self.plan.lake, self.schemas)
+        return StagedTable(self.session, self.plan.lake, self.schemas, self.plan.generation)
 
     def _next_batches(self, batches: list[PlannedBatch]) -> NextBatches:
         scratch = layout.rest_folder(self.plan.pipeline, self.plan.plan, self.schema.table)

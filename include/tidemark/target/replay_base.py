@@ -70,7 +70,7 @@ def _copy_history(
         raise PositionBelowPlan(step="history", table=base.table, position=at or "no position", after=base.lsn)
     if not history.exists:
         shape = StructType([_without_delta_metadata(field) for field in old_history.schema().fields])
-        statistics = delta_tables.with_statistics(shape, [*ROW_COLUMNS, *planned.schemas[-1].key])
+        statistics = delta_tables.with_statistics(shape, ["_generation", *ROW_COLUMNS, *planned.schemas[-1].key])
         # Older rows may name a renamed column by its old name. With column mapping, the name in the data files tells
         # which column that is.
         mapping = {"delta.columnMapping.mode": "name"} if old_history.is_mapped else {}

@@ -33,7 +33,7 @@ class Load:
 
 
 def bounds(file: Path) -> dict[str, tuple[int, int]]:
-    table = StagedTable(cast(Any, None), "lake", (SCHEMA,))
+    table = StagedTable(cast(Any, None), "lake", (SCHEMA,), 1)
     search = _FirstLoadSearch(table, cast(Any, None), cast(Any, None))
     return search._bounds(pq.read_metadata(file))
 

@@ -8,13 +8,14 @@ decides about a row whose key a change has too; that row may add nothing either.
 if every row of current in its range has its key in a chunk, or in a change that the sweep spares.
 
 All chunks are proven, or none. If a single row is missing, differs, lacks a value, exists twice, or has a value that
-does not fit, Spark's `Comparison` counts and records the differences. Columns are compared for as many rows at a time
-as fit in memory. No value becomes a Python object.
+does not fit, Spark's `Comparison` counts and records the differences. Keys are looked up for a few million rows with
+near keys at a time, and columns are compared for as many rows as fit in memory: memory does not grow with the table. No
+value becomes a Python object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,12 +36,15 @@ from tidemark.target.delta.delta_tables import PinnedPair
 from tidemark.target.driver import driver_memory
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.driver.target_rows import RowGroup, TargetRows, bounds_of, bytes_of
+from tidemark.target.driver.target_rows import RowGroup, TargetRows, bytes_of, group_bounds
 from tidemark.target.merge_choice import MAX_TOUCHED, Declined, MergeFacts, against_folding_chunks
 
 MAX_FILES: Final = 2_000  # of current, and of history where texts may lie in it
-MAX_KEYS: Final = 20_000_000  # of chunks, and of current
-MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
+MAX_KEY_BYTES: Final = 16 * 2**30  # of current's keys, all that are read
+PIECE_ROWS: Final = 4_000_000  # of chunks whose keys are looked up together
+PIECE_BYTES: Final = 64 * 2**20  # of these keys
+MAX_PIECE_ROWS: Final = 20_000_000  # of chunks or of current, looked up together
+MAX_PIECE_BYTES: Final = 512 * 2**20  # of the keys of current that are looked up together
 GROUP_ROWS: Final = 1_000_000  # of chunks, compared at a time
 # Sizes in memory: a file of megabytes may decode to gigabytes.
 GROUP_BYTES: Final = 256 * 2**20  # of the rows compared at a time, unless a single chunk has more
@@ -48,7 +52,7 @@ AT_ONCE_BYTES: Final = 128 * 2**20  # of these rows; up to this size all their c
 COLUMN_BYTES: Final = 256 * 2**20  # of one column of these rows
 TOUCHED_BYTES: Final = 128 * 2**20  # of chunk rows whose keys changes have
 WAIT_S: Final = 60  # for another table to free the driver's memory; a proof is cheaper than Spark's comparison
-MAX_READ: Final = 4  # rows of current read per row compared, on average
+MAX_READ: Final = 4  # rows of current read per row compared, on average; keys too, if they are many
 
 Rows = NDArray[np.int64]
 
@@ -84,8 +88,24 @@ def equal_chunks(
 
 
 @dataclass(frozen=True, slots=True)
+class _ClaimedFile:
+    """A file of a claimed chunk. `low` and `high` are the bounds of its key's first column, None if they are not known.
+
+    `is_older`: an older batch has claimed the chunk, and only a sweep needs its keys.
+    """
+
+    claim: Claim
+    file: StagedFile
+    footer: pq.FileMetaData
+    is_older: bool
+    key_bytes: int
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True, slots=True)
 class _ComparedFile:
-    """A file of a claimed chunk.
+    """A file of a claimed chunk that is compared.
 
     `touched` marks the rows whose keys changes have. `places` has for each row the number of the row of `_Current` with
     the same key, -1 if there is none.
@@ -107,27 +127,72 @@ class _ComparedFile:
         return ~self.touched
 
 
+class _CurrentGroups:
+    """Some row groups of current. Counts which of their rows have been found in a chunk: one bit each."""
+
+    def __init__(self, target: TargetRows, groups: Sequence[RowGroup]) -> None:
+        self.target = target
+        self.groups = groups
+        self._masked: dict[str, Rows] = {}
+        self._found = [np.zeros(-(-group.rows // 8), np.uint8) for group in groups]
+
+    def unmasked(self, group: RowGroup) -> Rows:
+        """The numbers in the row group of the rows that no deletion vector masks."""
+        if group.file.path not in self._masked:
+            numbers = data_files.masked_rows(self.target.session, self.target.current, group.file)
+            self._masked[group.file.path] = np.array(sorted(numbers), np.int64)
+        masked_numbers = self._masked[group.file.path] - group.begins
+        return np.setdiff1d(np.arange(group.rows, dtype=np.int64), masked_numbers, assume_unique=True)
+
+    def rows_of(self, numbers: Iterable[Sequence[int]]) -> int:
+        return sum(self.groups[number].rows for some in numbers for number in some)
+
+    def mark_found(self, number: int, rows: Rows) -> None:
+        """Note that chunks have these rows of the row group `number`."""
+        bits = np.unpackbits(self._found[number], count=self.groups[number].rows)
+        bits[rows] = 1
+        self._found[number] = np.packbits(bits)
+
+    def keys_not_found(self) -> Iterator[list[pa.ChunkedArray]]:
+        """Yield the keys of the rows that have not been found in a chunk, by row group."""
+        for group, packed in zip(self.groups, self._found, strict=True):
+            rows = self.unmasked(group)
+            rows = rows[np.unpackbits(packed, count=group.rows)[rows] == 0]
+            if len(rows):
+                yield [column.take(pa.array(rows)) for column in self.target.keys_of(group)]
+
+
 class _Current:
-    """The rows of some row groups of current, numbered consecutively. `keys` are their keys; no key occurs twice.
+    """The rows of some row groups of current whose key's first column lies between `low` and `high`, numbered
+    consecutively. `keys` are their keys; no key occurs twice. `numbers` are those of the row groups.
 
     Row groups are read one by one, not whole files: a first load or OPTIMIZE writes files of millions of rows, and the
     chunks of one run concern only a few of them.
     """
 
-    def __init__(self, target: TargetRows, groups: Sequence[RowGroup], types: Sequence[pa.DataType]) -> None:
-        self.target = target
-        self.groups = groups
-        masked: dict[str, Rows] = {}
-        rows, pieces = [], []
-        for group in groups:
-            if group.file.path not in masked:
-                numbers = data_files.masked_rows(target.session, target.current, group.file)
-                masked[group.file.path] = np.array(sorted(numbers), np.int64)
-            masked_numbers = masked[group.file.path] - group.begins
-            own = np.setdiff1d(np.arange(group.rows, dtype=np.int64), masked_numbers, assume_unique=True)
-            columns = target.keys_of(group)
+    def __init__(
+        self, current: _CurrentGroups, numbers: Sequence[int], types: Sequence[pa.DataType], low: Any, high: Any
+    ) -> None:
+        self.target = current.target
+        self.numbers = numbers
+        self.groups = [current.groups[number] for number in numbers]
+        rows, pieces, bytes_left = [], [], MAX_PIECE_BYTES
+        for group in self.groups:
+            own = current.unmasked(group)
+            columns = self.target.keys_of(group)
+            if len(own) < group.rows:
+                columns = [column.take(pa.array(own)) for column in columns]
+            if low is not None:
+                first = columns[0].cast(types[0])
+                inside = pc.and_(pc.greater_equal(first, low), pc.less_equal(first, high))
+                if not _all(inside):
+                    own = own[np.asarray(pc.fill_null(inside, False).to_numpy(), np.bool_)]
+                    columns = [column.filter(inside) for column in columns]
             rows.append(own)
-            pieces.append(columns if len(own) == group.rows else [column.take(pa.array(own)) for column in columns])
+            pieces.append(columns)
+            bytes_left -= sum(column.nbytes for column in columns)
+            if bytes_left < 0 or sum(map(len, rows)) > MAX_PIECE_ROWS:
+                raise Declined("current has many rows")
         self.keys = KeySet(types, pieces)
         if self.keys.has_doubles:
             raise Declined("a key is there twice")
@@ -144,6 +209,16 @@ class _Current:
         numbers = np.searchsorted(self.ends, places, side="right")
         return [(self.groups[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
 
+    def mark_found(self, current: _CurrentGroups, places: Sequence[Rows]) -> None:
+        """Note in `current` that chunks have these rows."""
+        is_found = np.zeros(len(self.rows), np.bool_)
+        for of_file in places:
+            is_found[of_file[of_file >= 0]] = True
+        begins = 0
+        for number, ends in zip(self.numbers, self.ends.tolist(), strict=True):
+            current.mark_found(number, self.rows[begins:ends][is_found[begins:ends]])
+            begins = ends
+
 
 @dataclass(slots=True)
 class _Proof:
@@ -158,39 +233,59 @@ class _Proof:
         claims, sweeps = self.next_batches.claims, self.next_batches.sweeps
         if may_share_keys(claims, sweeps):
             raise Declined("two chunks may have a key in common")
-        keys = [(claim, file, *self._keys(file)) for claim in claims for file in claim.files]
-        pieces = [columns for _, _, _, columns in keys]
-        if sum(len(columns[0]) for columns in pieces) > MAX_KEYS:
-            raise Declined("many rows")
-        assert self.tables.current is not None
-        target = TargetRows.pinned(
-            self.table, self.tables.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES
-        )
-        bounds = self._bounds(pieces, sweeps)
-        files = [f for f in target.files if self._may_overlap(f.low, f.high, bounds)]
-        groups = [g for f in files for g in target.groups(f) if self._may_overlap(g.low, g.high, bounds)]
-        if sum(group.rows for group in groups) > MAX_KEYS:
-            raise Declined("current has many rows")
-        current = _Current(target, groups, self._types)
+        for sweep in sweeps:
+            if sweep.keys is not None or len(self.next_batches.claims_of(sweep)) < sweep.chunks:
+                raise Declined("what is swept are single keys, or a chunk is missing")
+        files = [self._claimed_file(claim, file, is_older=False) for claim in claims for file in claim.files]
+        swept = {sweep.backfill for sweep in sweeps}
+        older_claims = [c for b in self.next_batches.evidence for c in b.claims if c.backfill in swept]
+        files += [self._claimed_file(claim, file, is_older=True) for claim in older_claims for file in claim.files]
+        pieces = _pieces(files)
+        current = self._current_groups(files, sweeps)
+        near = [self._groups_near(current.groups, piece) for piece in pieces]
+        to_compare, to_read = sum(file.file.rows for file in files), current.rows_of(near)
+        if to_read > max(MAX_PIECE_ROWS, MAX_READ * to_compare):
+            pieces, near = [files], [self._groups_near(current.groups, files)]
+            if max(to_compare, current.rows_of(near)) > MAX_PIECE_ROWS:
+                raise Declined("the keys of the chunks' rows lie all over current")
+        self._require_no_texts()
         changed = KeySet(
             self._types, chunk_keys.changed_keys(self.table, [*self.next_batches.batches, *self.next_batches.evidence])
         )
+        touched: list[tuple[Claim, pa.Table]] = []
+        for piece, numbers in zip(pieces, near, strict=True):
+            self._prove_piece(piece, current, numbers, changed, touched)
+        of_touched = self._touched_results(touched, current.target)
+        for sweep in sweeps:
+            self._require_nothing_swept(sweep, current)
+        results = tuple(_result(claim, of_touched.get(claim.chunk)) for claim in claims)
+        return EqualChunks(results, {sweep.backfill: 0 for sweep in sweeps})
+
+    def _prove_piece(
+        self,
+        piece: Sequence[_ClaimedFile],
+        groups: _CurrentGroups,
+        numbers: Sequence[int],
+        changed: KeySet,
+        touched: list[tuple[Claim, pa.Table]],
+    ) -> None:
+        """Prove these files, whose keys lie only in the row groups `numbers`. Adds the rows whose keys changes have to
+        `touched`."""
+        current = _Current(groups, numbers, self._types, *_bounds_of(piece))
+        keys = [chunk_keys.keys_in(self.table, file.file) for file in piece]
+        places = current.places_of(keys)
+        if self.next_batches.sweeps:
+            current.mark_found(groups, places)
         chunks = [
-            _ComparedFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
-            for (claim, file, footer, _), of_changes, places in zip(
-                keys, changed.places_of(pieces), current.places_of(pieces), strict=True
-            )
+            _ComparedFile(f.claim, f.file, f.footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), of_file)
+            for f, of_changes, of_file in zip(piece, changed.places_of(keys), places, strict=True)
+            if not f.is_older
         ]
         if any((chunk.places[chunk.untouched] < 0).any() for chunk in chunks):
             raise Declined("a row is missing")
-        self._require_no_texts()
-        touched = self._touched_results(chunks, target)
-        for sweep in sweeps:
-            self._require_nothing_swept(sweep, current, chunks)
+        self._add_touched_rows(chunks, touched)
         for group in _groups(chunks):
             self._require_equal(group, current)
-        results = tuple(_result(claim, touched.get(claim.chunk)) for claim in claims)
-        return EqualChunks(results, {sweep.backfill: 0 for sweep in sweeps})
 
     # --- input ----------------------------------------------------------------------------------------------------
 
@@ -198,47 +293,77 @@ class _Proof:
     def _types(self) -> list[pa.DataType]:
         return chunk_keys.key_types(self.table.schema)
 
-    def _keys(self, file: StagedFile) -> tuple[pq.FileMetaData, list[pa.ChunkedArray]]:
+    def _claimed_file(self, claim: Claim, file: StagedFile, *, is_older: bool) -> _ClaimedFile:
         with self.table.open(file) as opened:
-            parquet = pq.ParquetFile(opened)
-            read = parquet.read(columns=list(self.table.schema.key))
-        return parquet.metadata, [read[name] for name in self.table.schema.key]
+            footer = pq.read_metadata(opened)
+        first = self.table.schema.key[0]
+        bounds = [group_bounds(footer, number, [first]) for number in range(footer.num_row_groups)]
+        key_bytes = bytes_of(footer, self.table.schema.key)
+        if not self._first_kind or not all(first in low for low, _ in bounds):
+            return _ClaimedFile(claim, file, footer, is_older, key_bytes, None, None)
+        low, high = min(low[first] for low, _ in bounds), max(high[first] for _, high in bounds)
+        return _ClaimedFile(claim, file, footer, is_older, key_bytes, low, high)
 
-    def _bounds(
-        self, keys: Sequence[Sequence[pa.ChunkedArray]], sweeps: Sequence[Sweep]
-    ) -> list[tuple[Any, Any]] | None:
-        """The ranges of the key's first column that hold all keys of chunks and sweeps.
+    @property
+    def _first_kind(self) -> type[int] | type[str] | None:
+        """The type of the bounds of the key's first column, None if readers do not all order its values alike."""
+        first = self._types[0]
+        return int if pa.types.is_integer(first) else str if pa.types.is_string(first) else None
+
+    def _current_groups(self, files: Sequence[_ClaimedFile], sweeps: Sequence[Sweep]) -> _CurrentGroups:
+        """The row groups of current that may have a key of the files, or that the sweeps concern."""
+        assert self.tables.current is not None
+        target = TargetRows.pinned(
+            self.table, self.tables.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES
+        )
+        bounds = self._bounds(files, sweeps)
+        near = [f for f in target.files if self._may_overlap(f.low, f.high, bounds)]
+        return _CurrentGroups(
+            target, [g for f in near for g in target.groups(f) if self._may_overlap(g.low, g.high, bounds)]
+        )
+
+    def _groups_near(self, groups: Sequence[RowGroup], piece: Sequence[_ClaimedFile]) -> list[int]:
+        """The numbers of the row groups that may have a key of the files."""
+        bounds = self._bounds(piece, ())
+        return [number for number, group in enumerate(groups) if self._may_overlap(group.low, group.high, bounds)]
+
+    def _bounds(self, files: Sequence[_ClaimedFile], sweeps: Sequence[Sweep]) -> list[tuple[Any, Any]] | None:
+        """The ranges of the key's first column that hold all keys of files and sweeps.
 
         An end is None if the range is open there. Returns None if the ranges are not known: the parts of a sweep over
         texts end by a collation, whose order is not the order of Parquet's bounds.
         """
-        if (sweeps and not pa.types.is_integer(self._types[0])) or any(s.parts is None for s in sweeps):
+        if (sweeps and self._first_kind is not int) or any(s.parts is None for s in sweeps):
             return None
-        bounds = [bounds_of(columns[0]) for columns in keys if len(columns[0])]
+        if any(file.low is None for file in files):
+            return None
         parts = [(_first_value(part.lower), _first_value(part.upper)) for s in sweeps for part in s.parts or ()]
-        return None if None in bounds else [*filter(None, bounds), *parts]
+        return [*((file.low, file.high) for file in files), *parts]
 
     def _may_overlap(
         self, lowest: Mapping[str, Any], highest: Mapping[str, Any], bounds: Sequence[tuple[Any, Any]] | None
     ) -> bool:
         """Whether rows whose columns lie between `lowest` and `highest` may have a key within the bounds."""
         low, high = lowest.get(self.table.schema.key[0]), highest.get(self.table.schema.key[0])
-        kind = int if pa.types.is_integer(self._types[0]) else str
+        kind = self._first_kind or str
         if bounds is None or not isinstance(low, kind) or not isinstance(high, kind):
             return True
         return any((most is None or low <= most) and (least is None or least <= high) for least, most in bounds)
 
     # --- rows that changes have too -------------------------------------------------------------------------------
 
-    def _touched_results(self, chunks: Sequence[_ComparedFile], target: TargetRows) -> dict[str, ChunkResult]:
-        """The results for the chunk rows whose keys changes have, by chunk."""
-        if sum(int(chunk.touched.sum()) for chunk in chunks) > MAX_TOUCHED:
-            raise Declined("many rows of chunks were changed meanwhile")
+    def _add_touched_rows(self, chunks: Sequence[_ComparedFile], rows: list[tuple[Claim, pa.Table]]) -> None:
+        """Add the rows of chunks whose keys changes have."""
         names = [*(c.name for c in self.table.schema.columns if c.name not in self.table.schema.dropped), "_text"]
-        rows, bytes_left = [], TOUCHED_BYTES
+        count = sum(of.num_rows for _, of in rows) + sum(int(chunk.touched.sum()) for chunk in chunks)
+        if count > MAX_TOUCHED:
+            raise Declined("many rows of chunks were changed meanwhile")
         for chunk in (chunk for chunk in chunks if chunk.touched.any()):
+            bytes_left = TOUCHED_BYTES - sum(of.nbytes for _, of in rows)
             rows.append((chunk.claim, self._touched_rows(chunk, names, bytes_left)))
-            bytes_left -= rows[-1][1].nbytes
+
+    def _touched_results(self, rows: Sequence[tuple[Claim, pa.Table]], target: TargetRows) -> dict[str, ChunkResult]:
+        """The results for the chunk rows whose keys changes have, by chunk."""
         if not rows:
             return {}
         reason = against_folding_chunks(self.facts, sum(of.num_rows for _, of in rows))
@@ -285,31 +410,20 @@ class _Proof:
                 if _has_text(pq.ParquetFile(opened)):
                     raise Declined("a value did not fit")
 
-    def _require_nothing_swept(self, sweep: Sweep, current: _Current, chunks: Sequence[_ComparedFile]) -> None:
+    def _require_nothing_swept(self, sweep: Sweep, current: _CurrentGroups) -> None:
         """Require that the sweep removes no row of current.
 
         Each row must be in a chunk of the backfill, have changed since the backfill began, or lie outside the sweep's
         parts.
         """
-        older_claims = [c for b in self.next_batches.evidence for c in b.claims if c.backfill == sweep.backfill]
-        claims = [c for c in self.next_batches.claims if c.backfill == sweep.backfill]
-        if sweep.keys is not None or len(older_claims) + len(claims) < sweep.chunks:
-            raise Declined("what is swept are single keys, or a chunk is missing")
-        is_read = np.zeros(len(current.rows), np.bool_)
-        places_of_older = current.places_of(
-            [chunk_keys.keys_in(self.table, file) for c in older_claims for file in c.files]
-        )
-        for places in (*places_of_older, *(c.places for c in chunks if c.claim.backfill == sweep.backfill)):
-            is_read[places[places >= 0]] = True
-        unread_rows = pa.array(np.flatnonzero(~is_read))
-        columns = [column.take(unread_rows) for column in current.keys.columns]
-        if sweep.parts is not None:
-            inside = self._within(columns, sweep.parts)
-            columns = [column.filter(inside) for column in columns]
         unseen = chunk_keys.keys_not_seen(self.table, self.next_batches.evidence, sweep)
         spared = KeySet(self._types, [*chunk_keys.changed_keys(self.table, self.next_batches.batches), *unseen])
-        if not _all(spared.holds(columns)):
-            raise Declined("there are rows to be swept")
+        for columns in current.keys_not_found():
+            if sweep.parts is not None:
+                inside = self._within(columns, sweep.parts)
+                columns = [column.filter(inside) for column in columns]
+            if not _all(spared.holds(columns)):
+                raise Declined("there are rows to be swept")
 
     def _within(self, columns: Sequence[pa.ChunkedArray], parts: Sequence[KeyPart]) -> pa.ChunkedArray:
         """Whether keys lie in one of the parts. The key must be one integer column, which all engines order alike."""
@@ -368,6 +482,34 @@ def _result(claim: Claim, touched: ChunkResult | None) -> ChunkResult:
 
 def _first_value(key: tuple[str, ...] | None) -> int | None:
     return None if key is None else int(key[0])
+
+
+def _pieces(files: Sequence[_ClaimedFile]) -> list[list[_ClaimedFile]]:
+    """Group files whose keys lie near each other, so that few row groups of current have keys of more than one group.
+
+    Files without bounds may have any key. Then all files are one group. Raises Declined if it would be too large.
+    """
+    if any(file.low is None for file in files):
+        if sum(file.file.rows for file in files) > MAX_PIECE_ROWS:
+            raise Declined("many rows")
+        return [list(files)]
+    pieces: list[list[_ClaimedFile]] = []
+    rows = size = 0
+    for file in sorted(files, key=lambda f: f.low):
+        if not pieces or rows + file.file.rows > PIECE_ROWS or size + file.key_bytes > PIECE_BYTES:
+            pieces.append([])
+            rows = size = 0
+        pieces[-1].append(file)
+        rows += file.file.rows
+        size += file.key_bytes
+    return pieces
+
+
+def _bounds_of(files: Sequence[_ClaimedFile]) -> tuple[Any, Any]:
+    """The bounds of the key's first column in all of these files, None if they are not known."""
+    if any(file.low is None for file in files):
+        return None, None
+    return min(file.low for file in files), max(file.high for file in files)
 
 
 def _groups(chunks: Sequence[_ComparedFile]) -> Iterator[list[_ComparedFile]]:

@@ -52,7 +52,7 @@ from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import TargetRows, group_bounds
-from tidemark.target.merge_choice import Declined
+from tidemark.target.merge_choice import MAX_TOUCHED, Declined
 
 log = logging.getLogger(__name__)
 
@@ -222,8 +222,11 @@ class FirstLoad:
             if file.file.sha256 != sha256:
                 raise StagedFileDiffers(path=file.file.path, table=str(self.table.schema.table))
         masked = list(_masked_of(group))
-        lsns = [int(f.claim.watermark_lsn) for f in group]
-        bounds = {"_commit_lsn": (min(lsns), max(lsns))}
+        of_chunks = [facts(f.claim) for f in group]
+        bounds = {}
+        for name_of_fact in {"_generation", "_commit_lsn"} & of_chunks[0].keys():
+            values = [of_chunk[name_of_fact].as_py() for of_chunk in of_chunks]
+            bounds[name_of_fact] = min(values), max(values)
         for name_of_key in group[0].bounds:
             between = [f.bounds[name_of_key] for f in group]
             bounds[name_of_key] = min(low for low, _ in between), max(high for _, high in between)
@@ -291,8 +294,11 @@ class _FirstLoadSearch:
         touched = KeySet(self._types, compared)
         for file in files:
             self._mask(file, touched)
-        if sum(len(f.masked) for f in files) > MAX_MASKED:
+        masked = sum(len(f.masked) for f in files)
+        if masked > MAX_MASKED:
             raise Declined("many of their keys are there already, or changed meanwhile")
+        if masked > MAX_TOUCHED and masked == sum(f.file.rows for f in files):
+            raise Declined("none of their rows are new")
         bytes_left = MAX_MASKED_BYTES
         wanted = [*changes]
         for file in files:

@@ -308,8 +308,9 @@ def enable_features(spark: SparkSession, table: PinnedTable, fields: Sequence[St
 class WrittenFile:
     """A Parquet file in a table's folder that no version of the table has yet.
 
-    `bounds` has the least and the greatest value of some columns, both inclusive. The deletion vector `vector`, a
-    descriptor as JSON, masks `masked` of the rows from the beginning. `tags` stay with the file in Delta's log.
+    `bounds` has the least and the greatest value of some columns without NULLs, both inclusive. The deletion vector
+    `vector`, a descriptor as JSON, masks `masked` of the rows from the beginning. `tags` stay with the file in Delta's
+    log.
     """
 
     name: str
@@ -327,6 +328,7 @@ class WrittenFile:
             "tightBounds": False,  # the bounds enclose the values, but no value need equal a bound
             "minValues": {name: low for name, (low, _) in self.bounds.items()},
             "maxValues": {name: high for name, (_, high) in self.bounds.items()},
+            "nullCount": dict.fromkeys(self.bounds, 0),  # Delta skips no file by bounds without it
         }
         action = {
             "path": self.name,

@@ -33,11 +33,13 @@ _OLD_KEY: Final = "_old_key"
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """Locates a table's staged files. `schemas` are the schema versions of the files; the last one is the target's."""
+    """Locates a table's staged files of one generation. `schemas` are the schema versions of the files; the last one is
+    the target's."""
 
     session: SparkSession
     lake: str
     schemas: Sequence[TableSchema]
+    generation: int
 
     @property
     def schema(self) -> TableSchema:

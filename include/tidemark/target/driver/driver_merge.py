@@ -75,13 +75,11 @@ class DriverMerge:
     def move_history(self, history: PinnedTable, application: str) -> int:
         """Append every change, a truncate as a row without a key, and the rows of chunks. Returns the rows appended."""
         failpoints.reach("merge.before_history")
-        session, lake, schema = self.table.session, self.table.lake, self.table.schema
+        session, schema = self.table.session, self.table.schema
         kept = self._as_staged()
-        written = [
-            history_files.copy_to_history(session, history, lake, schema, batch, file) for batch, file in kept.files
-        ]
+        written = [history_files.copy_to_history(self.table, history, batch, file) for batch, file in kept.files]
         rows = kept.computed_rows(self.folded.history(schema))
-        written += data_files.write_rows(session, history, rows, ["_commit_lsn", *schema.key])
+        written += data_files.write_rows(session, history, rows, ["_generation", "_commit_lsn", *schema.key])
         written += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(session, history, None, application, self.end, written)
         failpoints.reach("merge.after_history")

@@ -17,17 +17,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidemark.errors import StagedFileDiffers
 from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
-from tidemark.schema.table import TableSchema
 from tidemark.target.delta import hadoop_files
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
+from tidemark.target.driver.change_reader import StagedTable
 
 # More staged files than this are added unchanged only if they have LEAST_BYTES on average.
 MAX_SMALL_FILES: Final = 8
@@ -98,13 +98,14 @@ def are_many_and_small(files: Sequence[StagedFile]) -> bool:
     return len(files) > MAX_SMALL_FILES and sum(file.bytes for file in files) < len(files) * LEAST_BYTES
 
 
-def copy_to_history(
-    session: SparkSession, history: PinnedTable, lake: str, schema: TableSchema, batch: PlannedBatch, file: StagedFile
-) -> WrittenFile:
+def copy_to_history(table: StagedTable, history: PinnedTable, batch: PlannedBatch, file: StagedFile) -> WrittenFile:
     """Copy a staged file whose rows are history's rows into history's folder. Raises StagedFileDiffers."""
-    whole = Body(f"{lake}/{file.path}", file.bytes, b"")
-    name, (sha256,) = hadoop_files.write_joined(session, history.path, [whole], b"")
+    whole = Body(f"{table.lake}/{file.path}", file.bytes, b"")
+    name, (sha256,) = hadoop_files.write_joined(table.session, history.path, [whole], b"")
     if sha256 != file.sha256:
-        raise StagedFileDiffers(path=file.path, table=str(schema.table))
-    between = int(batch.start_lsn), int(batch.end_lsn) - 1
-    return WrittenFile(name, file.bytes, file.rows, {"_commit_lsn": between})
+        raise StagedFileDiffers(path=file.path, table=str(table.schema.table))
+    bounds = {
+        "_generation": (table.generation, table.generation),
+        "_commit_lsn": (int(batch.start_lsn), int(batch.end_lsn) - 1),
+    }
+    return WrittenFile(name, file.bytes, file.rows, bounds)

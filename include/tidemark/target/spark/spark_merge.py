@@ -61,6 +61,7 @@ class Changes:
         *,
         few_rows: bool,
     ) -> None:
+        self.table = table
         self.session = table.session
         self.few_rows = few_rows
         self.load: FirstLoad | None = None
@@ -188,7 +189,7 @@ class Changes:
         if frames:
             frame = reduce(DataFrame.unionByName, frames).coalesce(self._files_of(computed_files))
         failpoints.reach("merge.before_history")
-        copied_files = [copy_to_history(self.session, history, self.lake, self.schema, b, f) for b, f in kept.files]
+        copied_files = [copy_to_history(self.table, history, b, f) for b, f in kept.files]
         copied_files += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(self.session, history, frame, application, self.end, copied_files)
         failpoints.reach("merge.after_history")

@@ -92,7 +92,7 @@ class PlannedShape:
 
     def of_history(self, history: PinnedTable, current: PinnedTable | None) -> PinnedTable:
         """Create history or give it this shape, and pin it again. Raises TargetDiffers, TargetAhead."""
-        return self._with_columns("history", history, self._history_type(), [*ROW_COLUMNS], current)
+        return self._with_columns("history", history, self._history_type(), ["_generation", *ROW_COLUMNS], current)
 
     def of_current(self, current: PinnedTable, history: PinnedTable) -> PinnedTable:
         """Create current or give it this shape, and pin it again. Raises TargetDiffers, TargetAhead."""
