@@ -194,10 +194,11 @@ def _write_if_due(spark: SparkSession, path: str) -> bool:
                 "Delta writes the checkpoint of %s instead (%s):\n%s", path, condition_of(failed), stack_frames(failed)
             )
         committed.write_checkpoint()  # it logs errors and raises none
-        if internals.newest(spark, path).checkpoint_version < committed.version:
+        if internals.newest_listed(spark, path).checkpoint_version < committed.version:
             log.warning("Delta did not write the checkpoint of %s, either", path)
             return False
         return True
+    internals.newest_listed(spark, path)  # the next checkpoint is made from this one
     if time.monotonic() - _cleaned_at.get(path, float("-inf")) >= CLEAN_UP_S:
         _cleaned_at[path] = time.monotonic()
         committed.clean_up_log()

@@ -13,6 +13,7 @@ commits of rows without a Spark job.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.errors import NeedsDeltaInternals
 from tidemark.lsn import Lsn
+from tidemark.target.delta import hadoop_files
 from tidemark.target.delta.jvm import array_list, hadoop_configuration, java_class, option, sequence
 
 # Its `toString` accepts an array of any class; py4j cannot pass such an array to java.util.Arrays.
@@ -67,7 +69,7 @@ SHAPES: Final[Mapping[str, Sequence[str]]] = {
         *("version()", "metadata()", "protocol()", "schema()", "checksumOpt()", "transactions()"),
         *("allFiles()", "numOfFiles()", "logSegment()"),
     ),
-    f"{_DELTA}.LogSegment": ("checkpointProvider()",),
+    f"{_DELTA}.LogSegment": ("checkpointProvider()", "deltas()"),
     f"{_DELTA}.UninitializedCheckpointProvider": ("version()",),
     f"{_DELTA}.VersionChecksum": ("numFiles()", "tableSizeBytes()", "setTransactions()", "allFiles()"),
     f"{_DELTA}.OptimisticTransaction": (
@@ -287,7 +289,13 @@ class DeltaSnapshot:
 
 
 def newest(spark: SparkSession, path: str) -> DeltaSnapshot:
-    """The newest version of the table, read from its log now."""
+    """The newest version of the table, read from its log now. A newer checkpoint of the same version may be unknown."""
+    known = committed(spark, path)
+    return known if _is_newest(known, path) else newest_listed(spark, path)
+
+
+def newest_listed(spark: SparkSession, path: str) -> DeltaSnapshot:
+    """The newest version of the table with its newest checkpoint, by a new listing of its log."""
     logs = java_class(spark, f"{_DELTA}.DeltaLog")
     # Delta records the millisecond in which a listing of the log began. A listing of the present millisecond may have
     # begun before this call. So wait for the next millisecond, and demand a listing that began then or later. Python
@@ -299,6 +307,24 @@ def newest(spark: SparkSession, path: str) -> DeltaSnapshot:
     log = logs.forTable(spark._jsparkSession, path)
     # `forTable` lists a log that is new to this driver; `update` lists a log that the driver already had.
     return DeltaSnapshot(spark, log, log.update(False, option(spark, now), option(spark)))
+
+
+def _is_newest(known: DeltaSnapshot, path: str) -> bool:
+    """Whether this version is the newest one, by its commit file and the name of the next one on this machine's disk.
+
+    Commits have consecutive numbers. To list a log takes the longer the more files it has, and the log of a table that
+    is followed for a week has half a million. Returns False if only a listing can tell: of a log elsewhere, or if the
+    version's commit file is another one by now, as that of a table that was restored or created anew.
+    """
+    folder, commits = hadoop_files.local_path(known.spark, f"{path}/_delta_log"), known.snapshot.logSegment().deltas()
+    if folder is None or commits.isEmpty():
+        return False
+    version, written_ms = known.version, int(commits.last().getModificationTime())
+    try:
+        is_same = os.stat(f"{folder}/{version:020}.json").st_mtime_ns // 1_000_000 == written_ms
+    except FileNotFoundError:
+        return False
+    return is_same and not os.path.lexists(f"{folder}/{version + 1:020}.json")
 
 
 def committed(spark: SparkSession, path: str) -> DeltaSnapshot:
