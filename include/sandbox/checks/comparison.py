@@ -196,11 +196,15 @@ def _multiset(names: list[str], source: list[Row], current: list[Row]) -> Iterat
 
 
 def _columns(connection: psycopg.Connection[Any], table: TableName, publication: str | None) -> list[str]:
-    """The columns that the stream can carry: of the generated ones those that the publication has, or any."""
+    """The columns that the stream can carry: of the generated ones those that the publication has, or any.
+
+    Before PostgreSQL 18 it carries none of them, although 15 lists them in pg_publication_tables.
+    """
     rows = connection.execute(
         "SELECT attname FROM pg_attribute"
         " WHERE attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text))"
-        " AND attnum > 0 AND NOT attisdropped AND (attgenerated = '' OR EXISTS (SELECT FROM pg_publication_tables p"
+        " AND attnum > 0 AND NOT attisdropped AND (attgenerated = '' OR"
+        " current_setting('server_version_num')::int >= 180000 AND EXISTS (SELECT FROM pg_publication_tables p"
         " WHERE p.schemaname = %(schema)s AND p.tablename = %(name)s AND attname = ANY (p.attnames)"
         " AND p.pubname = coalesce(%(publication)s, p.pubname))) ORDER BY attnum",
         {"schema": table.schema, "name": table.name, "publication": publication},
