@@ -24,12 +24,10 @@ from benchmarks.latency import (
     Processes,
     Services,
     applied,
-    applied_at,
     at_work,
-    change,
     create_many,
     logs_of,
-    wait_for_slot,
+    write_first_rows,
 )
 from benchmarks.pairs import Benchmark, Goal, Pair, Pairs, Setting, Taken, main
 from benchmarks.pipeline import Refused
@@ -48,10 +46,7 @@ def pairs(setting: Setting) -> Pairs:
         setting.folder, lake, FOLLOWING, starts_it=True, create=create, maintenance=MAINTAINED, apart=True
     ) as (source, services):
         with psycopg.connect(source, autocommit=True) as connection:
-            wait_for_slot(connection)
-            first = [change(connection, number, FEW) for number in range(FEW.tables)]
-        for log, (_, lsn) in zip(logs, first, strict=True):
-            applied_at(log, lsn)  # the first rows make the tables
+            write_first_rows(connection, logs, FEW)
         facts: dict[str, float] = {}
         with Busy(source) as busy:
             for minute in range(setting.size):

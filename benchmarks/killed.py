@@ -34,12 +34,11 @@ from benchmarks.latency import (
     WARM_S,
     Services,
     applied,
-    applied_at,
     at_work,
     change,
     create_many,
     logs_of,
-    wait_for_slot,
+    write_first_rows,
 )
 from benchmarks.pairs import Benchmark, Goal, Pair, Pairs, Setting, Taken, main
 from benchmarks.pipeline import Refused
@@ -96,10 +95,7 @@ def pairs(setting: Setting) -> Pairs:
     create = partial(create_many, tables=FEW.tables)
     with at_work(setting.folder, lake, FOLLOWING, starts_it=True, create=create, apart=True) as (source, services):
         with psycopg.connect(source, autocommit=True) as connection:
-            wait_for_slot(connection)
-            first = [change(connection, number, FEW) for number in range(FEW.tables)]
-        for log, (_, lsn) in zip(logs, first, strict=True):
-            applied_at(log, lsn)  # the first rows make the tables
+            write_first_rows(connection, logs, FEW)
         with Busy(source) as busy:
             time.sleep(WARM_S)
             kills = list(killed(services, setting.size))

@@ -163,10 +163,7 @@ def busy_pairs(setting: Setting, load: Load, way: str, *, starts_it: bool) -> Pa
         ),
         psycopg.connect(source, autocommit=True) as connection,
     ):
-        wait_for_slot(connection)
-        first = [change(connection, number, load) for number in range(load.tables)]
-        for log, (_, lsn) in zip(logs, first, strict=True):
-            applied_at(log, lsn)  # the first rows make the tables
+        write_first_rows(connection, logs, load)
         be_busy(connection, load, WARM_S)
         roots = [process.pid for process in services.processes]
         with Processes(roots) as in_use:
@@ -196,6 +193,14 @@ def logs_of(lake: Path, load: Load) -> list[Path]:
 def create_many(connection: psycopg.Connection[Any], tables: int) -> None:
     for number in range(tables):
         connection.execute(f"CREATE TABLE m{number} ({workloads.COLUMNS})".encode())
+
+
+def write_first_rows(connection: psycopg.Connection[Any], logs: Sequence[Path], load: Load) -> None:
+    """Write to each table once the first run captures them, and wait until all have their Delta tables."""
+    wait_for_slot(connection)
+    first = [change(connection, number, load) for number in range(load.tables)]
+    for log, (_, lsn) in zip(logs, first, strict=True):
+        applied_at(log, lsn)
 
 
 def be_busy(

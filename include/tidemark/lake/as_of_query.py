@@ -36,7 +36,6 @@ from tidemark.schema.values import convert
 # Of the row that says what the key is; `_op` tells what the source did from what a backfill saw.
 SAID_BY: Final = ("_commit_lsn", "_committed_at", "_op")
 
-_FIRST_GENERATION: Final = 1
 _NEVER: Final = Position(2**31 - 1, Lsn(2**63 - 1))
 
 # The columns by which changes are ordered (R1).
@@ -71,13 +70,7 @@ def precedes(one: Sequence[object], other: Sequence[object]) -> str:
 
 
 def below(position: Position) -> str:
-    """The history's rows below the position.
-
-    No generation precedes the first, so its rows are chosen by their LSNs alone: older histories have no statistics of
-    `_generation`, and readers skip files by these.
-    """
-    if position.generation == _FIRST_GENERATION:
-        return f"(_generation = {_FIRST_GENERATION} AND _commit_lsn < {int(position.lsn)})"
+    """The history's rows below the position."""
     return precedes(("_generation", "_commit_lsn"), (position.generation, int(position.lsn)))
 
 

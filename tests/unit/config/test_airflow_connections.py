@@ -107,7 +107,7 @@ def test_an_answer_that_cannot_be_read_is_no_connection(
 
 
 def prints(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `airflow` be a program that prints this, whatever it is asked."""
+    """Put a program `airflow` on the PATH that prints the text, for any arguments."""
     (folder / "answer").write_text(text)
     program = folder / "airflow"
     program.write_text(f"#!/bin/sh\ncat '{folder}/answer'\n")
