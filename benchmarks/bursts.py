@@ -68,7 +68,7 @@ class FollowingRun:
 
     def __post_init__(self) -> None:
         self.pipeline.runs += 1
-        self.window = FollowWindow(datetime.now(UTC) + WINDOW, EVERY_S)
+        self.window = FollowWindow(datetime.now(UTC), datetime.now(UTC) + WINDOW, EVERY_S)
         self.threads = [threading.Thread(target=self._guarded, args=(work,)) for work in (self._drain, self._merge)]
         for thread in self.threads:
             thread.start()
@@ -130,6 +130,9 @@ class Application:
 
     def _submit(self) -> None:
         as_the_operator_submits("follow_plans", self._orders.manifest, submission.giving_memory_back())
+
+    def is_ready(self) -> bool:
+        return self._orders.is_ready()
 
     def order(self, plan: str) -> None:
         self._orders.order(plan)

@@ -14,7 +14,8 @@ if there is nothing to read, no reader is mapped, and the same are skipped. conf
 run after a skip, not after a failure. health has all_done: it says how the pipeline stands whatever became of the run,
 and is red itself where a task before it failed.
 
-Runs of a DAG do not overlap: `max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
+Runs of a DAG do not overlap, but for those of a capture that follows, of which the next one starts while one ends:
+`max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
 backfills of Airflow, which it does not hold back, and `max_active_tis_per_dag` keeps a cleared task of an old run from
 running beside the same task of the newest. That is what 1-slot pools would do, with nothing to create first; a task
 whose pool does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order, between the two
@@ -36,7 +37,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
-from tidemark.capture.following.window import longest_s
+from tidemark.capture.following.window import longest_s, may_overlap
 from tidemark.config import PipelineConfig
 from tidemark.config.file_reader import read_all
 from tidemark.config.problems import Problem
@@ -175,6 +176,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
         description=f"Changes of {config.source_connection} into Delta tables",
         doc_md=_document(config),
         dagrun_timeout=timedelta(seconds=run_timeout_s(config)),
+        max_active_runs=2 if may_overlap(config) else 1,
         deadline=deadlines.of_capture(config),
     )
     one: dict[str, Any] = {"dag": dag, "config": config}
@@ -194,7 +196,8 @@ def capture_dag(config: PipelineConfig) -> DAG:
 
 def _following(dag: DAG, config: PipelineConfig) -> list[BaseOperator]:
     """drain and merge of a capture run that follows the source, beside each other."""
-    one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1, **_lasting(config)}
+    at_once = dag.max_active_runs
+    one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": at_once, **_lasting(config)}
     longest = timedelta(seconds=longest_s(config) + config.merge.timeout_s + MERGE_SLACK_S)
     return [
         FollowDrainOperator(task_id=DRAIN_TASK, **one),
@@ -377,11 +380,10 @@ def _triggered(config: PipelineConfig, dag_id: str, **options: Any) -> DAG:
 
 
 def _dag(dag_id: str, tag: str, **more: Any) -> DAG:
-    """What all DAGs have: one run at a time, and nothing from before now."""
+    """What all DAGs have: nothing from before now, and one run at a time unless it says otherwise."""
     tasks = {"owner": "tidemark", "retries": RETRIES, "retry_delay": timedelta(seconds=RETRY_DELAY_S)}
-    return DAG(
-        dag_id, start_date=START, catchup=False, max_active_runs=1, default_args=tasks, tags=["tidemark", tag], **more
-    )
+    more.setdefault("max_active_runs", 1)
+    return DAG(dag_id, start_date=START, catchup=False, default_args=tasks, tags=["tidemark", tag], **more)
 
 
 def _document(config: PipelineConfig) -> str:

@@ -36,6 +36,7 @@ FOLDERS = {
     "sound": {"shop.yaml": SHOP},
     "spread": {"shop.yaml": SPREAD},
     "following": {"shop.yaml": FOLLOWING},
+    "following continuously": {"shop.yaml": FOLLOWING.replace("*/15 * * * *", "@continuous")},
     "broken": {
         "shop.yaml": SHOP,
         "stock.yaml": SHOP.replace("tables", "tabels") + "schedul: null\n",

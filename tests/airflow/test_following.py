@@ -60,7 +60,7 @@ def test_runs_follow_the_source_one_after_the_other_and_a_killed_driver_is_repla
         wait_for("they do again, by another driver", lambda: is_equal(shop), SLOW_S)
         ended = dict.fromkeys(TASKS, "success")
         wait_for("the first run is over", lambda: states(shop)[0] == ended, SLOW_S)
-        wait_for("the next one follows", lambda: [s for s in states(shop)[1:] if s["merge"] == "running"], SLOW_S)
+        assert states(shop)[1]["drain"] == states(shop)[1]["merge"] == "running", "the next one was ready before"
         shop.sql("DELETE FROM shop.orders WHERE customer <= 20")
         wait_for("the tables equal the source", lambda: is_equal(shop), SLOW_S)
         assert not [run for run in states(shop) if {"failed", "upstream_failed"} & set(run.values())], states(shop)

@@ -23,6 +23,7 @@ from tidemark.capture.drain import DrainResult
 from tidemark.capture.following import changed_file, drain_cycles, merge_cycles
 from tidemark.capture.following.merge_cycles import Application, MergeCycle, MergeCycles
 from tidemark.capture.following.unpublished_tables import UnpublishedTables
+from tidemark.capture.following.window import HANDOVER_S, window_of
 from tidemark.capture.merge_planning import Ingested, IngestedTable
 from tidemark.config.file_reader import load
 from tidemark.errors import (
@@ -75,19 +76,20 @@ def context_of(
 
 @dataclass
 class Airflow:
-    """A task instance: how many other runs are queued, and the state of this run's merge."""
+    """A task instance: how many runs of its DAG are queued or running, and the state of this run's merge."""
 
     queued: int = 0
+    running: int = 1
     merge: str = "running"
     is_away: bool = False
 
     def get_dr_count(self, dag_id: str, states: list[str]) -> int:
         if dag_id == "shop_backfill":
             return 0
-        assert (dag_id, states) == ("shop_capture", ["queued"])
+        assert dag_id == "shop_capture"
         if self.is_away:
             raise ConnectionError
-        return self.queued
+        return sum({"queued": self.queued, "running": self.running}[state] for state in states)
 
     def get_task_states(self, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str]]:
         return {run_ids[0]: {task_ids[0]: self.merge}}
@@ -361,11 +363,15 @@ def test_what_may_end_by_itself_is_waited_for_until_the_run_is_over(
     assert isinstance(raised.value, AirflowFailException) is is_final
 
 
-def test_a_drain_without_its_source_gives_way_to_another_run(followed: Followed) -> None:
+def test_a_drain_without_its_source_gives_way_to_a_run_that_cannot_begin_before(followed: Followed) -> None:
     def follow(*_: Any) -> None:
         raise SourceInRecovery()
 
     followed.follow = follow
+    with pytest.raises(SourceInRecovery) as raised:
+        followed.execute(airflow=Airflow(queued=1))
+    assert not isinstance(raised.value, AirflowFailException)
+    one_after_the_other(followed.operator)
     with pytest.raises(AirflowFailException):
         followed.execute(airflow=Airflow(queued=1))
 
@@ -398,13 +404,22 @@ def test_a_preflight_without_its_source_is_tried_again_and_tells(
             preflight.execute(context_of("preflight", tries=tries))
         assert not isinstance(raised.value, AirflowFailException)
         assert len(examined) == tries - 1
+    one_after_the_other(preflight)
     with pytest.raises(AirflowFailException):
         preflight.execute(context_of("preflight", airflow=Airflow(queued=1)))
+
+
+def one_after_the_other(operator: Any) -> None:
+    """With a schedule of which Airflow starts no run before the one before has ended."""
+    path = Path(operator.config.path)
+    path.write_text(FOLLOWING.replace("*/15 * * * *", "@continuous"))
+    operator.config = load(path)
 
 
 @pytest.mark.parametrize("airflow", [Airflow(queued=1), Airflow(merge="failed")])
 def test_a_drain_ends_where_another_run_waits_or_nothing_merges_any_more(followed: Followed, airflow: Airflow) -> None:
     left: list[float] = []
+    one_after_the_other(followed.operator)
     followed.follow = lambda _run, window, _file: left.append(window.left_s(datetime.now(UTC)))
     followed.execute()
     followed.execute(airflow=Airflow(merge="up_for_retry"))
@@ -412,6 +427,30 @@ def test_a_drain_ends_where_another_run_waits_or_nothing_merges_any_more(followe
     assert min(left) > 0
     followed.execute(airflow=airflow)
     assert left[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("airflow", "goes_on"),
+    [
+        (Airflow(running=2), True),
+        (Airflow(queued=1), True),
+        (Airflow(is_away=True), True),
+        (Airflow(), False),  # the DAG is paused, or this is a run of `airflow dags test`
+    ],
+)
+def test_a_drain_goes_on_beyond_its_time_while_the_next_run_starts(
+    followed: Followed, airflow: Airflow, goes_on: bool
+) -> None:
+    left: list[float] = []
+
+    def follow(_run: Run, window: Any, _file: Any) -> None:
+        began_at = window.began_at
+        due_at = window_of("*/15 * * * *", 2, began_at).ends_at - timedelta(seconds=HANDOVER_S)
+        left.extend(window.left_s(due_at + timedelta(seconds=after_s)) for after_s in (-20, 20, 40, HANDOVER_S + 1))
+
+    followed.follow = follow
+    followed.execute(airflow=airflow)
+    assert [left_s > 0 for left_s in left] == [True, True, goes_on, False]
 
 
 def test_another_pace_or_schedule_holds_in_the_middle_of_a_run(

@@ -123,10 +123,19 @@ def test_drain_and_merge_of_a_run_that_follows_work_beside_each_other(parsed: di
     both = ["drain", "merge"]
     assert (upstream["drain"], upstream["merge"]) == (["preflight"], ["preflight"])
     assert (upstream["confirm"], upstream["health"], len(tasks)) == (both, ["confirm"], 5)
-    assert {tasks[name]["retries"] for name in ("preflight", *both)} == {(900 + 60) // 10}, "as long as the run lasts"
-    assert tasks["merge"]["execution_timeout_s"] == 900 + 60 + 3600 + 300, "until the next run is due"
+    lasts_s = 900 + 60 + 120
+    assert {tasks[name]["retries"] for name in ("preflight", *both)} == {lasts_s // 10}, "as long as the run lasts"
+    assert tasks["merge"]["execution_timeout_s"] == lasts_s + 3600 + 300, "until the next run has taken over"
+    assert [facts["max_active_runs"], *(tasks[name]["max_active_tis_per_dag"] for name in both)] == [2, 2, 2]
+    assert tasks["confirm"]["max_active_tis_per_dag"] == 1
     assert facts["dagrun_timeout_s"] > 900 + 2 * (3600 + 300)
     assert parsed["following"]["dags"]["shop_backfill"]["tasks"].keys() == {*BACKFILL_TASKS}
+
+
+def test_runs_that_follow_overlap_unless_their_schedule_forbids_it(parsed: dict[str, dict[str, Any]]) -> None:
+    facts = parsed["following continuously"]["dags"]["shop_capture"]
+    assert parsed["following continuously"]["serialized"]["shop_capture"]
+    assert [facts["max_active_runs"], facts["tasks"]["merge"]["max_active_tis_per_dag"]] == [1, 1]
 
 
 def test_every_task_is_retried_and_links_to_its_pipeline(sound: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.following import Follower
 from tidemark.capture.confirm import confirm
+from tidemark.capture.following import plan_orders as plan_orders_module
 from tidemark.capture.following.merge_cycles import MergeCycles
 from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
 from tidemark.capture.table_progress import advanced, merged_in_run
@@ -44,6 +45,9 @@ class Application:
     def _run(self, spark: SparkSession) -> None:
         with suppress(PlanMissing):  # its operator is gone
             follow_plans.run(spark, self.orders.manifest)
+
+    def is_ready(self) -> bool:
+        return self.orders.is_ready()
 
     def order(self, plan: str) -> None:
         if not self.dies:
@@ -215,6 +219,20 @@ def test_an_operator_that_outlives_its_successor_orders_nothing_more(shop: Envir
             with pytest.raises(LeaseLost):
                 first.order("another plan")
             assert shop.store.list(f"{shop.config.pipeline}/following") == [second.attempt]
+
+
+def test_orders_of_another_run_stay_as_long_as_its_operator_beats(
+    shop: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_orders_module, "BEAT_S", 0.05)
+    root = f"{shop.config.pipeline}/following"
+    shop.store.write_new(f"{root}/silent/beat", b"7")
+    shop.store.write_new(f"{root}/never/order-1", b"a plan")
+    first, second = (plan_orders(shop.task("merge", run), shop.store) for run in ("first", "second"))
+    with first as earlier, second as later:
+        wait_for("the silent ones are gone", lambda: len(shop.store.list(root)) == 2)
+        assert shop.store.list(root) == sorted([earlier.attempt, later.attempt])
+        earlier.order("a plan")
 
 
 def order_many(shop: Environment, orders: PlanOrders) -> None:

@@ -16,14 +16,22 @@ from tidemark.lsn import Lsn
 class Follower:
     """A drain that follows the source on a thread, until the test says that its window is over."""
 
-    def __init__(self, pipeline: Place, run_id: str, every_s: float, file: RunFile | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Place,
+        run_id: str,
+        every_s: float,
+        file: RunFile | None = None,
+        began_at: datetime | None = None,
+    ) -> None:
         self.pipeline = pipeline
-        self.ends_at = datetime.now(UTC) + timedelta(hours=1)
+        began_at = began_at or datetime.now(UTC)
+        self.ends_at = began_at + timedelta(hours=1)
         self.is_over = False
         self.result: DrainResult | None = None
         self.error: BaseException | None = None
         self.run = pipeline.task("drain", run_id, now=self.now)
-        self.window = FollowWindow(self.ends_at, every_s)
+        self.window = FollowWindow(began_at, self.ends_at, every_s)
         self.file = file
         self.thread = threading.Thread(target=self._follow)
         self.thread.start()

@@ -174,7 +174,7 @@ def _window(stage_input: StageInput) -> FollowWindow:
     from tidemark.capture.following.window import FollowWindow
 
     assert stage_input.ends_at is not None
-    return FollowWindow(stage_input.ends_at, EVERY_S)
+    return FollowWindow(stage_input.ends_at - timedelta(hours=1), stage_input.ends_at, EVERY_S)
 
 
 class _Application:
@@ -185,6 +185,9 @@ class _Application:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
         command = [sys.executable, "-m", "tests.support.stages", "follow_plans", path, orders.manifest]
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+
+    def is_ready(self) -> bool:
+        return self._orders.is_ready()
 
     def order(self, plan: str) -> None:
         self._orders.order(plan)

@@ -8,7 +8,7 @@
     <pipeline>/chunks/<backfill>/<schema>.<table>/<chunk>-<attempt>/v<schema version>-<n>.parquet
     <pipeline>/plans/<plan>/plan.json, result.json
     <pipeline>/plans/<plan>/chunks/<schema>.<table>/<chunk>-<attempt>/part-<uuid>.parquet
-    <pipeline>/following/<attempt>/beat, order-<n>    what the one application of a run that follows the source is to do
+    <pipeline>/following/<attempt>/beat, ready, order-<n>    what the one application of a run that follows is to do
     <pipeline>/maintenance/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
     <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from tidemark.lsn import Lsn
 from tidemark.names import TableName, shortened
+
+READY = "ready"
 
 
 def staging_root(pipeline: str) -> str:
@@ -116,6 +118,11 @@ def following_folder(pipeline: str, attempt: str) -> str:
 
 def beat_file(pipeline: str, attempt: str) -> str:
     return f"{following_folder(pipeline, attempt)}/beat"
+
+
+def ready_file(pipeline: str, attempt: str) -> str:
+    """Written by the application once it waits for orders."""
+    return f"{following_folder(pipeline, attempt)}/{READY}"
 
 
 def order(number: int) -> str:

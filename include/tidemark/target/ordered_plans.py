@@ -1,6 +1,7 @@
 """Reads the orders of a run that follows the source, from the run's folder on the lake -> one plan after another (R10).
 
     <folder>/beat         the operator rewrites it every few seconds with new content, to show that it is alive
+    <folder>/ready        this application writes it when it begins to look for orders
     <folder>/order-<n>    the URI of a plan, n = 1, 2, …; the last order is empty
 
 The operator removes orders whose plans have a result, except for the newest order. So a driver that the cluster starts
@@ -23,7 +24,7 @@ from pyspark.sql import SparkSession
 from tidemark.errors import PlanMissing
 from tidemark.formats import layout
 from tidemark.storage.store import OBJECT_STORES
-from tidemark.target.delta.hadoop_files import read_whole, visible_files
+from tidemark.target.delta.hadoop_files import read_whole, visible_files, write_new
 from tidemark.target.merge_failures import is_missing_file
 
 # How long the beat may stay unchanged.
@@ -49,6 +50,8 @@ def ordered_plans(
     shortest_poll_s = (
         _LONGEST_POLL_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _POLL_S
     )
+    if _read(spark, f"{folder}/{layout.READY}") is None:
+        write_new(spark, folder, b"", layout.READY)
     found = _orders_in(spark, folder)
     number, newest = min(found, default=1), max(found, default=0)
     beat, beat_changed_at, beat_read_at = None, clock(), float("-inf")

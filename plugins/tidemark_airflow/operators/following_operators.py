@@ -7,8 +7,10 @@ Drain and merge work beside each other. Neither waits for the other, each may be
 what they are to do they read from the ledger, as the tasks of every run do. There is no sensor: while nothing happens
 they wait themselves.
 
-A run ends before its time where a next run waits, or where the merge is not tried any more. Then the drain stops at its
-next heartbeat, and the merge with the drain.
+The next run begins while this one follows. It takes over once its Spark application is ready, so that the tables do not
+stand still meanwhile. Then the drain of this one stops at its next heartbeat, and its merge with the drain. So they do
+where the merge is not tried any more, or no next run comes, as of a paused DAG. Where Airflow lets no run begin before
+another one has ended, a run ends as soon as another one waits.
 """
 
 from __future__ import annotations
@@ -76,6 +78,8 @@ WATCH_S = 60
 # How often the drain asks Airflow whether the run is to end before its time, and the ledger for joins.
 ASK_S = 10
 JUDGE_AGAIN_S = 60
+# How long after its time the next run may be missing.
+NEXT_RUN_S = 30
 
 
 def window(config: PipelineConfig, context: Context) -> FollowWindow:
@@ -86,7 +90,7 @@ def window(config: PipelineConfig, context: Context) -> FollowWindow:
     began_at = context["dag_run"].start_date
     assert began_at is not None
     if config.follow is None:
-        return FollowWindow(began_at, 0.0)
+        return FollowWindow(began_at, began_at, 0.0)
     return window_of(config.schedule, config.follow.every_s, began_at)
 
 
@@ -336,7 +340,8 @@ class _FileInForce:
 
 
 class _EarlyEndingWindow:
-    """The run's window, which ends before its time where a next run waits, or nothing merges what the drain stages."""
+    """The run's window, which ends before its time where nothing merges what the drain stages, where a next run waits
+    that cannot begin yet, and where there is none that could take over."""
 
     def __init__(self, config: PipelineConfig, context: Context) -> None:
         self._context = context
@@ -345,7 +350,14 @@ class _EarlyEndingWindow:
         self.take_up(config)
 
     def take_up(self, config: PipelineConfig) -> None:
+        from tidemark.capture.following.window import may_overlap
+
         self._window = window(config, self._context)
+        self._may_overlap = may_overlap(config)
+
+    @property
+    def began_at(self) -> datetime:
+        return self._window.began_at
 
     @property
     def every_s(self) -> float:
@@ -355,13 +367,22 @@ class _EarlyEndingWindow:
         if not self._is_to_end and time.monotonic() - self._asked_at >= ASK_S:
             self._asked_at = time.monotonic()
             with suppress(Exception):  # a scheduler that is away is no reason to end
-                self._is_to_end = _another_run_waits(self._context) or _has_ended(MERGE_TASK, self._context)
+                self._is_to_end = self._ends_for_another(now) or _has_ended(MERGE_TASK, self._context)
         return 0.0 if self._is_to_end else self._window.left_s(now)
 
+    def _ends_for_another(self, now: datetime) -> bool:
+        from tidemark.capture.following.window import HANDOVER_S
 
-def _another_run_waits(context: Context) -> bool:
-    """Whether a run of this DAG is queued behind this one."""
-    return bool(context["ti"].get_dr_count(context["ti"].dag_id, states=["queued"]))
+        if not self._may_overlap:
+            return _runs(self._context, "queued") > 0
+        if self._window.left_s(now) > HANDOVER_S - NEXT_RUN_S:
+            return False
+        return _runs(self._context, "queued", "running") < 2
+
+
+def _runs(context: Context, *states: str) -> int:
+    """How many runs of this DAG are in one of these states."""
+    return int(context["ti"].get_dr_count(context["ti"].dag_id, states=list(states)))
 
 
 def _has_ended(task: str, context: Context) -> bool:
@@ -453,6 +474,9 @@ class _Application:
             kind = type(failed)
         if kind is not None:
             self._operator.log.warning("The Spark application ended: %s", kind.__name__)
+
+    def is_ready(self) -> bool:
+        return self._orders.is_ready()
 
     def order(self, plan: str) -> None:
         self._orders.order(plan)

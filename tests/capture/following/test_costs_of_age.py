@@ -149,12 +149,15 @@ class Idle:
     def order(self, plan: str) -> None:
         raise AssertionError(plan)
 
+    def is_ready(self) -> bool:
+        return True
+
     def has_ended(self) -> bool:
         return False
 
 
 def test_the_end_of_a_merge_reads_no_more_rows_after_thousands(captured: Pipeline) -> None:
-    window = FollowWindow(datetime.now(UTC), 2)
+    window = FollowWindow(datetime.now(UTC), datetime.now(UTC), 2)
 
     def end() -> None:
         cycles = MergeCycles(captured.task("merge", RUN), window, "the drain", lambda: False)

@@ -33,6 +33,9 @@ class Application:
         result = PlanResult(plan=plan, pipeline=read.pipeline, generation=read.generation, tables=tables)
         store.write_new(layout.result_file(read.pipeline, plan), result.to_json().encode())
 
+    def is_ready(self) -> bool:
+        return True
+
     def has_ended(self) -> bool:
         return False
 
@@ -76,7 +79,7 @@ def test_tables_wait_in_the_middle_of_a_run_until_they_are_due(pipeline: Pipelin
     ended: list[bool] = []
     cycles = MergeCycles(
         pipeline.task("merge", "following", now=lambda: datetime.now(UTC) + later, clock=lambda: AGAIN_S * looks),
-        FollowWindow(datetime.now(UTC) + timedelta(days=2), 2),
+        FollowWindow(datetime.now(UTC), datetime.now(UTC) + timedelta(days=2), 2),
         "the drain",
         lambda: False,
         between=lambda: bool(ended),

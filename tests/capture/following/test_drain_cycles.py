@@ -23,7 +23,7 @@ from tidemark.capture.confirm import confirm
 from tidemark.capture.following import drain_cycles, unpublished_tables
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.unpublished_tables import UnpublishedTables
-from tidemark.capture.following.window import OTHERWISE_S, FollowWindow, window_of
+from tidemark.capture.following.window import HANDOVER_S, OTHERWISE_S, FollowWindow, window_of
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import LeaseLost, TidemarkError
 from tidemark.ledger import leases
@@ -468,7 +468,8 @@ def test_the_next_try_of_a_killed_one_stages_every_change_once(
     begin(pipeline)
     following().end()
     pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
-    window = FollowWindow(datetime.now(UTC) + timedelta(hours=1), 0.05)
+    now = datetime.now(UTC)
+    window = FollowWindow(now, now + timedelta(hours=1), 0.05)
     run = pipeline.task("drain", "following")
     process = fork_server().Process(target=follow_and_die, args=(failpoint, run, window))
     process.start()
@@ -493,9 +494,18 @@ def test_the_retry_of_one_whose_window_is_over_does_nothing(
     assert follower.end().batches == batches or pipeline.staged("public.orders")
 
 
-def test_a_window_ends_when_the_next_run_is_due() -> None:
+def test_a_window_ends_when_the_next_run_has_had_time_to_start() -> None:
+    handover = timedelta(seconds=HANDOVER_S)
     began_at = datetime(2026, 2, 28, 23, 50, 30, tzinfo=UTC)
-    assert window_of("*/15 * * * *", 2, began_at).ends_at == datetime(2026, 3, 1, tzinfo=UTC)
+    assert window_of("*/15 * * * *", 2, began_at).ends_at == datetime(2026, 3, 1, tzinfo=UTC) + handover
     late = datetime(2026, 2, 28, 23, 59, 30, tzinfo=UTC)
-    assert window_of("*/15 * * * *", 2, late).ends_at == datetime(2026, 3, 1, 0, 15, tzinfo=UTC)
+    assert window_of("*/15 * * * *", 2, late).ends_at == datetime(2026, 3, 1, 0, 15, tzinfo=UTC) + handover
     assert window_of("@continuous", 2, began_at).ends_at == began_at + timedelta(seconds=OTHERWISE_S)
+
+
+def test_a_run_that_begins_tomorrow_is_over() -> None:
+    """The clock was put back."""
+    began_at = datetime(2026, 3, 1, tzinfo=UTC)
+    window = window_of("*/15 * * * *", 2, began_at)
+    assert window.left_s(began_at - timedelta(seconds=30)) > 0, "another machine's clock"
+    assert window.left_s(began_at - timedelta(days=1)) == 0

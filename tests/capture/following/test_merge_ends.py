@@ -15,6 +15,9 @@ class Idle:
     def order(self, plan: str) -> None:
         raise AssertionError(plan)
 
+    def is_ready(self) -> bool:
+        return True
+
     def has_ended(self) -> bool:
         return False
 
@@ -25,7 +28,7 @@ def test_a_merge_waits_for_a_drain_that_is_tried_again_and_ends_when_it_is_not(p
     looks: list[float] = []
     cycles = MergeCycles(
         pipeline.task("merge", "following", clock=lambda: 10.0 * len(looks)),
-        FollowWindow(datetime.now(UTC) + timedelta(hours=1), 2),
+        FollowWindow(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1), 2),
         "the drain",
         lambda: len(looks) > 40,
         pause=looks.append,
@@ -38,6 +41,6 @@ def test_a_merge_whose_drain_has_ended_does_what_is_left_and_ends(pipeline: Pipe
     """As where it alone is cleared, of a run that is over."""
     pipeline.begin()
     pipeline.drain()
-    window = FollowWindow(datetime.now(UTC) + timedelta(hours=1), 2)
+    window = FollowWindow(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1), 2)
     cycles = MergeCycles(pipeline.task("merge"), window, "the drain", lambda: True)
     assert list(cycles.results(Idle())) == []

@@ -5,6 +5,9 @@
           │                                  └── something comes: the same stream goes on ◄────────────┤
           └── a definition changed, somebody else waits for the slot, or a cycle took `run_s` ◄────────┘
 
+The drain of a run that is to take over from an earlier one waits until it has (`ledger.followers`), or until that run's
+drain is gone. The earlier run's drain ends then.
+
 A cycle is a drain of its own (`capture.drain`): it reads the catalogue, ends at a heartbeat of its own, and leaves
 in ledger and staging what a run of its own would leave. Only the connection stays. The server describes a relation once
 for each connection, so the decoder is told what was described before. That holds as long as the catalogue shows what it
@@ -28,7 +31,7 @@ import psycopg
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
 from tidemark.capture.waiting import with_more_columns
-from tidemark.ledger import leases, migrations
+from tidemark.ledger import followers, leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
@@ -43,8 +46,10 @@ from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
 
-# How often the ledger is asked for what can be confirmed, and for who waits for the slot.
+# How often the ledger is asked for what can be confirmed, for who waits for the slot, and for who takes over.
 LOOK_S: Final = 2.0
+# How often a drain looks whether its run has taken over.
+TURN_S: Final = 0.5
 # How often ledger and catalogue are asked for what no message tells of.
 UNTOLD_S: Final = 30.0
 # WAL of others that the slot passes over before a heartbeat lets it go.
@@ -55,6 +60,10 @@ LET_IN_S: Final = 10.0
 
 class Window(Protocol):
     """How long a run follows the source, and how often it stages (`FollowWindow`)."""
+
+    @property
+    def began_at(self) -> datetime:
+        """When the run began."""
 
     @property
     def every_s(self) -> float:
@@ -90,13 +99,14 @@ def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | Non
     """Stage what happens at the source until the window is over; the run's batches, those of earlier tries included.
 
     The lease `slot` is waited for up to `wait_s`, and let go for a moment whenever somebody else waits for it. A try
-    that begins when the window is over stages up to one heartbeat. Without a `file` it stays as it is. Raises what
-    `drain` raises.
+    that begins when the window is over, or when a later run has taken over, stages up to one heartbeat. Without a
+    `file` it stays as it is. Raises what `drain` raises.
     """
     file = file or UnchangingRunFile()
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
         while not _is_over(run, book, window):
+            _await_turn(run, book, window)
             run = file.taken_up(run)
             with slot_taken(run, book, wait_s) as taken, taken.stream() as stream:
                 _Following(run, book, window, taken, stream, file).until_something_ends_it()
@@ -106,8 +116,20 @@ def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | Non
 
 
 def _is_over(run: Run, book: Ledger, window: Window) -> bool:
-    """Whether the window is, and all up to a heartbeat of the run is staged."""
-    return window.left_s(run.now()) <= 0 and batches.has_heartbeat(book, run.run_id)
+    """Whether the window is, or a later run has taken over, and all up to a heartbeat of the run is staged."""
+    has_ended = window.left_s(run.now()) <= 0 or followers.is_succeeded(book, run.run_id, window.began_at)
+    return has_ended and batches.has_heartbeat(book, run.run_id)
+
+
+def _await_turn(run: Run, book: Ledger, window: Window) -> None:
+    """Pause while the drain of an earlier run follows the source."""
+    wait = Wait(window.left_s(run.now()), every_s=TURN_S)
+    while leases.holders(book).get(leases.SLOT, run.holder) != run.holder:
+        if not followers.has_predecessor(book, run.run_id, window.began_at):
+            break
+        if not wait.pause(lambda: "the Spark application of this run, to take over from the run before"):
+            break
+    wait.log_end()
 
 
 def _let_in(run: Run, book: Ledger) -> None:
@@ -183,6 +205,9 @@ class _Following:
                 self._confirm_in_stream(end.staged_lsn)
                 if (waiting := leases.awaited(self.book, self.run.holder).get(leases.SLOT)) is not None:
                     log.info("The slot is let go for %s", waiting)
+                    return None
+                if followers.is_succeeded(self.book, self.run.run_id, self.window.began_at):
+                    log.info("A later run takes over")
                     return None
                 if self.file.has_changed(self.taken.source):
                     return None

@@ -11,8 +11,11 @@ failed runs are as far from each other as those of runs by a schedule may be.
 A plan's result is written when its last table is merged. So tables whose last merge took `SLOW_S` have plans of their
 own, beside those of the others: two lanes, with one plan at a time in each.
 
-The run is over when its window is, its drain has staged up to a heartbeat and ended, and nothing more can be merged
-now; and where its drain is not tried any more. While that is tried again, the merge waits for it.
+Nothing is planned before the application is ready. Until then an earlier run goes on, from which this one takes over.
+
+The run is over when its window is or a later run has taken over, its drain has staged up to a heartbeat and ended, and
+nothing more can be merged now; and where its drain is not tried any more. While that is tried again, the merge waits
+for it.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from tidemark.capture.merge_planning import (
 )
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats import layout
-from tidemark.ledger import leases
+from tidemark.ledger import followers, leases
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, of_table
 from tidemark.ledger.staged import batches, generations
@@ -66,6 +69,9 @@ LANES: Final[tuple[Lane, ...]] = ("quick", "slow")
 
 class Application(Protocol):
     """The run's Spark application, or one after another where it died."""
+
+    def is_ready(self) -> bool:
+        """Whether it has started, and waits for orders."""
 
     def order(self, plan: str) -> None:
         """Have it apply the plan, beside those that it is at."""
@@ -112,6 +118,7 @@ class MergeCycles:
     _slow: frozenset[str] = field(default=frozenset(), init=False)
     _ordered: list[_OrderedPlan] = field(default_factory=list, init=False)
     _asked_at: float = field(default=float("-inf"), init=False)
+    _has_taken_over: bool = field(default=False, init=False)
 
     def results(self, application: Application) -> Iterator[MergeCycle]:
         """Merge until the run is over, or `between` says so.
@@ -128,6 +135,12 @@ class MergeCycles:
             self._ordered.clear()
 
     def _results(self, book: Ledger, application: Application) -> Iterator[MergeCycle]:
+        while not application.is_ready():
+            self._check(application)
+            self.pause(LOOK_S)
+        if not self._has_taken_over and not self.drain_has_ended():
+            followers.take_over(book, self.run.run_id, self.window.began_at)
+            self._has_taken_over = True
         merged_at, ends = self.run.clock(), False
         while True:
             ends = ends or self.between()
@@ -156,7 +169,10 @@ class MergeCycles:
     def _is_over(self, book: Ledger) -> bool:
         if leases.holders(book).get(SLOT) == self.drain_holder:
             return False
-        if self.window.left_s(self.run.now()) <= 0 and batches.has_heartbeat(book, self.run.run_id):
+        has_ended = self.window.left_s(self.run.now()) <= 0 or followers.is_succeeded(
+            book, self.run.run_id, self.window.began_at
+        )
+        if has_ended and batches.has_heartbeat(book, self.run.run_id):
             return True
         if self.run.clock() - self._asked_at < ASK_S:
             return False

@@ -1,13 +1,14 @@
 """Orders the merges of a run that follows the source from its one Spark application, by files (`target.ordered_plans`).
 
 `PlanOrders` is the operator's end: it makes the folder, writes its beat from a thread, orders plan after plan, removes
-the orders whose plans have a result, and says when it is the end. Folders of operators that died are removed by the
-next one, and their applications end. One that lives although another took its place finds its beat gone: it orders
-nothing more.
+the orders whose plans have a result, and says when it is the end. Folders that earlier tries of this task left are
+removed at once, and their applications end. One that lives although another took its place finds its beat gone: it
+orders nothing more. The operator of another run may be at work, so its folder is removed once its beat stood still.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -23,13 +24,16 @@ from tidemark.storage.store import Store
 log = logging.getLogger(__name__)
 
 BEAT_S: Final = 10.0
+# After so many beats of this operator another one that did not beat is gone; its application has ended by itself.
+GONE_AFTER: Final = 12
 
 
 class PlanOrders:
     """The orders of one application, made by `plan_orders`."""
 
     def __init__(self, run: Run, store: Store) -> None:
-        self.attempt = str(uuid4())
+        self._task = hashlib.sha256(run.holder.encode()).hexdigest()[:16]
+        self.attempt = f"{self._task}-{uuid4()}"
         self.manifest = f"{run.config.lake}/{layout.beat_file(run.pipeline, self.attempt)}"
         self._folder = layout.following_folder(run.pipeline, self.attempt)
         self._run = run
@@ -38,6 +42,10 @@ class PlanOrders:
         self._plans: dict[int, str] = {}  # of the orders that are there
         self._beats = 0
         self._ended = threading.Event()
+
+    def is_ready(self) -> bool:
+        """Whether the application waits for orders."""
+        return self._store.exists(layout.ready_file(self._run.pipeline, self.attempt))
 
     def order(self, plan: str) -> None:
         """Have the application apply a plan, by its name, once it is done with those before. Raises LeaseLost where a
@@ -78,10 +86,44 @@ class PlanOrders:
             self.beat()
 
     def keep_beating(self) -> None:
+        seen: dict[str, bytes | None] = {}
+        waited = 0
         while not self._ended.wait(BEAT_S):
+            waited += 1
             # A lake that is away for a moment is no end; the application waits longer than that.
             with suppress(Exception):
                 self.beat_if_ours()
+                if waited == 1:
+                    seen = self.beats_of_others()
+                elif waited > GONE_AFTER and seen:
+                    self.remove_silent(seen)
+                    seen = {}
+
+    def remove_earlier_tries(self) -> None:
+        for left in self._store.list(layout.following_root(self._run.pipeline)):
+            if left.startswith(self._task):
+                self._remove(left)
+
+    def beats_of_others(self) -> dict[str, bytes | None]:
+        """By attempt, what its beat says now; None for a folder without one."""
+        attempts = self._store.list(layout.following_root(self._run.pipeline))
+        return {attempt: self._beat_of(attempt) for attempt in attempts if attempt != self.attempt}
+
+    def remove_silent(self, seen: dict[str, bytes | None]) -> None:
+        """Remove the folders whose beat still says what was seen."""
+        for attempt, beat in seen.items():
+            if self._beat_of(attempt) == beat:
+                self._remove(attempt)
+
+    def _beat_of(self, attempt: str) -> bytes | None:
+        try:
+            return self._store.read(layout.beat_file(self._run.pipeline, attempt))
+        except FileNotFoundError:
+            return None
+
+    def _remove(self, attempt: str) -> None:
+        log.info("Removing %s, which an operator that died left", layout.following_folder(self._run.pipeline, attempt))
+        self._store.delete(layout.following_folder(self._run.pipeline, attempt))
 
     def stop_beating(self) -> None:
         self._ended.set()
@@ -89,12 +131,10 @@ class PlanOrders:
 
 @contextmanager
 def plan_orders(run: Run, store: Store) -> Iterator[PlanOrders]:
-    """The orders, whose folder lasts as long as the block; those of others are removed, and their applications end."""
-    root = layout.following_root(run.pipeline)
-    for left in store.list(root):
-        log.info("Removing %s/%s, which an operator that died left", root, left)
-        store.delete(f"{root}/{left}")
+    """The orders, whose folder lasts as long as the block; those of earlier tries are removed, and their applications
+    end."""
     orders = PlanOrders(run, store)
+    orders.remove_earlier_tries()
     orders.beat()
     beating = threading.Thread(target=orders.keep_beating, name="beat of the merge", daemon=True)
     beating.start()

@@ -40,6 +40,13 @@ CREATE TABLE tidemark.lease_waits (
     PRIMARY KEY (pipeline, name, holder)
 );
 
+-- The run that follows the source. A later run takes its place once it is ready.
+CREATE TABLE tidemark.followers (
+    pipeline  text PRIMARY KEY REFERENCES tidemark.pipelines,
+    run_id    text NOT NULL,
+    began_at  timestamptz NOT NULL
+);
+
 -- Slots and publications of the source that the pipeline made or was given by hand. The row is written before the
 -- object is made, so a pipeline recognises what it made before it died. What is neither here nor in `generations`
 -- belongs to somebody else.
