@@ -27,6 +27,7 @@ from tidemark.storage.store import Store
 ROW_GROUP_BYTES: Final = 32 * 2**20
 BUFFER_BYTES: Final = 96 * 2**20
 OPEN_FILES: Final = 64
+READ_BYTES: Final = 4 * 2**20
 
 
 class _Checksummed(io.RawIOBase):
@@ -222,9 +223,19 @@ class BatchWriter:
 def read_table(store: Store, file: StagedFile) -> pa.Table:
     """The content of a staged file. Raises FileNotFoundError; ValueError if size or checksum differ."""
     content = store.read(file.path)
-    if len(content) != file.bytes or hashlib.sha256(content).hexdigest() != file.sha256:
-        raise ValueError(f"{file.path} is not the file that was staged: size or checksum differ")
+    check_content(io.BytesIO(content), file)
     return pq.read_table(pa.BufferReader(content))
+
+
+def check_content(opened: IO[bytes], file: StagedFile) -> None:
+    """Read an opened staged file to its end, in pieces, and go back to its start. Raises ValueError if size or checksum
+    differ."""
+    checksum = hashlib.sha256()
+    while piece := opened.read(READ_BYTES):
+        checksum.update(piece)
+    if opened.tell() != file.bytes or checksum.hexdigest() != file.sha256:
+        raise ValueError(f"{file.path} is not the file that was staged: size or checksum differ")
+    opened.seek(0)
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str]:

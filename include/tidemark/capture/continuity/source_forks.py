@@ -34,6 +34,7 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.staging import transactions_file as transactions
+from tidemark.staging.batch_writer import check_content
 from tidemark.storage.store import Store
 from tidemark.wording import counted
 
@@ -79,8 +80,8 @@ class _KeysUnknown(Exception):
 
 
 def lost_part(ledger: Ledger, store: Store, generation: Generation, left_lsn: Lsn) -> LostPart | None:
-    """The staged changes of the generation at or above `left_lsn`; None if staging does not have all of them any
-    more."""
+    """The staged changes of the generation at or above `left_lsn`; None if staging does not have all of them as they
+    were staged."""
     above = batches.after(ledger, generation.number, left_lsn)
     ends = [above[0].start_lsn if above else generation.staged_lsn, *(batch.end_lsn for batch in above)]
     if ends[0] > left_lsn or any(batch.start_lsn != end for batch, end in zip(above, ends, strict=False)):
@@ -89,7 +90,7 @@ def lost_part(ledger: Ledger, store: Store, generation: Generation, left_lsn: Ls
     try:
         for batch in above:
             changes.take(BatchManifest.from_json(store.read(batch.manifest), batch.manifest))
-    except (FileNotFoundError, ValueError, pa.ArrowInvalid):
+    except (FileNotFoundError, ValueError):
         return None
     return changes.lost_part()
 
@@ -126,8 +127,10 @@ class _LeftChanges:
         return LostPart(found, {**tables, **dict.fromkeys(sorted(self._whole_tables))})
 
     def _rows(self, file: StagedFile, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The lost rows of a staged file, by row group."""
+        """The lost rows of a staged file, by row group. Raises FileNotFoundError; ValueError if size or checksum
+        differ: PyArrow reports damage as an OSError, as stores do what passes."""
         with self._store.open(file.path) as opened:
+            check_content(opened, file)
             parquet = pq.ParquetFile(opened)
             at = "commit_lsn" if "commit_lsn" in columns else "_commit_lsn"
             for group in range(parquet.num_row_groups):
