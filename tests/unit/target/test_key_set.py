@@ -6,8 +6,10 @@ import itertools
 import random
 
 import pyarrow as pa
+import pytest
 
-from tidemark.target.driver.key_set import KeySet
+from tidemark.target.driver import key_set
+from tidemark.target.driver.key_set import GIVEN_PER_KEY, KeySet
 
 TYPES = [pa.int32(), pa.string(), pa.timestamp("us", "UTC")]
 
@@ -42,3 +44,30 @@ def test_pieces_are_asked_about_together_and_answered_one_by_one() -> None:
     ]
     assert [of.to_pylist() for of in keys.places_of(pieces)] == [[1, None, 2], [], [0]]
     assert keys.places_of([]) == []
+
+
+@pytest.mark.parametrize("of", [pa.int16(), pa.int64(), pa.date32(), pa.timestamp("us", "UTC")])
+@pytest.mark.parametrize("given_per_key", [0, 1, GIVEN_PER_KEY])
+def test_whole_numbers_have_the_same_places_by_order_and_by_hash(
+    of: pa.DataType, given_per_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_set, "GIVEN_PER_KEY", given_per_key)
+    rng = random.Random(2)
+    raw = pa.int16() if of == pa.int16() else pa.int32() if of == pa.date32() else pa.int64()
+    for count in (0, 1, 40):
+        for chosen in (rng.sample(range(-50, 50), count), sorted(rng.sample(range(-50, 50), count))):
+            keys = KeySet([of], [[pa.chunked_array([pa.array(chosen, raw)]).cast(of)]])
+            given = [*range(-60, 60)] if count == 40 else [*chosen, 99][: count + 1]
+            places = keys.places([pa.chunked_array([pa.array(given, raw)]).cast(of)])
+            assert places.to_pylist() == [chosen.index(key) if key in chosen else None for key in given]
+            assert not keys.has_doubles
+
+
+@pytest.mark.parametrize("keys", [[2, 1, 2], [1, 2, 2], [None, None, 1]])
+def test_a_key_that_was_given_twice_is_noticed(keys: list[int | None]) -> None:
+    assert KeySet([pa.int64()], [[pa.chunked_array([pa.array(keys, pa.int64())])]]).has_doubles
+
+
+def test_a_key_without_a_value_is_looked_up_too() -> None:
+    keys = KeySet([pa.int64()], [[pa.chunked_array([[1, 2]])]])
+    assert keys.places([pa.chunked_array([pa.array([2, None], pa.int64())])]).to_pylist() == [1, None]

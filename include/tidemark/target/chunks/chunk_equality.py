@@ -207,7 +207,10 @@ class _Current:
     def by_group(self, places: Rows) -> list[tuple[RowGroup, NDArray[np.intp]]]:
         """The row groups that hold these rows, each with the indices in `places` of its rows."""
         numbers = np.searchsorted(self.ends, places, side="right")
-        return [(self.groups[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+        return [
+            (self.groups[number], np.flatnonzero(numbers == number))
+            for number in np.flatnonzero(np.bincount(numbers)).tolist()
+        ]
 
     def mark_found(self, current: _CurrentGroups, places: Sequence[Rows]) -> None:
         """Note in `current` that chunks have these rows."""

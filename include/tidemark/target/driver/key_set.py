@@ -6,13 +6,21 @@ Only key types are allowed whose equality is the same in Arrow and in Spark (`ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tidemark.target.driver.arrow_columns import comparable
 
 Columns = Sequence[pa.ChunkedArray]
+
+# The most given keys per key of the set that are looked up by order. Arrow hashes the set again for each call, which
+# only pays for more keys.
+GIVEN_PER_KEY: Final = 4
 
 
 class KeySet:
@@ -26,14 +34,35 @@ class KeySet:
             pa.chunked_array([chunk for piece in listed for chunk in piece[n].cast(of).chunks], of)
             for n, of in enumerate(types)
         ]
-        own = [comparable(column) for column in self.columns]
-        self._values = [column.unique() for column in own]
-        self._pairs: list[pa.Array] = []  # per further column those that occur, of the numbers so far and its own
+
+    @cached_property
+    def _own(self) -> list[pa.ChunkedArray]:
+        return [comparable(column) for column in self.columns]
+
+    @cached_property
+    def _values(self) -> list[pa.Array]:
+        return [column.unique() for column in self._own]
+
+    @cached_property
+    def _pairs(self) -> list[pa.Array]:
+        """Per further column the pairs that occur, of the number so far and the column's value."""
+        found: list[pa.Array] = []
+        own = self._own
         numbers = pc.index_in(own[0], self._values[0]) if len(own) > 1 else own[0]
         for column, values in zip(own[1:], self._values[1:], strict=True):
             pairs = _paired(numbers, column, values)
-            self._pairs.append(pairs.unique())
-            numbers = pc.index_in(pairs, self._pairs[-1])
+            found.append(pairs.unique())
+            numbers = pc.index_in(pairs, found[-1])
+        return found
+
+    @cached_property
+    def _in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """The keys in ascending order and their positions, if the key is one whole number; None for other keys."""
+        numbers = _whole_numbers(self._own)
+        if numbers is None:
+            return None
+        order = np.argsort(numbers, kind="stable")  # fast for keys that rise, or nearly do
+        return numbers[order], order
 
     def __len__(self) -> int:
         """The number of keys; a key that was given twice counts twice."""
@@ -42,6 +71,9 @@ class KeySet:
     @property
     def has_doubles(self) -> bool:
         """Whether a key was given twice."""
+        if self._in_order is not None:
+            keys, _ = self._in_order
+            return bool((keys[1:] == keys[:-1]).any())
         return len(self._pairs[-1] if self._pairs else self._values[0]) < len(self)
 
     def distinct(self) -> KeySet:
@@ -58,6 +90,12 @@ class KeySet:
         """For each row the number of its key in the set, NULL if the set does not have it. In a set without doubles
         this is the position at which the key was given."""
         given = [comparable(column.cast(of)) for column, of in zip(columns, self.types, strict=True)]
+        if len(self) and len(given[0]) <= GIVEN_PER_KEY * len(self):
+            sought = _whole_numbers(given)
+            if sought is not None and self._in_order is not None:
+                keys, positions = self._in_order
+                at = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
+                return pa.chunked_array([pa.array(positions[at], mask=keys[at] != sought)])
         numbers = pc.index_in(given[0], self._values[0])
         for column, values, pairs in zip(given[1:], self._values[1:], self._pairs, strict=True):
             numbers = pc.index_in(_paired(numbers, column, values), pairs)
@@ -90,3 +128,10 @@ def _paired(numbers: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array)
     """One number for the key's columns so far and this column's value; NULL if the set lacks one of the two."""
     own = pc.index_in(column, values).cast(pa.int64())
     return pc.add(pc.multiply(numbers.cast(pa.int64()), max(1, len(values))), own)
+
+
+def _whole_numbers(columns: Columns) -> NDArray[np.int64] | None:
+    """The values of a key that is one whole number without NULLs; None for other keys."""
+    if len(columns) > 1 or not pa.types.is_integer(columns[0].type) or columns[0].null_count:
+        return None
+    return np.asarray(columns[0].to_numpy(), np.int64)
