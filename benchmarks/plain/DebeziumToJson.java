@@ -9,7 +9,10 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** Debezium's embedded engine, as its documentation has it: `DebeziumToJson PROPERTIES CHANGES FILE`, one line per change. */
+/**
+ * Debezium's embedded engine, as its documentation has it: `DebeziumToJson PROPERTIES CHANGES FILE [keys]`, one line per
+ * change, with `keys` behind its key and a tab.
+ */
 public class DebeziumToJson {
     public static void main(String[] arguments) throws Exception {
         Properties properties = new Properties();
@@ -17,6 +20,7 @@ public class DebeziumToJson {
             properties.load(reader);
         }
         long wanted = Long.parseLong(arguments[1]);
+        boolean hasKeys = arguments.length > 3;
         long[] written = {0};
         CountDownLatch done = new CountDownLatch(1);
         try (BufferedWriter out = Files.newBufferedWriter(Path.of(arguments[2]))) {
@@ -25,6 +29,9 @@ public class DebeziumToJson {
                     .using((success, message, error) -> {
                         if (!success) {
                             System.err.println(message);
+                            if (error != null) {
+                                error.printStackTrace();
+                            }
                         }
                         done.countDown();
                     })
@@ -32,6 +39,9 @@ public class DebeziumToJson {
                         try {
                             for (ChangeEvent<String, String> record : records) {
                                 if (record.value() != null && written[0] < wanted) {
+                                    if (hasKeys) {
+                                        out.write((record.key() == null ? "" : record.key()) + "\t");
+                                    }
                                     out.write(record.value());
                                     out.newLine();
                                     written[0]++;

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psycopg
 
+from benchmarks.peers import debezium
+from benchmarks.pipeline import Refused
 from sandbox.services.postgres import PostgresServer, running, wait_for
 from sandbox.steps import end_by_exception
 from tests.support import local_spark
@@ -21,6 +23,9 @@ from tests.support.pipeline import pipeline_config
 from tests.support.servers import OLDEST_AND_NEWEST
 from tests.support.system_server import SystemServer
 from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, TableVerdict
+from tests.witnesses.debezium.change_events import ChangeEvents
+from tests.witnesses.debezium.debezium_database import MARKERS, DebeziumDatabase
+from tests.witnesses.debezium.engine import Engine
 from tests.witnesses.decoding_suites import (
     EXCLUDED_DECODING,
     EXCLUDED_DECODING_SPECS,
@@ -47,6 +52,7 @@ SUITES = {  # with the files that are not played
     "decoding-specs": EXCLUDED_DECODING_SPECS,
 }
 REPOSITORY = Path(__file__).resolve().parents[2]
+DEBEZIUM = "debezium"
 KEPT = REPOSITORY / ".tidemark" / "witnesses"
 PLAYS = REPOSITORY / "docs" / "witnesses.json"
 
@@ -65,7 +71,12 @@ def main() -> int:
     parser.add_argument(
         "--beyond", type=int, default=0, help="such as 10: only permutations that `--permutations 10` does not play"
     )
-    parser.add_argument("--lake", choices=["delta", "rows"], default="delta", help="rows: lists, without Spark")
+    parser.add_argument(
+        "--lake",
+        choices=["delta", "rows", DEBEZIUM],
+        default="delta",
+        help="rows: lists, without Spark; debezium: Debezium's engine in the place of Tidemark, only shown",
+    )
     parser.add_argument("--without-trigger", action="store_true", help="definitions are seen in the catalogue alone")
     parser.add_argument(
         "--part", default="1/1", help="such as 3/10: a tenth of the files, for several machines or turns"
@@ -79,7 +90,10 @@ def main() -> int:
         print("No PostgreSQL source tree: name one by POSTGRES_SOURCE=/path/to/postgresql", file=sys.stderr)
         return 0
     end_by_exception()
-    is_kept = arguments.page or not (arguments.files or arguments.beyond)
+    if (is_peer := arguments.lake == DEBEZIUM) and not _has_engine():
+        return 0
+    # The page, and the results that it is made of, are Tidemark's alone.
+    is_kept = not is_peer and (arguments.page or not (arguments.files or arguments.beyond))
     faults, are_played = 0, False
     for suite in arguments.suite or SUITES:
         result = None  # stays so for a suite that has none of the named files
@@ -90,7 +104,8 @@ def main() -> int:
         if result is None:
             continue
         are_played = True
-        print(page([Play.of(result)], SUITES))
+        if not is_peer:
+            print(page([Play.of(result)], SUITES))
         faults += result.outcomes["differs"] + result.outcomes["error"]
         if is_kept:
             plays = merged(plays_in(PLAYS), map(Play.of, kept_in(KEPT)))
@@ -100,6 +115,15 @@ def main() -> int:
         print(f"No test is called {' or '.join(arguments.files)}", file=sys.stderr)
         return 2
     return 1 if faults else 0
+
+
+def _has_engine() -> bool:
+    try:
+        debezium()
+    except Refused as refused:
+        print(f"{refused}: nothing was played", file=sys.stderr)
+        return False
+    return True
 
 
 def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> Iterator[SuiteResult]:
@@ -127,7 +151,7 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
         config = pipeline_config("witness", folder / "lake", (TableRule("*.*"),), bounds, **managed)
         has_trigger = not arguments.without_trigger
         place = (config, source, ledger)
-        with _captured(place, folder, arguments.lake) as database:
+        with _captured(place, folder, arguments.lake, server) as database:
             psql = server.binary("psql")
             suite: RegressionSuite | IsolationSuite | SubscriptionSuite
             if name == "subscription":
@@ -153,14 +177,25 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
 
 
 @contextmanager
-def _captured(place: tuple[PipelineConfig, str, str], folder: Path, lake: str) -> Iterator[CapturedDatabase]:
-    """A database whose lake is of Delta tables, or of lists of rows."""
+def _captured(
+    place: tuple[PipelineConfig, str, str], folder: Path, lake: str, server: PostgresServer
+) -> Iterator[CapturedDatabase]:
+    """A database whose lake is of Delta tables, or of lists of rows; or one that Debezium's engine reads."""
     if lake == "rows":
         without_spark = EnvironmentOfRows(*place, folder, lambda: None)  # type: ignore[arg-type, return-value]
         try:
             yield CapturedDatabase(without_spark, TablesOfRows(without_spark))
         finally:
             without_spark.close()
+        return
+    if lake == DEBEZIUM:
+        without_tidemark = EnvironmentOfRows(*place, folder, lambda: None)  # type: ignore[arg-type, return-value]
+        reading = Engine(debezium(), server, "regression", folder, ChangeEvents(MARKERS))
+        try:
+            yield DebeziumDatabase(without_tidemark, TablesOfRows(without_tidemark), engine=reading)
+        finally:
+            reading.stop()
+            without_tidemark.close()
         return
     spark = local_spark.start(folder / "spark")
     environment = Environment(*place, folder, lambda: spark)

@@ -22,7 +22,7 @@ from tidemark.ledger.captured.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import event_trigger
 
-_FULL_IDENTITY: Final = """
+FULL_IDENTITY: Final = """
 CREATE FUNCTION public.give_identity() RETURNS event_trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE one record;
@@ -112,7 +112,7 @@ class CapturedDatabase:
         """Open the capture of an empty database with a publication of what is named there, such as FOR ALL TABLES, and
         with the event trigger that tells definitions, or without it."""
         self.environment.execute(
-            _FULL_IDENTITY,
+            FULL_IDENTITY,
             "CREATE TABLE public.witness_start (id int PRIMARY KEY)",
             f"CREATE PUBLICATION {self.environment.config.publication} {published} WITH (publish_via_partition_root)",
         )

@@ -1,0 +1,1 @@
+"""Debezium's embedded engine in the place of a Tidemark pipeline, with the same files."""
