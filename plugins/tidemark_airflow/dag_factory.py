@@ -14,10 +14,10 @@ if there is nothing to read, no reader is mapped, and the same are skipped. conf
 run after a skip, not after a failure. health has all_done: it says how the pipeline stands whatever became of the run,
 and is red itself where a task before it failed.
 
-Runs of a DAG do not overlap, but for those of a capture that follows, of which the next one starts while one ends:
-`max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
-backfills of Airflow, which it does not hold back, and `max_active_tis_per_dag` keeps a cleared task of an old run from
-running beside the same task of the newest. That is what 1-slot pools would do, with nothing to create first; a task
+Runs of a DAG do not overlap, except in a capture that follows its source. There the next run starts before the earlier
+one has ended, and no third one does. `max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
+backfills of Airflow, which it does not hold back, and `max_active_tis_per_dag` allows as many runs
+of one task at a time, those of cleared old runs included. That is what 1-slot pools would do, with nothing to create first; a task
 whose pool does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order, between the two
 DAGs as well.
 

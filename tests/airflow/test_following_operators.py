@@ -410,7 +410,7 @@ def test_a_preflight_without_its_source_is_tried_again_and_tells(
 
 
 def one_after_the_other(operator: Any) -> None:
-    """With a schedule of which Airflow starts no run before the one before has ended."""
+    """Give the operator a schedule with which Airflow starts one run at a time."""
     path = Path(operator.config.path)
     path.write_text(FOLLOWING.replace("*/15 * * * *", "@continuous"))
     operator.config = load(path)

@@ -8,7 +8,6 @@ slot takes the place of the old one, and what was waiting is lost.
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import IO, Final
 from benchmarks import peers
 from sandbox.services.postgres import PostgresServer, wait_for
 from tests.witnesses.debezium.change_events import ChangeEvents
+from tidemark.wait_log import Wait
 
 SLOT: Final = "peer"
 # Beside those of `benchmarks.peers`. They favour exact values over short ones.
@@ -94,20 +94,16 @@ class Engine:
 
     def wait_for_marker(self, write: Callable[[], int]) -> str | None:
         """Write a marker and take all events up to it; the errors in between, None if there was none."""
-        before, marker, until = len(self.failures), write(), time.monotonic() + _DONE_S
+        before, marker, wait = len(self.failures), write(), Wait(_DONE_S, every_s=_LOOK_S)
         while marker not in self.events.markers:
+            has_ended = self._has_ended()  # then its last lines are there to be taken
             if self._take():
-                until = time.monotonic() + _DONE_S
-            has_ended = self._has_ended()
-            if has_ended or time.monotonic() > until:
-                self._take()
-                if marker in self.events.markers:
-                    break
+                wait = Wait(_DONE_S, every_s=_LOOK_S)
+            elif has_ended or not wait.pause(lambda: "the engine's next event"):
                 self._fail("" if has_ended else f"no event for {_DONE_S} s after those before")
-                until = time.monotonic() + _DONE_S
+                wait = Wait(_DONE_S, every_s=_LOOK_S)
                 if self._stuck == 0:
                     marker = write()
-            time.sleep(_LOOK_S)
         return "; ".join(self.failures[before:]) or None
 
     def _has_ended(self) -> bool:
