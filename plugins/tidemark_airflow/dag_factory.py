@@ -15,11 +15,11 @@ run after a skip, not after a failure. health has all_done: it says how the pipe
 and is red itself where a task before it failed.
 
 Runs of a DAG do not overlap, except in a capture that follows its source. There the next run starts before the earlier
-one has ended, and no third one does. `max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
-backfills of Airflow, which it does not hold back, and `max_active_tis_per_dag` allows as many runs
-of one task at a time, those of cleared old runs included. That is what 1-slot pools would do, with nothing to create first; a task
-whose pool does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order, between the two
-DAGs as well.
+one has ended, and no third one does. `max_active_runs` holds back scheduled and manual runs, `allowed_run_types`
+forbids native backfills of Airflow, which it does not hold back, and `max_active_tis_per_dag` allows as many runs of
+one task at a time, those of cleared old runs included. That is what 1-slot pools would do, with nothing to create
+first; a task whose pool does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order,
+between the two DAGs as well.
 
 A file that is broken becomes a DAG with one task that fails with its problems, under the name its capture
 DAG has. An import error would be seen too, but Airflow keeps it for the whole Python file and then
