@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from tidemark.capture.following.drain_cycles import Window
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
     from tidemark.capture.following.plan_orders import PlanOrders
+    from tidemark.capture.following.run_end import Window
     from tidemark.capture.following.window import FollowWindow
     from tidemark.capture.merge_planning import Ingested
 

@@ -24,18 +24,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final, Protocol
 
 import psycopg
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
+from tidemark.capture.following.run_end import Window, is_over
 from tidemark.capture.waiting import with_more_columns
 from tidemark.ledger import followers, leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
-from tidemark.ledger.staged import applied_positions, batches, generations
+from tidemark.ledger.staged import applied_positions, generations
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.source.wal import slot
@@ -56,21 +56,6 @@ UNTOLD_S: Final = 30.0
 PASSED_BYTES: Final = 16 * 2**20
 # How long whoever waits for the slot may take to take it.
 LET_IN_S: Final = 10.0
-
-
-class Window(Protocol):
-    """How long a run follows the source, and how often it stages (`FollowWindow`)."""
-
-    @property
-    def began_at(self) -> datetime:
-        """When the run began."""
-
-    @property
-    def every_s(self) -> float:
-        """The least seconds between two batches."""
-
-    def left_s(self, now: datetime) -> float:
-        """Seconds until the run ends, 0 where it is over."""
 
 
 class RunFile(Protocol):
@@ -105,7 +90,7 @@ def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | Non
     file = file or UnchangingRunFile()
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
-        while not _is_over(run, book, window):
+        while not is_over(run, book, window):
             _await_turn(run, book, window)
             run = file.taken_up(run)
             with slot_taken(run, book, wait_s) as taken, taken.stream() as stream:
@@ -113,12 +98,6 @@ def follow(run: Run, window: Window, *, wait_s: float = 0.0, file: RunFile | Non
             _let_in(run, book)
         leases.give_back_of_dead_try(book, leases.SLOT, run.holder)
         return of_run(book, run.run_id)
-
-
-def _is_over(run: Run, book: Ledger, window: Window) -> bool:
-    """Whether the window is, or a later run has taken over, and all up to a heartbeat of the run is staged."""
-    has_ended = window.left_s(run.now()) <= 0 or followers.is_succeeded(book, run.run_id, window.began_at)
-    return has_ended and batches.has_heartbeat(book, run.run_id)
 
 
 def _await_turn(run: Run, book: Ledger, window: Window) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from tidemark.capture import deferral
+from tidemark.capture.following.run_end import is_over
 from tidemark.capture.following.window import FollowWindow
 from tidemark.capture.merge_planning import (
     Ingested,
@@ -43,7 +44,7 @@ from tidemark.formats import layout
 from tidemark.ledger import followers, leases
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, of_table
-from tidemark.ledger.staged import batches, generations
+from tidemark.ledger.staged import generations
 from tidemark.run import Run
 from tidemark.storage.store import Store
 from tidemark.wording import duration
@@ -169,10 +170,7 @@ class MergeCycles:
     def _is_over(self, book: Ledger) -> bool:
         if leases.holders(book).get(SLOT) == self.drain_holder:
             return False
-        has_ended = self.window.left_s(self.run.now()) <= 0 or followers.is_succeeded(
-            book, self.run.run_id, self.window.began_at
-        )
-        if has_ended and batches.has_heartbeat(book, self.run.run_id):
+        if is_over(self.run, book, self.window):
             return True
         if self.run.clock() - self._asked_at < ASK_S:
             return False
