@@ -114,15 +114,35 @@ def test_rows_that_the_driver_masked_keep_no_vacuum_from_its_work(lake: Lake) ->
     table = _staged(lake.table(table_schema("t", TEXTS)), batches)
     for number in range(len(batches)):
         lake.applied(table.planned(number, number + 1))
-    pinned = delta_tables.pin(lake.spark, lake.path("current", table))
-    added = DataFrame(pinned.state.added.toDF(), lake.spark)
-    assert added.where("deletionVector IS NOT NULL").count() > 0
+    assert files_with_deleted_rows(lake, table) > 0
     before = _found(lake, table)
     for step, is_thorough in (("look", False), ("look", True), ("current", False), ("look", True)):
         for one in keep_up(lake, step, table, thorough=is_thorough):
             assert one.left == ""
     assert _found(lake, table) == before
     assert len(before[0]) == 19
+
+
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+def test_a_file_without_another_beside_it_loses_its_deleted_rows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPTIMIZE rewrites no file that it has to rewrite alone."""
+    monkeypatch.setitem(table_compaction.MANY_SMALL, "current", 50)
+    batches = [[insert(n) for n in range(20)], [delete(n) for n in range(5)]]
+    table = _staged(lake.table(table_schema("t", TEXTS)), batches)
+    for number in range(len(batches)):
+        lake.applied(table.planned(number, number + 1))
+    assert files_with_deleted_rows(lake, table) == 1
+    before, at = _found(lake, table), positions(lake, table)
+    assert said(keep_up(lake, "current", table)) == [("current", 1, True, False, "")]
+    assert files_with_deleted_rows(lake, table) == 0
+    assert _found(lake, table) == before
+    assert positions(lake, table) == at
+    assert not any(one.due for one in keep_up(lake, "look", table))
+
+
+def files_with_deleted_rows(lake: Lake, table: StagedTable) -> int:
+    pinned = delta_tables.pin(lake.spark, lake.path("current", table))
+    return DataFrame(pinned.state.added.toDF(), lake.spark).where("deletionVector IS NOT NULL").count()
 
 
 @pytest.mark.parametrize("way", ["driver"], indirect=True)

@@ -1,9 +1,10 @@
 """Compacts Delta tables and removes their dead files and old log entries; rows, order and positions stay as they are.
 
-OPTIMIZE writes the same rows into fewer files (`dataChange = false`) and keeps the table's transactions. VACUUM deletes
-files that no version within the retention has. So no position is ever removed. Only
-`delta.setTransactionRetentionDuration` would remove one, and nothing sets it. Sources: Delta documentation,
-"Optimizations", "Remove files no longer referenced"; Delta protocol, "Transaction Identifiers".
+OPTIMIZE writes the same rows into fewer files (`dataChange = false`). REORG writes files without the rows that merges
+marked as deleted. Both keep the table's transactions. VACUUM deletes files that no version within the retention has. So
+no position is ever removed. Only `delta.setTransactionRetentionDuration` would remove one, and nothing sets it.
+Sources: Delta documentation, "Optimizations", "Remove files no longer referenced"; Delta protocol, "Transaction
+Identifiers".
 
 A compaction that runs at the same time as a merge fails, or makes the merge read the positions again:
 
@@ -41,7 +42,8 @@ log = logging.getLogger(__name__)
 # else reduces the number of its files.
 SMALL_BYTES: Final = 16 * 2**20
 MANY_SMALL: Final = {"current": 50, "history": 8}
-# Every reader reads and skips the rows that merges marked as deleted, until their files are rewritten.
+# Every reader reads and skips the rows that merges marked as deleted, until their files are rewritten. A table is
+# written once for each tenth of its rows at most.
 DELETED_SHARE: Final = 0.1
 # A table of fewer bytes is read quickly, however many of its rows are deleted.
 LITTLE_BYTES: Final = 16 * 2**20
@@ -138,12 +140,16 @@ def _maintain(
 ) -> TableCompaction:
     (expect_few_rows if _is_small(pinned) else expect_any_rows)(session)
     sizes = file_sizes(session, pinned, kind)
-    due = sizes.small >= MANY_SMALL[kind] or sizes.deleted_share > DELETED_SHARE
+    has_many_small, has_many_deleted = sizes.small >= MANY_SMALL[kind], sizes.deleted_share > DELETED_SHARE
+    due = has_many_small or has_many_deleted
     if plan.step == "look":
         _set_retention(session, pinned, plan.versions_days)
     compacted = due and (kind == "history" or plan.step == "current")
     if compacted:
-        optimize(session, pinned)
+        if has_many_small:
+            optimize(session, pinned)
+        if has_many_deleted:
+            purge(session, pinned)
         failpoints.reach("maintain.after_optimize")
     after = delta_tables.pin(session, pinned.path)
     if plan.step == "look" and _may_have_dead_files(session, after, plan.versions_days):
@@ -191,11 +197,17 @@ def file_sizes(spark: SparkSession, table: PinnedTable, kind: Kind) -> FileSizes
 
 
 def optimize(spark: SparkSession, table: PinnedTable) -> None:
-    """Rewrite small files, and files with many deleted rows, into fewer files.
+    """Rewrite small files into fewer files. A file with many deleted rows is rewritten only if another file fits beside
+    it into one of `maxFileSize`.
 
     Raises an error that `delta_tables.is_contested` recognises if another commit removed one of these files.
     """
     spark.sql(f"OPTIMIZE delta.{spark_identifier(table.path)}").collect()
+
+
+def purge(spark: SparkSession, table: PinnedTable) -> None:
+    """Rewrite every file with deleted rows, also one that has no other beside it. Raises as `optimize` does."""
+    spark.sql(f"REORG TABLE delta.{spark_identifier(table.path)} APPLY (PURGE)").collect()
 
 
 def _may_have_dead_files(spark: SparkSession, table: PinnedTable, versions_days: int) -> bool:
