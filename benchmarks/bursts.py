@@ -37,7 +37,7 @@ from benchmarks.pipeline import Pipeline, Refused, as_the_operator_submits, one_
 from tidemark.capture.drain import of_run
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.merge_cycles import MergeCycles
-from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
+from tidemark.spark_submit.plan_orders import PlanOrders, plan_orders
 from tidemark.capture.following.window import FollowWindow
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn

@@ -1,8 +1,8 @@
-"""Compacts Delta tables: `compact_tables.py --manifest URI-of-plan.json` -> fewer files, and result.json beside
-the plan.
+"""Compacts Delta tables as plans are ordered: `compact_tables.py --manifest URI-of-the-beat` -> fewer files, and
+result.json beside each plan.
 
-Like the application that merges, it uses neither Airflow nor ledger nor source (R10). Its exit code is 0 even if
-something was left undone for a table: the result says so.
+Like the application that merges, it uses neither Airflow nor ledger nor source (R10). Its exit code is 0 after the last
+order, even if something was left undone for a table: the result says so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ NEEDS: Final = "tidemark.target.table_compaction"
 
 
 def run(spark: SparkSession, uri: str) -> None:
+    """Follow every plan that is ordered in the folder of the beat at `uri`."""
+    from tidemark.target.ordered_plans import ordered_plans
+
+    for plan in ordered_plans(spark, uri):
+        follow(spark, plan)
+
+
+def follow(spark: SparkSession, uri: str) -> None:
     """Follow the plan at `uri` and leave the result beside it."""
     from tidemark.formats.compaction_plan import CompactionPlan
     from tidemark.target.table_compaction import maintain_tables

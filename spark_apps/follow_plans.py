@@ -38,7 +38,7 @@ REST_S = 30.0
 
 def run(spark: SparkSession, uri: str) -> None:
     """Apply every plan that is ordered in the folder of the beat at `uri`."""
-    from tidemark.target.delta.jvm import java_class, keep_hadoop_configuration
+    from tidemark.target.delta.jvm import java_class
     from tidemark.target.merge import apply_and_write_result
     from tidemark.target.ordered_plans import ordered_plans
 
@@ -66,7 +66,6 @@ def run(spark: SparkSession, uri: str) -> None:
             ended.result()
         collect_at = time.monotonic() + REST_S
 
-    keep_hadoop_configuration(spark)  # it looks for the next plan several times a second
     with ThreadPoolExecutor(thread_name_prefix="plan") as pool:
         for plan in ordered_plans(spark, uri, sleep=pause):
             running.add(pool.submit(apply, plan))

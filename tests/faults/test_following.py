@@ -18,15 +18,15 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.following import Follower
 from tidemark.capture.confirm import confirm
-from tidemark.capture.following import plan_orders as plan_orders_module
 from tidemark.capture.following.merge_cycles import MergeCycles
-from tidemark.capture.following.plan_orders import PlanOrders, plan_orders
 from tidemark.capture.table_progress import advanced, merged_in_run
 from tidemark.config import TableRule
 from tidemark.errors import LeaseLost, PlanMissing, SparkApplicationFailed
 from tidemark.formats import layout
 from tidemark.formats.merge_result import TableResult
 from tidemark.ledger import leases
+from tidemark.spark_submit import plan_orders as plan_orders_module
+from tidemark.spark_submit.plan_orders import PlanOrders, plan_orders
 from tidemark.target.merge import TableMerge
 from tidemark.target.ordered_plans import ordered_plans
 
@@ -132,7 +132,7 @@ def test_tables_follow_the_source_while_definitions_change(shop: Environment, sp
         staged = shop.staged_lsn()
         wait_for("the slot stands at what is applied everywhere", lambda: shop.confirmed_lsn() == staged, 60)
     assert merger.plans >= 5
-    assert shop.store.list(f"{shop.config.pipeline}/following") == []
+    assert shop.store.list(layout.orders_root(shop.config.pipeline)) == []
 
 
 def test_who_waits_for_slot_or_table_is_let_in(shop: Environment, spark: SparkSession) -> None:
@@ -218,14 +218,14 @@ def test_an_operator_that_outlives_its_successor_orders_nothing_more(shop: Envir
             first.beat_if_ours()
             with pytest.raises(LeaseLost):
                 first.order("another plan")
-            assert shop.store.list(f"{shop.config.pipeline}/following") == [second.attempt]
+            assert shop.store.list(layout.orders_root(shop.config.pipeline)) == [second.attempt]
 
 
 def test_orders_of_another_run_stay_as_long_as_its_operator_beats(
     shop: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_orders_module, "BEAT_S", 0.05)
-    root = f"{shop.config.pipeline}/following"
+    root = layout.orders_root(shop.config.pipeline)
     shop.store.write_new(f"{root}/silent/beat", b"7")
     shop.store.write_new(f"{root}/never/order-1", b"a plan")
     first, second = (plan_orders(shop.task("merge", run), shop.store) for run in ("first", "second"))
@@ -246,7 +246,7 @@ def order_many(shop: Environment, orders: PlanOrders) -> None:
 def test_orders_are_removed_once_their_plans_are_applied(shop: Environment) -> None:
     with plan_orders(shop.task("merge"), shop.store) as orders:
         order_many(shop, orders)
-        folder = f"{shop.config.pipeline}/following/{orders.attempt}"
+        folder = layout.orders_folder(shop.config.pipeline, orders.attempt)
         assert sorted(shop.store.list(folder)) == ["beat", "order-1", "order-50"]
 
 

@@ -33,9 +33,9 @@ EVERY_S = 0.5
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.capture.following.plan_orders import PlanOrders
     from tidemark.capture.following.window import FollowWindow
     from tidemark.capture.merge_planning import PlanScope
+    from tidemark.spark_submit.plan_orders import PlanOrders
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def follow_drain(stage_input: StageInput) -> Any:
 def follow_merge(stage_input: StageInput, path: str) -> None:
     """Until the run is over. Its Spark application is a process of its own, which this does not end if it is killed."""
     from tidemark.capture.following.merge_cycles import MergeCycles
-    from tidemark.capture.following.plan_orders import plan_orders
+    from tidemark.spark_submit.plan_orders import plan_orders
     from tidemark.storage.store import Store
 
     run = stage_input.run("merge")
@@ -211,7 +211,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
         return datetime.now(UTC) + timedelta(days=30)
 
     def apply(plan: CompactionPlan) -> CompactionResult:
-        compact_tables.run(spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
+        compact_tables.follow(spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
         result = compaction_runs.take_result(stage_input.config, plan)
         assert result is not None
         return result

@@ -8,7 +8,7 @@
     <pipeline>/chunks/<backfill>/<schema>.<table>/<chunk>-<attempt>/v<schema version>-<n>.parquet
     <pipeline>/plans/<plan>/plan.json, result.json
     <pipeline>/plans/<plan>/chunks/<schema>.<table>/<chunk>-<attempt>/part-<uuid>.parquet
-    <pipeline>/following/<attempt>/beat, ready, order-<n>    what the one application of a run that follows is to do
+    <pipeline>/orders/<attempt>/beat, ready, order-<n>    the plans that an application is to apply, one after another
     <pipeline>/maintenance/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
     <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
@@ -108,21 +108,21 @@ def rest_folder(pipeline: str, plan: str, table: TableName) -> str:
     return f"{plan_folder(pipeline, plan)}/chunks/{_one_name(table)}"
 
 
-def following_root(pipeline: str) -> str:
-    return f"{pipeline}/following"
+def orders_root(pipeline: str) -> str:
+    return f"{pipeline}/orders"
 
 
-def following_folder(pipeline: str, attempt: str) -> str:
-    return f"{following_root(pipeline)}/{attempt}"
+def orders_folder(pipeline: str, attempt: str) -> str:
+    return f"{orders_root(pipeline)}/{attempt}"
 
 
 def beat_file(pipeline: str, attempt: str) -> str:
-    return f"{following_folder(pipeline, attempt)}/beat"
+    return f"{orders_folder(pipeline, attempt)}/beat"
 
 
 def ready_file(pipeline: str, attempt: str) -> str:
     """Written by the application once it waits for orders."""
-    return f"{following_folder(pipeline, attempt)}/{READY}"
+    return f"{orders_folder(pipeline, attempt)}/{READY}"
 
 
 def order(number: int) -> str:
@@ -133,8 +133,12 @@ def maintenance_root(pipeline: str) -> str:
     return f"{pipeline}/maintenance"
 
 
+def maintenance_folder(pipeline: str, plan: str) -> str:
+    return f"{maintenance_root(pipeline)}/{plan}"
+
+
 def maintenance_file(pipeline: str, plan: str) -> str:
-    return f"{maintenance_root(pipeline)}/{plan}/plan.json"
+    return f"{maintenance_folder(pipeline, plan)}/plan.json"
 
 
 def current_table(pipeline: str, table: TableName) -> str:

@@ -1,16 +1,18 @@
-"""Writes the plans of the Spark applications that compact Delta tables, and reads their results.
+"""Writes the plans of the Spark application that compacts Delta tables, orders them, and reads their results.
 
     inspect all tables, beside merges ──► the tables whose `current` is due
     compact `current`, a few of those at a time, under their leases
 
 A merge leaves a table leased here to the next merge. Maintenance leaves a table that is being merged to its next run.
+One application does all plans of a run. So a table is leased for its compaction, and not for the start of a JVM.
 Correctness does not depend on compaction, so a run repeats nothing.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from secrets import token_hex
@@ -18,7 +20,7 @@ from typing import Any, Final
 
 from tidemark.capture import lake_folder
 from tidemark.config import PipelineConfig
-from tidemark.errors import LeaseTaken, PositionBelowPlan
+from tidemark.errors import LeaseTaken, PositionBelowPlan, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, Step
 from tidemark.ledger import leases, migrations
@@ -31,8 +33,9 @@ from tidemark.ledger.retention import retirement
 from tidemark.ledger.staged import generations, positions
 from tidemark.names import TableName
 from tidemark.run import Run
+from tidemark.spark_submit.plan_orders import Application
 from tidemark.storage.store import Store
-from tidemark.wording import counted
+from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ log = logging.getLogger(__name__)
 THOROUGH_DAYS: Final = 7
 # How long maintenance waits for the tables of a group; a plan of a merge that follows takes seconds.
 WAIT_S: Final = 60.0
+# How often it is looked whether the application has followed a plan.
+LOOK_S: Final = 0.2
 
 
 def groups(config: PipelineConfig, result: CompactionResult) -> list[list[str]]:
@@ -140,10 +145,34 @@ def _plan(run: Run, store: Store, step: Step, names: Sequence[str]) -> Compactio
     return plan
 
 
+def followed(
+    run: Run,
+    plan: CompactionPlan,
+    application: Application,
+    limit_s: float,
+    pause: Callable[[float], None] = time.sleep,
+) -> CompactionResult:
+    """Order the plan; returns its result. Raises SparkApplicationFailed if the application ends without one, or
+    SparkApplicationTooLong if it takes longer than `limit_s`."""
+    application.order(plan.plan)
+    store, began = Store(run.config.lake, run.config.lake_access), run.clock()
+    result_file = f"{layout.maintenance_folder(run.pipeline, plan.plan)}/result.json"
+    has_ended = False
+    while not store.exists(result_file) and not has_ended:
+        if (ran_s := run.clock() - began) > limit_s:
+            raise SparkApplicationTooLong(plan=plan.plan, ran=duration(ran_s), limit=duration(limit_s))
+        pause(LOOK_S)
+        has_ended = application.has_ended()
+    result = take_result(run.config, plan)
+    if result is None:
+        raise SparkApplicationFailed(plan=plan.plan, detail="it left no result")
+    return result
+
+
 def take_result(config: PipelineConfig, plan: CompactionPlan) -> CompactionResult | None:
     """The application's result; None if it left none. Its files are deleted."""
     store = Store(config.lake, config.lake_access)
-    folder = f"{layout.maintenance_root(config.pipeline)}/{plan.plan}"
+    folder = layout.maintenance_folder(config.pipeline, plan.plan)
     try:
         return CompactionResult.from_json(store.read(f"{folder}/result.json"))
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,7 @@
-"""Orders the merges of a run that follows the source from its one Spark application, by files (`target.ordered_plans`).
+"""Orders plan after plan from one Spark application, by files (`target.ordered_plans`).
+
+A run that follows the source so merges plan after plan, and maintenance compacts one group of tables after another. The
+application starts once, and while it starts nobody waits for a lease.
 
 `PlanOrders` is the operator's end: it makes the folder, writes its beat from a thread, orders plan after plan, removes
 the orders whose plans have a result, and says when it is the end. Folders that earlier tries of this task left are
@@ -11,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, Protocol
 from uuid import uuid4
 
 from tidemark.errors import LeaseLost
@@ -27,17 +30,34 @@ BEAT_S: Final = 10.0
 # After so many beats of this operator another one that did not beat is gone; its application has ended by itself.
 GONE_AFTER: Final = 12
 
+# Pipeline and plan -> the folder with the plan.json, and the result.json once the plan is applied.
+FolderOf = Callable[[str, str], str]
+
+
+class Application(Protocol):
+    """A Spark application that takes orders, or one after another where it died."""
+
+    def is_ready(self) -> bool:
+        """Whether it has started, and waits for orders."""
+
+    def order(self, plan: str) -> None:
+        """Have it apply the plan, by its name, beside those that it is at."""
+
+    def has_ended(self) -> bool:
+        """Whether it died: it does nothing more."""
+
 
 class PlanOrders:
     """The orders of one application, made by `plan_orders`."""
 
-    def __init__(self, run: Run, store: Store) -> None:
+    def __init__(self, run: Run, store: Store, folder_of: FolderOf) -> None:
         self._task = hashlib.sha256(run.holder.encode()).hexdigest()[:16]
         self.attempt = f"{self._task}-{uuid4()}"
         self.manifest = f"{run.config.lake}/{layout.beat_file(run.pipeline, self.attempt)}"
-        self._folder = layout.following_folder(run.pipeline, self.attempt)
+        self._folder = layout.orders_folder(run.pipeline, self.attempt)
         self._run = run
         self._store = store
+        self._folder_of = folder_of
         self._number = 0
         self._plans: dict[int, str] = {}  # of the orders that are there
         self._beats = 0
@@ -52,7 +72,7 @@ class PlanOrders:
         later operator removed the folder."""
         if not self._is_ours():
             raise LeaseLost(lease=self._folder, pipeline=self._run.pipeline, holder="a later try of this task")
-        self._write(f"{self._run.config.lake}/{layout.plan_file(self._run.pipeline, plan)}")
+        self._write(f"{self._run.config.lake}/{self._folder_of(self._run.pipeline, plan)}/plan.json")
         with suppress(Exception):  # they are removed with the next order, or with the folder
             self._remove_applied()
         self._plans[self._number] = plan
@@ -69,7 +89,7 @@ class PlanOrders:
         """A run of a day has tens of thousands of orders. The newest one stays, so that a driver which the cluster
         starts anew finds the number that comes next."""
         for number, plan in list(self._plans.items()):
-            if self._store.exists(layout.result_file(self._run.pipeline, plan)):
+            if self._store.exists(f"{self._folder_of(self._run.pipeline, plan)}/result.json"):
                 self._store.delete(f"{self._folder}/{layout.order(number)}")
                 del self._plans[number]
 
@@ -100,13 +120,13 @@ class PlanOrders:
                     seen = {}
 
     def remove_earlier_tries(self) -> None:
-        for left in self._store.list(layout.following_root(self._run.pipeline)):
+        for left in self._store.list(layout.orders_root(self._run.pipeline)):
             if left.startswith(self._task):
                 self._remove(left)
 
     def beats_of_others(self) -> dict[str, bytes | None]:
         """By attempt, what its beat says now; None for a folder without one."""
-        attempts = self._store.list(layout.following_root(self._run.pipeline))
+        attempts = self._store.list(layout.orders_root(self._run.pipeline))
         return {attempt: self._beat_of(attempt) for attempt in attempts if attempt != self.attempt}
 
     def remove_silent(self, seen: dict[str, bytes | None]) -> None:
@@ -122,21 +142,21 @@ class PlanOrders:
             return None
 
     def _remove(self, attempt: str) -> None:
-        log.info("Removing %s, which an operator that died left", layout.following_folder(self._run.pipeline, attempt))
-        self._store.delete(layout.following_folder(self._run.pipeline, attempt))
+        log.info("Removing %s, which an operator that died left", layout.orders_folder(self._run.pipeline, attempt))
+        self._store.delete(layout.orders_folder(self._run.pipeline, attempt))
 
     def stop_beating(self) -> None:
         self._ended.set()
 
 
 @contextmanager
-def plan_orders(run: Run, store: Store) -> Iterator[PlanOrders]:
+def plan_orders(run: Run, store: Store, folder_of: FolderOf = layout.plan_folder) -> Iterator[PlanOrders]:
     """The orders, whose folder lasts as long as the block; those of earlier tries are removed, and their applications
     end."""
-    orders = PlanOrders(run, store)
+    orders = PlanOrders(run, store, folder_of)
     orders.remove_earlier_tries()
     orders.beat()
-    beating = threading.Thread(target=orders.keep_beating, name="beat of the merge", daemon=True)
+    beating = threading.Thread(target=orders.keep_beating, name="beat of the orders", daemon=True)
     beating.start()
     try:
         yield orders
@@ -144,4 +164,4 @@ def plan_orders(run: Run, store: Store) -> Iterator[PlanOrders]:
         orders.stop_beating()
         beating.join()
         with suppress(Exception):  # the next operator removes it
-            store.delete(layout.following_folder(run.pipeline, orders.attempt))
+            store.delete(layout.orders_folder(run.pipeline, orders.attempt))

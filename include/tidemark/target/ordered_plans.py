@@ -1,4 +1,4 @@
-"""Reads the orders of a run that follows the source, from the run's folder on the lake -> one plan after another (R10).
+"""Reads the orders of a task from their folder on the lake -> one plan after another (R10).
 
     <folder>/beat         the operator rewrites it every few seconds with new content, to show that it is alive
     <folder>/ready        this application writes it when it begins to look for orders
@@ -25,6 +25,7 @@ from tidemark.errors import PlanMissing
 from tidemark.formats import layout
 from tidemark.storage.store import OBJECT_STORES
 from tidemark.target.delta.hadoop_files import read_whole, visible_files, write_new
+from tidemark.target.delta.jvm import keep_hadoop_configuration
 from tidemark.target.merge_failures import is_missing_file
 
 # How long the beat may stay unchanged.
@@ -46,6 +47,7 @@ def ordered_plans(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Yield the URIs of the plans in order, each as soon as it is written. Raises PlanMissing if the operator died."""
+    keep_hadoop_configuration(spark)  # an order is looked for several times a second
     folder = beat_uri.rpartition("/")[0]
     shortest_poll_s = (
         _LONGEST_POLL_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _POLL_S

@@ -15,11 +15,9 @@ another one has ended, a run ends as soon as another one waits.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Generator
 from contextlib import closing, suppress
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,6 +51,7 @@ from tidemark_airflow.operators.capture_operators import (
     run_of,
     slot_wait_s,
 )
+from tidemark_airflow.operators.ordered_application import OrderedApplication
 from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import note_at_work, timed
 
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from tidemark.capture.following.merge_cycles import MergeCycle, MergeCycles
-    from tidemark.capture.following.plan_orders import PlanOrders
     from tidemark.capture.following.run_end import Window
     from tidemark.capture.following.window import FollowWindow
     from tidemark.capture.merge_planning import Ingested
@@ -70,10 +68,8 @@ if TYPE_CHECKING:
 DRAIN_TASK = "drain"
 MERGE_TASK = "merge"
 ENDED = ("success", "failed", "upstream_failed", "skipped", "removed")
-# How often in a row an application may die before it has applied a plan, and how long it may take to end; the first one
-# of a machine leaves an archive of classes then.
+# How often in a row an application may die before it has applied a plan.
 APPLICATIONS = 3
-ENDING_S = 120
 WATCH_S = 60
 # How often the drain asks Airflow whether the run is to end before its time, and the ledger for joins.
 ASK_S = 10
@@ -236,13 +232,14 @@ class FollowMergeOperator(TriedWithinWindow, MergeOperator):
 
     def _merges(self, cycles: MergeCycles, context: Context) -> Generator[MergeCycle]:
         """Those of one application, which ends with them."""
-        from tidemark.capture.following.plan_orders import plan_orders
+        from tidemark.spark_submit.plan_orders import plan_orders
         from tidemark.storage.store import Store
 
         run = cycles.run
         with plan_orders(run, Store(run.config.lake, run.config.lake_access)) as orders:
             limit_s = cycles.window.left_s(run.now()) + run.config.merge.timeout_s + MERGE_SLACK_S
-            application = _Application(self, orders, limit_s, context)
+            self.driver_flags = submission.giving_memory_back()
+            application = OrderedApplication(self, "follow_plans", orders, limit_s, context)
             try:
                 yield from cycles.results(application)
             except SparkApplicationTooLong:
@@ -448,50 +445,6 @@ class _FollowingHealth:
 
     def _notify(self, message: str) -> None:
         notify(self._operator.config, message, self._context)
-
-
-class _Application:
-    """spark-submit on a thread, from the start on."""
-
-    def __init__(self, operator: FollowMergeOperator, orders: PlanOrders, limit_s: float, context: Context) -> None:
-        self._operator = operator
-        self._orders = orders
-        self._limit_s = limit_s
-        # Airflow refuses an `execute` outside of the task's context.
-        run = partial(copy_context().run, self._run, context)
-        self._thread = threading.Thread(target=run, name="application of the merge", daemon=True)
-        self._thread.start()
-
-    def _run(self, context: Context) -> None:
-        access = self._operator.config.lake_access
-        self._operator.driver_flags = submission.giving_memory_back()
-        try:
-            failure = self._operator.run_application(
-                "follow_plans", self._orders.manifest, self._orders.attempt, access, self._limit_s, context
-            )
-            kind = None if failure is None else type(failure)
-        except Exception as failed:
-            kind = type(failed)
-        if kind is not None:
-            self._operator.log.warning("The Spark application ended: %s", kind.__name__)
-
-    def is_ready(self) -> bool:
-        return self._orders.is_ready()
-
-    def order(self, plan: str) -> None:
-        self._orders.order(plan)
-
-    def has_ended(self) -> bool:
-        return not self._thread.is_alive()
-
-    def end(self) -> None:
-        """Let it end what it is at, for a while."""
-        with suppress(Exception):  # without the lake it ends by itself, or is ended
-            self._orders.end()
-        self._thread.join(ENDING_S)
-        if self._thread.is_alive():
-            self._operator.on_kill()
-            self._thread.join(ENDING_S)
 
 
 def _with_earlier_tries(run: Run, ingested: list[Ingested], context: Context) -> list[Ingested]:

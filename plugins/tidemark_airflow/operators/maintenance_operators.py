@@ -8,14 +8,17 @@ does what it left.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 
-from tidemark.formats.layout import maintenance_file
+from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.run import Run
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.operators.capture_operators import (
+    MERGE_SLACK_S,
     MERGE_WAIT_S,
     ApplicationOperator,
     raise_without_result,
@@ -23,6 +26,7 @@ from tidemark_airflow.operators.capture_operators import (
     skip_unless_begun,
     slot_wait_s,
 )
+from tidemark_airflow.operators.ordered_application import OrderedApplication
 from tidemark_airflow.operators.pipeline_operator import PipelineOperator
 from tidemark_airflow.operators.run_figures import timed
 
@@ -50,7 +54,7 @@ class RetireOperator(PipelineOperator):
 
 class CompactOperator(ApplicationOperator):
     """Compacts Delta tables and removes their dead files: first what no merge minds, then `current` of the tables that
-    need it, a few at a time under their leases."""
+    need it, a few at a time under their leases. One Spark application does both."""
 
     @guarded
     @timed
@@ -63,11 +67,12 @@ class CompactOperator(ApplicationOperator):
         if plan is None:
             return {"tables": 0}
         self.log.info("To be looked at: %s", ", ".join(plan.tables))
-        results = [self.result_of(run, plan, self.config.merge.timeout_s, context)]
-        for group in compaction_runs.groups(run.config, results[0]):
-            with compaction_runs.plan_current(run, group) as leased_plan:
-                if leased_plan is not None:
-                    results.append(self.result_of(run, leased_plan, CURRENT_S, context))
+        with self.application_for(run, plan, context) as application:
+            results = [self.result_of(run, plan, application, self.config.merge.timeout_s)]
+            for group in compaction_runs.groups(run.config, results[0]):
+                with compaction_runs.plan_current(run, group) as leased_plan:
+                    if leased_plan is not None:
+                        results.append(self.result_of(run, leased_plan, application, CURRENT_S))
         figures = compaction_runs.note(run, plan.tables, results)
         for table in (table for result in results for table in result.tables if table.left):
             self.log.warning("%s of %s: %s", table.kind, table.table, table.left)
@@ -78,13 +83,32 @@ class CompactOperator(ApplicationOperator):
         self.log.info("%(compacted)d Delta tables of %(tables)d tables compacted", figures)
         return figures
 
-    def result_of(self, run: Run, plan: CompactionPlan, limit_s: float, context: Context) -> CompactionResult:
-        """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
+    @contextmanager
+    def application_for(self, run: Run, plan: CompactionPlan, context: Context) -> Iterator[OrderedApplication]:
+        """The application of all plans of the run; `plan` is the first one. It ends with the block."""
+        from tidemark.formats.layout import maintenance_folder
+        from tidemark.spark_submit.plan_orders import plan_orders
+        from tidemark.storage.store import Store
+
+        limit_s = self.config.merge.timeout_s + len(plan.tables) * MERGE_WAIT_S + MERGE_SLACK_S
+        with plan_orders(run, Store(run.config.lake, run.config.lake_access), maintenance_folder) as orders:
+            application = OrderedApplication(self, "compact_tables", orders, limit_s, context)
+            try:
+                yield application
+            finally:
+                application.end()
+
+    def result_of(
+        self, run: Run, plan: CompactionPlan, application: OrderedApplication, limit_s: float
+    ) -> CompactionResult:
+        """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result, or what kept
+        spark-submit from starting it."""
         from tidemark.maintenance import compaction_runs
 
-        file = maintenance_file(plan.pipeline, plan.plan)
-        failure = self.run_plan("compact_tables", file, plan.plan, run, limit_s, context)
-        result = compaction_runs.take_result(run.config, plan)
-        if result is None:
-            raise_without_result(plan.plan, failure)
-        return result
+        try:
+            return compaction_runs.followed(run, plan, application, limit_s)
+        except SparkApplicationTooLong:
+            self.on_kill()
+            raise
+        except SparkApplicationFailed:
+            raise_without_result(plan.plan, application.failure)

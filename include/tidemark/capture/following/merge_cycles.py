@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from tidemark.capture import deferral
 from tidemark.capture.following.run_end import is_over
@@ -46,6 +46,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, of_table
 from tidemark.ledger.staged import generations
 from tidemark.run import Run
+from tidemark.spark_submit.plan_orders import Application
 from tidemark.storage.store import Store
 from tidemark.wording import duration
 
@@ -66,19 +67,6 @@ ASK_S: Final = 10.0
 
 Lane = Literal["quick", "slow"]
 LANES: Final[tuple[Lane, ...]] = ("quick", "slow")
-
-
-class Application(Protocol):
-    """The run's Spark application, or one after another where it died."""
-
-    def is_ready(self) -> bool:
-        """Whether it has started, and waits for orders."""
-
-    def order(self, plan: str) -> None:
-        """Have it apply the plan, beside those that it is at."""
-
-    def has_ended(self) -> bool:
-        """Whether it died: it does nothing more."""
 
 
 @dataclass(frozen=True, slots=True)

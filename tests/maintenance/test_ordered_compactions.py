@@ -1,0 +1,85 @@
+"""What a maintenance makes of an application that leaves a result, dies, or takes too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.pipeline import Pipeline
+from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong
+from tidemark.formats import layout
+from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, TableCompaction
+from tidemark.maintenance.compaction_runs import followed, plan_inspection
+from tidemark.run import Run
+
+TABLE = "public.item"
+LIMIT_S = 60.0
+
+
+class Scripted:
+    """An application that does `work` with the plan that is ordered, and has ended then."""
+
+    def __init__(self, work: Callable[[str], None]) -> None:
+        self.work = work
+        self.ended = False
+
+    def is_ready(self) -> bool:
+        return True
+
+    def order(self, plan: str) -> None:
+        self.work(plan)
+        self.ended = True
+
+    def has_ended(self) -> bool:
+        return self.ended
+
+
+@pytest.fixture
+def run(pipeline: Pipeline) -> Run:
+    """Its clock moves on by a second each time it is read."""
+    pipeline.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO item VALUES (1)")
+    pipeline.drain()
+    seconds: Iterator[int] = iter(range(1_000_000))
+    return replace(pipeline.task("compact"), clock=lambda: float(next(seconds)))
+
+
+@pytest.fixture
+def plan(run: Run) -> CompactionPlan:
+    inspection = plan_inspection(run)
+    assert inspection is not None
+    return inspection
+
+
+def test_a_result_counts_even_if_the_application_ended_behind_it(
+    pipeline: Pipeline, run: Run, plan: CompactionPlan
+) -> None:
+    result = CompactionResult(plan.plan, (TableCompaction(TABLE, "history", 9, 1, compacted=True),))
+
+    def leave_result(named: str) -> None:
+        folder = layout.maintenance_folder(run.pipeline, named)
+        pipeline.store.write_atomic(f"{folder}/result.json", result.to_json().encode())
+
+    assert followed(run, plan, Scripted(leave_result), LIMIT_S, pause=lambda _: None) == result
+    assert pipeline.store.list(layout.maintenance_root(run.pipeline)) == []
+
+
+def test_an_application_that_ends_without_a_result_failed(run: Run, plan: CompactionPlan) -> None:
+    with pytest.raises(SparkApplicationFailed, match="left no result"):
+        followed(run, plan, Scripted(lambda _: None), LIMIT_S, pause=lambda _: None)
+
+
+def test_an_application_that_takes_longer_than_it_may_is_named_so(run: Run, plan: CompactionPlan) -> None:
+    application = Scripted(lambda _: None)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        application.ended = False
+
+    with pytest.raises(SparkApplicationTooLong):
+        followed(run, plan, application, LIMIT_S, pause=pause)
+    assert len(pauses) == LIMIT_S
