@@ -37,11 +37,11 @@ from benchmarks.pipeline import Pipeline, Refused, as_the_operator_submits, one_
 from tidemark.capture.drain import of_run
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.merge_cycles import MergeCycles
-from tidemark.spark_submit.plan_orders import PlanOrders, plan_orders
 from tidemark.capture.following.window import FollowWindow
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.run import Run
+from tidemark.spark_submit.plan_orders import PlanOrders, plan_orders
 from tidemark.storage.store import Store
 from tidemark.wait_log import Wait
 from tidemark_airflow.driver import submission

@@ -5,6 +5,9 @@ these get a SIGKILL: the drain, the merge, its Spark driver, the scheduler, the 
 (its container ends), the source and the ledger. Scheduler and servers are started again after three seconds, as a
 supervisor does it. Airflow starts the tasks again.
 
+`killed-at-handover` does it while one run hands over to the next. Two runs are at work then. Drain, merge and driver of
+each are killed.
+
 What counts is the longest time from a commit to where it can be read, of all commits until the next kill. In the end
 every table has to equal its source, and `history` has to hold each change once.
 """
@@ -52,8 +55,11 @@ from tidemark.wait_log import Wait
 BETWEEN_S: Final = 75.0  # two kills: what is behind a first one can end
 BEFORE_S: Final = 5.0  # what was committed so long before a kill may wait for what comes behind it
 AWAY_S: Final = 3.0
+HANDING_OVER: Final = 'schedule: "*/2 * * * *"\nfollow: {every: 2s}'
 PIPELINE: Final = "latency"
 Thing = TypeVar("Thing")
+# Kills so often each kind, and yields what was killed and when.
+Killing = Callable[[Services, int], Iterator[tuple[str, float]]]
 
 
 @dataclass
@@ -88,17 +94,17 @@ class Busy:
             self.committed.append((table, *change(connection, table, FEW)))
 
 
-def pairs(setting: Setting) -> Pairs:
+def pairs(setting: Setting, way: str, killing: Killing) -> Pairs:
     """One pair: the longest that a commit waited, after any kill; `size` is how often each is killed."""
     lake = setting.folder / "lake"
     logs = logs_of(lake, FEW)
     create = partial(create_many, tables=FEW.tables)
-    with at_work(setting.folder, lake, FOLLOWING, starts_it=True, create=create, apart=True) as (source, services):
+    with at_work(setting.folder, lake, way, starts_it=True, create=create, apart=True) as (source, services):
         with psycopg.connect(source, autocommit=True) as connection:
             write_first_rows(connection, logs, FEW)
         with Busy(source) as busy:
             time.sleep(WARM_S)
-            kills = list(killed(services, setting.size))
+            kills = list(killing(services, setting.size))
         behind = seconds_behind(kills, applied(logs, busy.committed))
         for kind, seconds in behind.items():
             print(f"    {kind}: {', '.join(f'{s:.1f}' for s in seconds)} s", flush=True)
@@ -109,15 +115,11 @@ def pairs(setting: Setting) -> Pairs:
 
 def killed(services: Services, times: int) -> Iterator[tuple[str, float]]:
     """Kill each kind in turn, and yield what was killed and when."""
-    source, ledger = (services.server_of(database) for database in DATABASES[:2])
     kinds: dict[str, Callable[[], None]] = {
         "drain": partial(kill_task, services, "drain"),
         "merge": partial(kill_task, services, "merge"),
         "driver": partial(kill_driver, services),
-        "scheduler": partial(kill_scheduler, services),
-        "container": partial(kill_scheduler, services, with_all_below=True),
-        "source": partial(kill_server, source),
-        "ledger": partial(kill_server, ledger),
+        **of_no_run(services),
     }
     for _ in range(times):
         for kind, kill in kinds.items():
@@ -127,36 +129,68 @@ def killed(services: Services, times: int) -> Iterator[tuple[str, float]]:
             time.sleep(BETWEEN_S)
 
 
-def kill_task(services: Services, task: str) -> None:
-    """The process that runs the task; the one that supervises it tells Airflow."""
+def killed_at_handover(services: Services, times: int) -> Iterator[tuple[str, float]]:
+    """Kill each kind in turn, once two runs have a merge, and yield what was killed and when."""
+    kinds: dict[str, Callable[[], None]] = of_no_run(services)
+    for which, run in (("earlier", 0), ("next", -1)):
+        kinds[f"{which}_drain"] = partial(kill_task, services, "drain", run)
+        kinds[f"{which}_merge"] = partial(kill_task, services, "merge", run)
+        kinds[f"{which}_driver"] = partial(kill_driver, services, run)
+    for _ in range(times):
+        for kind, kill in kinds.items():
+            found("one run to be at work", lambda: len(running_tasks(services, "merge")) == 1)
+            found("two runs to be at work", lambda: len(running_tasks(services, "merge")) == 2)
+            at = time.time()
+            kill()
+            yield kind, at
+
+
+def of_no_run(services: Services) -> dict[str, Callable[[], None]]:
+    source, ledger = (services.server_of(database) for database in DATABASES[:2])
+    return {
+        "scheduler": partial(kill_scheduler, services),
+        "container": partial(kill_scheduler, services, with_all_below=True),
+        "source": partial(kill_server, source),
+        "ledger": partial(kill_server, ledger),
+    }
+
+
+def kill_task(services: Services, task: str, run: int = 0) -> None:
+    """The process that runs the task; the one that supervises it tells Airflow. `run` counts the runs that are at work,
+    from the earliest on."""
 
     def runs_it(process: psutil.Process) -> bool:
         return " ".join(process.cmdline()).strip() == f"airflow worker -- {number}"
 
-    number = found(f"a task {task} to run", lambda: running_task(services, task))
+    number = found(f"a task {task} to run", lambda: running_tasks(services, task))[run]
     found(f"the process of {task}", lambda: next(filter(runs_it, descendants(services)), None)).kill()
 
 
-def kill_driver(services: Services) -> None:
-    def is_driver(process: psutil.Process) -> bool:
-        return str(process.name()) == "java"
+def kill_driver(services: Services, run: int = 0) -> None:
+    def drivers() -> list[psutil.Process]:
+        running = [process for process in descendants(services) if str(process.name()) == "java"]
+        return sorted(running, key=lambda process: float(process.create_time()))
 
-    found("a driver to run", lambda: next(filter(is_driver, descendants(services)), None)).kill()
+    found("a driver to run", drivers)[run].kill()
 
 
 def found(what: str, find: Callable[[], Thing | None]) -> Thing:
+    """The first thing that is neither None nor empty nor False."""
     waiting = Wait(WAIT_S, every_s=0.5)
     while waiting.pause(lambda: what):
-        if (thing := find()) is not None:
+        if thing := find():
             return thing
     raise Refused(f"waited {WAIT_S} s for {what}")
 
 
-def running_task(services: Services, task: str) -> str | None:
-    query = "SELECT id::text FROM task_instance WHERE dag_id = 'latency_capture' AND task_id = %s AND state = 'running'"
+def running_tasks(services: Services, task: str) -> list[str]:
+    """The ids of its running instances, that of the earliest run first."""
+    query = (
+        "SELECT t.id::text FROM task_instance t JOIN dag_run r USING (dag_id, run_id)"
+        " WHERE dag_id = 'latency_capture' AND task_id = %s AND t.state = 'running' ORDER BY r.start_date"
+    )
     with psycopg.connect(services.server.conninfo("airflow")) as connection:
-        row = connection.execute(query, (task,)).fetchone()
-    return None if row is None else str(row[0])
+        return [str(number) for (number,) in connection.execute(query, (task,))]
 
 
 def descendants(services: Services) -> Iterator[psutil.Process]:
@@ -218,7 +252,16 @@ BENCHMARKS = (
         goals=(Goal("seconds", 60),),
         unit="kills of each",
         sizes={"tiny": 1, "small": 1, "full": 5},
-        pairs=pairs,
+        pairs=partial(pairs, way=FOLLOWING, killing=killed),
+    ),
+    Benchmark(
+        name="killed-at-handover",
+        what="a run every two minutes, the longest wait of a commit when anything is killed while two runs are at work",
+        beside="",
+        goals=(Goal("seconds", 60),),
+        unit="kills of each",
+        sizes={"tiny": 1, "small": 1, "full": 1},
+        pairs=partial(pairs, way=HANDING_OVER, killing=killed_at_handover),
     ),
 )
 
