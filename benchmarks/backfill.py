@@ -4,6 +4,9 @@ One table with rows from before the capture. 500 of them are changed every secon
 (drain, merge, confirm) go on in a loop, as their DAG would. The backfill is read by two processes, as by two mapped
 tasks; every merge is a spark-submit of its own. The pair is of one and the same backfill: until all of its rows are in
 Delta, and until its readers have them in Parquet. Ends by comparing number and sums of the rows of source and current.
+
+`backfill-following` and `repair-following` do it beside a run that follows the source, which merges chunks while others
+are read. A repair is a second backfill: it finds all rows equal, but for those that are changed meanwhile.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import psycopg
 
 from benchmarks import workloads
+from benchmarks.bursts import following
 from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Scale, Setting, Taken, main
 from benchmarks.pipeline import DELTA, QUIET, SERVER, Pipeline, Refused, jars, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
@@ -36,25 +41,30 @@ from tidemark.errors import RetryError
 TABLE = "public.measurements"
 WRITES = 500  # rows changed per second
 READERS = 2
-MERGE_WAIT_S = 600  # for a table that a capture's merge has, as the DAG's task waits
+WAIT_S: Final = 600.0  # for the slot, and for a table that a capture's merge has, as the DAG's tasks wait
 SUMS = "count(*), sum(id), sum(price)"
 
 
-def pairs(setting: Setting) -> Pairs:
+Beside = Callable[[Pipeline], AbstractContextManager[Any]]
+
+
+def pairs(setting: Setting, capturing: Beside, *, again: bool = False) -> Pairs:
+    """One pair a round, with the capture beside it; `again` yields the one of a second backfill."""
     with running(setting.folder / "postgres", 18, **SERVER) as server:
         for number in range(setting.rounds):
             pipeline = pipeline_on(server, f"source{number}", setting.folder / f"lake{number}")
             with psycopg.connect(pipeline.source, autocommit=True) as connection:
                 workloads.fill(connection, setting.size)
             copy_s = statistics.median(copied(server, f"source{number}") for _ in range(2))
-            yield backfilled(pipeline, setting.size, copy_s)
+            pipeline.begin()
+            pair = backfilled(pipeline, setting.size, copy_s, capturing)
+            yield backfilled(pipeline, setting.size, copy_s, capturing) if again else pair
             with psycopg.connect(pipeline.source, autocommit=True) as connection:
                 connection.execute("SELECT pg_drop_replication_slot(%s)", (pipeline.config.slot,))
 
 
-def backfilled(pipeline: Pipeline, rows: int, copy_s: float) -> Pair:
-    pipeline.begin()
-    backfill = replace(pipeline, dag="backfill")
+def backfilled(pipeline: Pipeline, rows: int, copy_s: float, capturing: Beside) -> Pair:
+    backfill = replace(pipeline, dag=f"backfill{pipeline.runs}")
     meter = Meter()
     facts = {"copy_s": copy_s}
     reading = Taken(0)
@@ -63,12 +73,13 @@ def backfilled(pipeline: Pipeline, rows: int, copy_s: float) -> Pair:
         nonlocal reading
         plan(backfill.task("plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
         reading = meter.of(lambda: facts.update(read(backfill)))
-        run = replace(backfill, merge_wait_s=MERGE_WAIT_S)  # its drain begins a run; the report is of the one before
+        # Its drain begins a run; the report is of the one before.
+        run = replace(backfill, merge_wait_s=WAIT_S, slot_wait_s=WAIT_S)
         for stage in (run.drain, run.merge, run.confirm):
             patiently(stage)
         patiently(lambda: report(backfill.task("report")))
 
-    with written(pipeline.source, rows), captured(pipeline):
+    with written(pipeline.source, rows), capturing(pipeline):
         taken = meter.of(whole)
     pipeline.run()
     compare(pipeline)
@@ -186,22 +197,30 @@ def compare(pipeline: Pipeline) -> None:
         raise Refused(f"source: {source[0]}; current: {target}")
 
 
-def benchmark(name: str, sizes: Mapping[Scale, int]) -> Benchmark:
+def benchmark(name: str, what: str, run: Callable[[Setting], Pairs], sizes: Mapping[Scale, int]) -> Benchmark:
     return Benchmark(
         name=name,
-        what="rows of a backfill, all in Delta, capture running",
+        what=f"rows of a {what}",
         beside="reading them",
         goals=(Goal("ratio", 1.5),),
         unit="rows",
         sizes=sizes,
-        pairs=pairs,
+        pairs=run,
     )
 
 
+RUNS: Final = partial(pairs, capturing=captured)
+FOLLOWING: Final = partial(pairs, capturing=following)
+REPAIR: Final = partial(FOLLOWING, again=True)
+SIZES: Final[Mapping[Scale, int]] = {"tiny": 1_000, "small": 500_000, "full": 5_000_000}
+# What two drivers take to start is the same for any number of rows.
+LARGE: Final[Mapping[Scale, int]] = {"tiny": 2_000, "small": 2_000_000, "full": 20_000_000}
+
 BENCHMARKS = (
-    benchmark("backfill", {"tiny": 1_000, "small": 500_000, "full": 5_000_000}),
-    # What two drivers take to start is the same for any number of rows.
-    benchmark("backfill-large", {"tiny": 2_000, "small": 2_000_000, "full": 20_000_000}),
+    benchmark("backfill", "backfill, all in Delta, capture running", RUNS, SIZES),
+    benchmark("backfill-large", "backfill, all in Delta, capture running", RUNS, LARGE),
+    benchmark("backfill-following", "backfill, all in Delta, a run following", FOLLOWING, LARGE),
+    benchmark("repair-following", "second backfill, all in Delta, a run following", REPAIR, LARGE),
 )
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ class Pipeline:
     dag: str = "capture"
     runs: int = 0
     merge_wait_s: float = 0.0  # for a table that another DAG's merge has
+    slot_wait_s: float = 0.0  # for another DAG's drain
 
     def task(self, name: str) -> Run:
         run_id = f"{self.dag}/{self.runs}"
@@ -73,7 +74,7 @@ class Pipeline:
 
     def drain(self) -> DrainResult:
         self.runs += 1
-        drained = drain(self.task("drain"))
+        drained = drain(self.task("drain"), wait_s=self.slot_wait_s)
         if not drained.reached_target:
             raise Refused("the drain ended before its heartbeat")
         return drained
@@ -97,7 +98,7 @@ class Pipeline:
                 raise Refused(f"{table.table}: {table.error}")
 
     def confirm(self) -> ConfirmResult:
-        return confirm(self.task("confirm"))
+        return confirm(self.task("confirm"), wait_s=self.slot_wait_s)
 
     def run(self) -> None:
         """From drain to confirm."""
