@@ -170,6 +170,27 @@ def test_a_small_table_that_needs_nothing_costs_no_spark_job(lake: Lake, thoroug
     assert [(one.rows, one.left) for one in looked] == [(22, ""), (19, "")]
 
 
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+def test_young_files_of_a_table_that_the_checksum_does_not_list_cost_no_spark_job(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _staged(lake.table(table_schema("t", TEXTS)), BATCHES)
+    for number in range(len(BATCHES)):
+        lake.applied(table.planned(number, number + 1))
+    pinned = delta_tables.pin(lake.spark, lake.path("history", table))
+    monkeypatch.setattr(data_files, "files_in_checksum", lambda _: None)
+    scheduler = lake.spark.sparkContext._jsc.sc().dagScheduler()  # type: ignore[attr-defined]
+    jobs = scheduler.numTotalJobs()
+    sizes = table_compaction.file_sizes(lake.spark, pinned, "history")
+    assert (sizes.files, sizes.small) == (pinned.files, pinned.files)
+    assert sizes.small >= table_compaction.MANY_SMALL["history"]
+    assert not table_compaction._may_have_dead_files(lake.spark, pinned, 7)
+    assert scheduler.numTotalJobs() == jobs
+    old = next(Path(lake.path("history", table)).glob("*.parquet"))
+    os.utime(old, (old.stat().st_mtime - 30 * DAY_S,) * 2)
+    assert table_compaction._may_have_dead_files(lake.spark, pinned, 7)
+
+
 def test_a_large_table_is_looked_at_by_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _staged(lake.table(table_schema("t", TEXTS)), BATCHES)
     lake.applied(table.planned(0, len(BATCHES)))

@@ -167,6 +167,7 @@ def _is_small(table: PinnedTable) -> bool:
 
 def file_sizes(spark: SparkSession, table: PinnedTable, kind: Kind) -> FileSizes:
     """Count the table's files and rows, from the version's checksum file, or by a Spark job if that lists no files.
+    Of history with many files, `small` is then the least number that its size allows, and `rows` is None.
 
     On `public_path` only the number of files and their total size are known. Each file then counts as large as their
     average, and no row as deleted, since no merge there marks a row.
@@ -181,6 +182,12 @@ def file_sizes(spark: SparkSession, table: PinnedTable, kind: Kind) -> FileSizes
         written, masked = sum(file.rows for file in data_file_list), sum(file.masked for file in data_file_list)
         share = masked / written if written and sum(file.bytes for file in data_file_list) > LITTLE_BYTES else 0.0
         return FileSizes(len(data_file_list), small, share, written - masked)
+    # No row of history is ever deleted, so the number of its small files is all that counts. A Spark job that counts
+    # them costs half of what it costs to compact them.
+    if kind == "history" and table.bytes is not None:
+        small = table.files - table.bytes // SMALL_BYTES
+        if small >= MANY_SMALL[kind]:
+            return FileSizes(table.files, small, 0.0, None)
     added = DataFrame(table.snapshot.added.toDF(), spark)
     deleted_rows = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
     row = added.agg(
@@ -213,13 +220,12 @@ def purge(spark: SparkSession, table: PinnedTable) -> None:
 def _may_have_dead_files(spark: SparkSession, table: PinnedTable, versions_days: int) -> bool:
     """Whether VACUUM may have a file to delete: older than the retention, and not part of the version.
 
-    A VACUUM without such a file costs a second of CPU. Returns True without checking if the checksum file does not list
-    the table's files, or if the folder has more than `MANY_LISTED` files.
+    A VACUUM without such a file costs seconds of CPU. If the checksum file does not list the table's files, each old
+    file may be such a file. Returns True without checking if the folder has more than `MANY_LISTED` files.
     """
     files = data_files.files_in_checksum(table)
-    if files is None:
-        return True
-    names, before_ms = data_files.names_of(table, files), 1000 * (time.time() - versions_days * DAY_S)
+    names = set() if files is None else data_files.names_of(table, files)
+    before_ms = 1000 * (time.time() - versions_days * DAY_S)
     for number, (name, written_ms) in enumerate(hadoop_files.visible_files(spark, table.path)):
         if number == MANY_LISTED or (name not in names and written_ms < before_ms):
             return True

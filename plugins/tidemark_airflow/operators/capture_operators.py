@@ -180,6 +180,7 @@ class ApplicationOperator(SparkSubmitOperator):
     """
 
     operator_extra_links = LINKS
+    niceness = 0  # of spark-submit and its driver: how far they give way to other processes of the machine
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(
@@ -254,6 +255,10 @@ class ApplicationOperator(SparkSubmitOperator):
         hook._env = self._environment
         vars(hook)["submit"] = partial(hook.submit, stdin=subprocess.DEVNULL)
         self._output.clear()
+        if self.niceness:
+            command = hook._build_spark_submit_command
+            prefix = ["nice", "-n", str(self.niceness)]
+            vars(hook)["_build_spark_submit_command"] = lambda application: [*prefix, *command(application)]
         process_log = hook._process_spark_submit_log
         vars(hook)["_process_spark_submit_log"] = lambda lines: process_log(self._remembered(lines))
         return hook

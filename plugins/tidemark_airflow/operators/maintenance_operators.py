@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # What compacts `current` holds its tables' leases; a merge that waits for one of them shall not wait in vain.
 CURRENT_S = MERGE_WAIT_S - 120
+# Where both share cores, merges come first. Not more: a table whose `current` is compacted waits for it.
+NICENESS = 5
 
 
 class RetireOperator(PipelineOperator):
@@ -55,6 +57,8 @@ class RetireOperator(PipelineOperator):
 class CompactOperator(ApplicationOperator):
     """Compacts Delta tables and removes their dead files: first what no merge minds, then `current` of the tables that
     need it, a few at a time under their leases. One Spark application does both."""
+
+    niceness = NICENESS
 
     @guarded
     @timed
