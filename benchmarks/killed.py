@@ -160,7 +160,9 @@ def kill_task(services: Services, task: str, run: int = 0) -> None:
     from the earliest on."""
 
     def runs_it(process: psutil.Process) -> bool:
-        return " ".join(process.cmdline()).strip() == f"airflow worker -- {number}"
+        with suppress(psutil.Error):  # it has just ended
+            return " ".join(process.cmdline()).strip() == f"airflow worker -- {number}"
+        return False
 
     number = found(f"a task {task} to run", lambda: running_tasks(services, task))[run]
     found(f"the process of {task}", lambda: next(filter(runs_it, descendants(services)), None)).kill()
@@ -168,10 +170,16 @@ def kill_task(services: Services, task: str, run: int = 0) -> None:
 
 def kill_driver(services: Services, run: int = 0) -> None:
     def drivers() -> list[psutil.Process]:
-        running = [process for process in descendants(services) if str(process.name()) == "java"]
+        running = [process for process in descendants(services) if is_java(process)]
         return sorted(running, key=lambda process: float(process.create_time()))
 
     found("a driver to run", drivers)[run].kill()
+
+
+def is_java(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return str(process.name()) == "java"
+    return False
 
 
 def found(what: str, find: Callable[[], Thing | None]) -> Thing:

@@ -13,7 +13,6 @@ from tests.airflow.captured_shop import FIRST_ORDERS, SLOW_S, Shop, open_shop
 from tests.support import delta_files
 from tidemark.formats import layout
 from tidemark.names import TableName
-from tidemark_airflow.operators.maintenance_operators import NICENESS
 
 pytestmark = pytest.mark.thorough
 
@@ -50,7 +49,6 @@ def test_one_application_inspects_all_tables_and_compacts_current(shop: Shop) ->
     assert has_deleted_rows(current)
     told = dags_test(shop, "shop_maintenance")
     assert told.count("compact_tables.py --manifest") == 1
-    assert f"nice -n {NICENESS} spark-submit" in told
     assert "current of shop.orders: " in told
     assert not has_deleted_rows(current), told[-6000:]
     assert shop.differences() == {}

@@ -46,6 +46,7 @@ SUBMIT = """#!/bin/sh
 printf '%s\\n' "$@" > {folder}/arguments
 env > {folder}/environment
 readlink /proc/self/fd/0 > {folder}/input
+nice > {folder}/niceness
 for last; do :; done
 """
 ENDS = {
@@ -174,6 +175,16 @@ def test_the_application_gets_one_argument_and_no_secret(merge: Merge, monkeypat
     assert "spark.driver.memory=3g" in arguments
     everything = "\n".join([*arguments, *merge.environment().values()])
     assert "hidden-secret" not in everything
+
+
+def test_a_driver_gives_way_as_far_as_its_operator_says(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("result", monkeypatch)
+    seen = []
+    for niceness in (0, 2):
+        merge.operator.niceness = niceness
+        merge.execute()
+        seen.append(int((merge.folder / "niceness").read_text()))
+    assert seen == [os.nice(0), os.nice(0) + 2]
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://spark.example:7077", "yarn"])
