@@ -48,8 +48,9 @@ from tidemark.spark_submit import jar_download
 from tidemark.wait_log import Wait
 
 DLT: Final = ("dlt[filesystem,parquet,sql_database]==1.31.0", "psycopg2-binary==2.9.13")
+DEBEZIUM_VERSION: Final = "3.6.1"
 DEBEZIUM: Final = tuple(
-    f"io.debezium:debezium-{part}:3.3.1.Final" for part in ("api", "embedded", "connector-postgres")
+    f"io.debezium:debezium-{part}:{DEBEZIUM_VERSION}.Final" for part in ("api", "embedded", "connector-postgres")
 )
 PLAIN: Final = Path(__file__).with_name("plain")
 LINES: Final = "changes.json"
@@ -109,7 +110,7 @@ def engine(server: PostgresServer) -> dict[str, object]:
 
 def debezium() -> list[str]:
     """The Java command with the engine's jars, fetched once by Spark's Ivy."""
-    folder = this_checkout().made / "peers" / "debezium"
+    folder = this_checkout().made / "peers" / f"debezium-{DEBEZIUM_VERSION}"
     if not (folder / "jars").is_dir():
         # Ivy takes a module of the machine's Maven cache that has no more than its description for one without a jar.
         flags = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Duser.home={folder}"

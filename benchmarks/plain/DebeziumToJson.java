@@ -48,8 +48,8 @@ public class DebeziumToJson {
                                 }
                                 committer.markProcessed(record);
                             }
-                            committer.markBatchFinished();
                             out.flush();
+                            committer.markBatchFinished();
                         } catch (java.io.IOException failed) {
                             throw new java.io.UncheckedIOException(failed);
                         }
@@ -61,7 +61,11 @@ public class DebeziumToJson {
             ExecutorService executor = Executors.newSingleThreadExecutor();
             executor.execute(engine);
             done.await();
-            engine.close();
+            try {
+                engine.close();
+            } catch (IllegalStateException isClosed) {
+                // An error has ended it.
+            }
             executor.shutdown();
         }
         System.exit(written[0] >= wanted ? 0 : 1);

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.peers import debezium
+from benchmarks.peers import DEBEZIUM_VERSION, debezium
 from benchmarks.pipeline import Refused
 from sandbox.services.postgres import PostgresServer, running, wait_for
 from sandbox.steps import end_by_exception
@@ -26,6 +26,7 @@ from tests.witnesses.captured_database import CapturedDatabase, DeltaTables, Tab
 from tests.witnesses.debezium.change_events import ChangeEvents
 from tests.witnesses.debezium.debezium_database import MARKERS, DebeziumDatabase
 from tests.witnesses.debezium.engine import Engine
+from tests.witnesses.debezium.page_section import section
 from tests.witnesses.decoding_suites import (
     EXCLUDED_DECODING,
     EXCLUDED_DECODING_SPECS,
@@ -53,8 +54,10 @@ SUITES = {  # with the files that are not played
 }
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEBEZIUM = "debezium"
+PEER = f"{DEBEZIUM} {DEBEZIUM_VERSION}"
 KEPT = REPOSITORY / ".tidemark" / "witnesses"
 PLAYS = REPOSITORY / "docs" / "witnesses.json"
+PEER_PLAYS = REPOSITORY / "docs" / "witnesses-debezium.json"
 
 
 def main() -> int:
@@ -75,7 +78,7 @@ def main() -> int:
         "--lake",
         choices=["delta", "rows", DEBEZIUM],
         default="delta",
-        help="rows: lists, without Spark; debezium: Debezium's engine in the place of Tidemark, only shown",
+        help="rows: lists, without Spark; debezium: Debezium's engine in the place of Tidemark",
     )
     parser.add_argument("--without-trigger", action="store_true", help="definitions are seen in the catalogue alone")
     parser.add_argument(
@@ -92,29 +95,34 @@ def main() -> int:
     end_by_exception()
     if (is_peer := arguments.lake == DEBEZIUM) and not _has_engine():
         return 0
-    # The page, and the results that it is made of, are Tidemark's alone.
-    is_kept = not is_peer and (arguments.page or not (arguments.files or arguments.beyond))
+    is_kept = arguments.page or not (arguments.files or arguments.beyond)
+    folder_of_results = KEPT / DEBEZIUM if is_peer else KEPT
     faults, are_played = 0, False
     for suite in arguments.suite or SUITES:
         result = None  # stays so for a suite that has none of the named files
         with tempfile.TemporaryDirectory() as folder:
             for result in _play(suite, Path(folder), Path(tree).resolve(), arguments):
                 if is_kept:
-                    result.keep(KEPT)
+                    result.keep(folder_of_results)
         if result is None:
             continue
         are_played = True
-        if not is_peer:
-            print(page([Play.of(result)], SUITES))
-        faults += result.outcomes["differs"] + result.outcomes["error"]
+        print(section([Play.of(result)], []) if is_peer else page([Play.of(result)], SUITES))
+        faults += 0 if is_peer else result.outcomes["differs"] + result.outcomes["error"]
         if is_kept:
-            plays = merged(plays_in(PLAYS), map(Play.of, kept_in(KEPT)))
-            write_plays(plays, PLAYS)
-            PLAYS.with_suffix(".md").write_text(page(plays, SUITES))
+            file = PEER_PLAYS if is_peer else PLAYS
+            write_plays(merged(plays_in(file), map(Play.of, kept_in(folder_of_results))), file)
+            PLAYS.with_suffix(".md").write_text(written_page())
     if not are_played:
         print(f"No test is called {' or '.join(arguments.files)}", file=sys.stderr)
         return 2
     return 1 if faults else 0
+
+
+def written_page() -> str:
+    """The page of all plays that are kept. Of the engine's, those of its present version are shown."""
+    ours = plays_in(PLAYS)
+    return page(ours, SUITES, section([play for play in plays_in(PEER_PLAYS) if play.lake == PEER], ours))
 
 
 def _has_engine() -> bool:
@@ -129,9 +137,11 @@ def _has_engine() -> bool:
 def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) -> Iterator[SuiteResult]:
     """What is known behind each group of files."""
     part = arguments.part
-    key = name, arguments.version, arguments.lake, not arguments.without_trigger, _chosen(arguments)
+    lake = PEER if arguments.lake == DEBEZIUM else arguments.lake
+    key = name, arguments.version, lake, not arguments.without_trigger, _chosen(arguments)
     if arguments.after:
-        earlier = [one for one in kept_parts(KEPT) if one.key == key]
+        folder_of_results = KEPT / DEBEZIUM if lake == PEER else KEPT
+        earlier = [one for one in kept_parts(folder_of_results) if one.key == key]
         part = f"{len(earlier) + 1}/{len(earlier) + 1}"
     with (
         running(
@@ -172,7 +182,7 @@ def _play(name: str, folder: Path, tree: Path, arguments: argparse.Namespace) ->
             for files in _part(list(suite.groups(chosen)), arguments.part):
                 played += files
                 verdicts += _shown(files, list(_played(suite, files)))
-                about = (name, arguments.version, arguments.lake, part)
+                about = (name, arguments.version, lake, part)
                 yield SuiteResult(*about, played, verdicts, suite.covered(), *key[-2:])
 
 

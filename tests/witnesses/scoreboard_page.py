@@ -62,16 +62,17 @@ def cause(verdict: TableVerdict) -> str | None:
     return next((found for text, found in READ.items() if text in verdict.reason), None)
 
 
-def page(plays: Sequence[Play], excluded: Mapping[str, Mapping[str, str]]) -> str:
-    """The page in Markdown. `excluded` maps a suite to its files that are not played, with the reasons."""
+def page(plays: Sequence[Play], excluded: Mapping[str, Mapping[str, str]], peer: str = "") -> str:
+    """The page in Markdown. `excluded` maps a suite to its files that are not played, with the reasons. `peer` is the
+    section of another tool's plays, "" without any."""
     sections = [_section(list(of_suite), excluded[suite]) for suite, of_suite in groupby(plays, lambda p: p.suite)]
-    return "\n".join([_HEAD, *_summary(plays), _LEGEND, *sections])
+    return "\n".join([_HEAD, *_summary(plays), _LEGEND, *filter(None, [peer]), *sections])
 
 
 def _summary(plays: Sequence[Play]) -> Iterator[str]:
     """Suites by server. Of several plays of all files the first counts, and without one all others."""
     versions = sorted({play.version for play in plays}, reverse=True)
-    yield _row("tables compared in", *(f"PostgreSQL {version}" for version in versions))
+    yield row("tables compared in", *(f"PostgreSQL {version}" for version in versions))
     yield "|" + "---|" * (len(versions) + 1)
     for suite, of_suite in groupby(plays, lambda play: play.suite):
         told: dict[int, list[Play]] = {version: [] for version in versions}
@@ -79,7 +80,7 @@ def _summary(plays: Sequence[Play]) -> Iterator[str]:
             if not told[play.version] or (play.chosen and told[play.version][0].chosen):
                 told[play.version].append(play)
         cells = (_told(told[version]) for version in versions)
-        yield _row(f"[{suite}](#{_title(suite).lower().replace(' ', '-')})", *cells)
+        yield row(f"[{suite}](#{_title(suite).lower().replace(' ', '-')})", *cells)
 
 
 def _told(plays: Sequence[Play]) -> str:
@@ -100,7 +101,7 @@ def _section(plays: list[Play], excluded: Mapping[str, str]) -> str:
     lines = [
         f"## {_title(suite)}",
         "",
-        _row("PostgreSQL", "lake", "event trigger", "files", *OUTCOMES),
+        row("PostgreSQL", "lake", "event trigger", "files", *OUTCOMES),
         "|" + "---|" * (4 + len(OUTCOMES)),
         *map(_play_row, plays),
         "",
@@ -122,7 +123,7 @@ def _section(plays: list[Play], excluded: Mapping[str, str]) -> str:
 def _play_row(play: Play) -> str:
     counts = (str(play.outcomes[outcome]) for outcome in OUTCOMES)
     trigger = "with" if play.has_trigger else "without"
-    return _row(str(play.version), _LAKES[play.lake], trigger, play.chosen or "all", *counts)
+    return row(str(play.version), _LAKES[play.lake], trigger, play.chosen or "all", *counts)
 
 
 def _named(play: Play) -> str:
@@ -138,16 +139,16 @@ def _set_aside(plays: Iterable[Play]) -> Iterator[str]:
     """What is not equal in the end, and was read."""
     found = [(play, verdict) for play in plays for verdict in play.set_aside]
     if found:
-        yield _row("outcome", "file", "table", "PostgreSQL", "why")
+        yield row("outcome", "file", "table", "PostgreSQL", "why")
         yield "|" + "---|" * 5
         # The same table on several servers is one row.
-        of = {(v.outcome, v.file, v.table, cause(v) or _cell(v.reason)): "" for _, v in found}
+        of = {(v.outcome, v.file, v.table, cause(v) or cell(v.reason)): "" for _, v in found}
         for play, v in found:
-            row = (v.outcome, v.file, v.table, cause(v) or _cell(v.reason))
-            versions = dict.fromkeys([*filter(None, of[row].split(", ")), str(play.version)])
-            of[row] = ", ".join(versions)
+            told = (v.outcome, v.file, v.table, cause(v) or cell(v.reason))
+            versions = dict.fromkeys([*filter(None, of[told].split(", ")), str(play.version)])
+            of[told] = ", ".join(versions)
         for (outcome, file, table, why), versions_told in of.items():
-            yield _row(outcome, file, table, versions_told, why)
+            yield row(outcome, file, table, versions_told, why)
         yield ""
 
 
@@ -163,10 +164,10 @@ def _files(plays: Sequence[Play]) -> Iterator[str]:
         return
     yield "Tables by file and server, as equal / repaired / dropped. Any other outcome is named."
     yield ""
-    yield _row("file", *_columns(plays))
+    yield row("file", *_columns(plays))
     yield "|" + "---|" * (1 + len(plays))
     for file in names:
-        yield _row(file, *(_counts(play.files.get(file, {})) for play in plays))
+        yield row(file, *(_counts(play.files.get(file, {})) for play in plays))
     yield ""
 
 
@@ -186,12 +187,12 @@ def _repairs(whole: Sequence[Play], samples: Sequence[Play]) -> Iterator[str]:
         return
     yield "Why tables were repaired, and how many:"
     yield ""
-    yield _row("reason", *_columns(whole), *(["other plays"] if samples else []), "for example")
+    yield row("reason", *_columns(whole), *(["other plays"] if samples else []), "for example")
     yield "|" + "---|" * (2 + len(whole) + bool(samples))
     for reason in reasons:
         counts = [_tables([play], reason) for play in whole] + ([_tables(samples, reason)] if samples else [])
         example = next(play.repairs[reason].example for play in plays if reason in play.repairs)
-        yield _row(_cell(reason), *counts, example)
+        yield row(cell(reason), *counts, example)
     yield ""
 
 
@@ -205,9 +206,9 @@ def _without_tables(plays: Sequence[Play]) -> list[str]:
     return [f"Played, and left no table with a column and a change: {', '.join(without)}.", ""] if without else []
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"

@@ -38,6 +38,7 @@ class PeerTable:
     unkeyed: Counter[str] = field(default_factory=Counter)
     events: int = 0
     missed: int = 0
+    operations: Counter[str] = field(default_factory=Counter)
 
     def rows(self) -> list[Row]:
         return [*self.keyed.values(), *map(json.loads, self.unkeyed.elements())]
@@ -45,6 +46,7 @@ class PeerTable:
     def apply(self, op: str, key: Row | None, before: Row | None, after: Row | None) -> None:
         """Apply one event: `r` or `c`, `u`, `d` or `t`."""
         self.events += 1
+        self.operations[op] += 1
         if op == "t":
             self.keyed.clear()
             self.unkeyed.clear()

@@ -29,6 +29,7 @@ _ISO_INTERVAL: Final = re.compile(
 )
 _DAY_US: Final = 86_400_000_000
 _INTEGERS: Final = ("int2", "int4", "int8", "oid")
+_VECTORS: Final = ("int2vector", "oidvector")
 _SHAPES: Final = ("point", "line", "lseg", "box", "path", "polygon", "circle")
 _COORDINATE: Final = re.compile(r"[-+.\w]+")
 # Debezium's words for two values of `numeric` in mode "string".
@@ -46,6 +47,8 @@ def of_text(kind: str, text: str | None) -> Any:
         return None
     if kind.startswith("_"):
         return _of_elements(kind[1:], _elements(text, ";" if kind == "_box" else ","))
+    if kind in _VECTORS:
+        return tuple(map(int, text.split()))
     if kind in _INTEGERS:
         return int(text)
     if kind == "bool":
@@ -81,6 +84,8 @@ def _of_event(kind: str, field: Mapping[str, Any], value: Any) -> Any:
     semantic, stored = str(field.get("name") or "").rpartition(".")[2], field.get("type")
     if value is None:
         return None
+    if kind in _VECTORS and isinstance(value, list):
+        return tuple(value)
     if kind.startswith("_") and isinstance(value, list):
         items = field.get("items") or {}
         return tuple(of_event(kind if isinstance(one, list) else kind[1:], items, one) for one in value)

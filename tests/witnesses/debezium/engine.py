@@ -1,8 +1,9 @@
 """Starts Debezium's embedded engine on a database, and starts it again after each error, as an operator would.
 
-Two ends without progress at the same place, and the next engine gets `event.processing.failure.handling.mode=warn`,
-which Debezium's documentation has for that: it leaves out the events that fail. If that one ends there, too, a new
-slot takes the place of the old one, and what was waiting is lost.
+Before that `clear_the_way` removes what keeps this version from starting. Two ends without progress at the same place,
+and the next engine gets `event.processing.failure.handling.mode=warn`, which Debezium's documentation has for that: it
+leaves out the events that fail. If that one ends there, too, a new slot takes the place of the old one, and what was
+waiting is lost.
 """
 
 from __future__ import annotations
@@ -26,15 +27,18 @@ SETTINGS: Final = {
     "include.unknown.datatypes": "true",
     "skipped.operations": "none",
     "snapshot.mode": "no_data",
+    "converter.replace.null.with.default": "false",
     "errors.max.retries": "2",
 }
 _DONE_S: Final = 240
 _LOOK_S: Final = 0.02
+_MOST_ENDS: Final = 8
 
 
 @dataclass
 class Engine:
-    """`failures` are the errors that ended an engine; `take_new_slot` makes a slot that begins now."""
+    """`failures` are the errors that ended an engine; `clear_the_way` is called after each, and `take_new_slot` makes a
+    slot that begins now."""
 
     command: list[str]
     server: PostgresServer
@@ -42,6 +46,7 @@ class Engine:
     folder: Path
     events: ChangeEvents
     take_new_slot: Callable[[], None] = lambda: None
+    clear_the_way: Callable[[], None] = lambda: None
     failures: list[str] = field(default_factory=list)
     restarts: int = 0
     _process: subprocess.Popen[bytes] | None = None
@@ -93,9 +98,12 @@ class Engine:
         self._process = self._lines = None
 
     def wait_for_marker(self, write: Callable[[], int]) -> str | None:
-        """Write a marker and take all events up to it; the errors in between, None if there was none."""
+        """Write a marker and take all events up to it; the errors in between, None if there was none.
+
+        After `_MOST_ENDS` ends the rest is left to the next call.
+        """
         before, marker, wait = len(self.failures), write(), Wait(_DONE_S, every_s=_LOOK_S)
-        while marker not in self.events.markers:
+        while marker not in self.events.markers and len(self.failures) - before < _MOST_ENDS:
             has_ended = self._has_ended()  # then its last lines are there to be taken
             if self._take():
                 wait = Wait(_DONE_S, every_s=_LOOK_S)
@@ -115,8 +123,9 @@ class Engine:
         self.failures.append(why or _cause(log))
         self._stuck = 1 if self._read else self._stuck + 1
         self.restarts += 1
+        self.stop()
+        self.clear_the_way()
         if self._stuck > 3:
-            self.stop()
             (self.folder / "offsets").unlink(missing_ok=True)
             self.take_new_slot()
             self._stuck = 0
