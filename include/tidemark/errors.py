@@ -921,19 +921,20 @@ class BackfillIsRead(RetryError):
 
 class JoinHorizonBlocked(RetryError):
     happened = (
-        "A backfill of {table} waits for transactions that began before its changes were captured; after {waited} "
-        "they are still open: {blockers}"
+        "A backfill of {table} waits for transactions that began before the table was captured or marked; after "
+        "{waited} they are still open: {blockers}"
     )
     remedy = "Have whoever runs them commit or roll them back; the retry waits again."
 
 
 class JoinHorizonAhead(RetryError):
     happened = (
-        "A chunk of {table} was not read: transactions from {xmin} on may be open, and what began before {horizon} is "
-        "in no stream"
+        "{table} was not read: transactions from {xmin} on may be open, and the stream may lack rows of those that "
+        "began before {horizon}"
     )
     remedy = (
-        "The retry reads it when they have ended. If it persists, look for transactions open since the table joined."
+        "The retry reads it when they have ended. If it persists, look for transactions that are open since the table "
+        "joined or was marked."
     )
 
 

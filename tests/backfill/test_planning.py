@@ -162,8 +162,23 @@ def test_transactions_older_than_the_capture_are_waited_for_and_named(
         writer.execute("INSERT INTO orders VALUES (1000)")
         with pytest.raises(JoinHorizonBlocked, match=r"after 1 s .* \(the writer\), open for \d"):
             captured.plan(tables=["public.orders"])
-    assert re.search(r"Waiting for transactions that are older than the capture .* \(the writer\)", caplog.text)
+    assert re.search(
+        r"Waiting for transactions that are older than the join or the mark of .* \(the writer\)", caplog.text
+    )
     assert captured.ledger_query("SELECT * FROM tidemark.backfills") == []
+
+
+def test_a_table_that_waits_keeps_no_other_one_waiting(captured: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    captured.execute("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+    a_table(captured)
+    captured.with_bounds(join_wait_s=1)
+    captured.ledger_query(
+        """UPDATE tidemark.tables SET join_horizon = 2000000000 WHERE "table" = 'public.orders' RETURNING 1"""
+    )
+    assert [one.table for one in captured.plan()] == ["public.other"]
+    assert "A backfill of public.orders waits" in caplog.text
+    with pytest.raises(JoinHorizonBlocked):
+        captured.plan(tables=["public.orders", "public.other"])
 
 
 @pytest.mark.parametrize(

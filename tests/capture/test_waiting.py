@@ -60,8 +60,10 @@ def test_one_change_is_work_and_looking_does_not_consume_it(idle: HandStaged) ->
 
 def test_a_column_that_was_added_is_work_and_other_tables_columns_are_not(idle: HandStaged) -> None:
     """ADD COLUMN is in no change; with a default it is one of every row."""
-    ((oid,),) = idle.sql("SELECT 'public.item'::regclass::oid")
-    look_had = f"jsonb_build_object('relation_oid', {oid}, 'last_attnum', 2)"
+    ((oid, file),) = idle.sql("SELECT oid, pg_relation_filenode(oid) FROM pg_class WHERE oid = 'public.item'::regclass")
+    look_had = (
+        f"jsonb_build_object('relation_oid', {oid}, 'last_attnum', 2, 'relfilenode', {file}, 'partitions', '[]'::jsonb)"
+    )
     idle.ledger_query(f"UPDATE tidemark.tables SET captured = true, fingerprint = {look_had}")
     idle.sql("CREATE TABLE public.neighbour (n int)")
     idle.sql("ALTER TABLE public.neighbour ADD COLUMN state text DEFAULT 'open'")

@@ -105,7 +105,7 @@ class HandMerged(Place):
     def join(self, table: str = "s.a") -> None:
         row = tables.one(self.book, table)
         if row is None or row.life.awaits_its_join:
-            joins.join(self.book, table, 800, WalPoint(1, Lsn(50)), backfill=None)
+            joins.join(self.book, table, 600, WalPoint(1, Lsn(50)), backfill=None)
 
     def mark(self, kind: str = backfill_marks.EXISTING_ROWS, table: str = "s.a") -> None:
         self.join(table)

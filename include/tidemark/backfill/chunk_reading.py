@@ -148,7 +148,7 @@ class ChunkReader:
                 conn.execute(setting)
             if imported is not None:
                 read_sessions.import_snapshot(conn, imported.identifier)
-            snapshot = self._lock_and_snapshot(table, called)
+            snapshot = self._lock_and_snapshot(backfill, table, called)
             if imported is not None and renamed_since(conn, relation):
                 # The query uses present names, and the catalogue in the snapshot has the former names.
                 raise read_sessions.SnapshotUnfit(
@@ -205,8 +205,9 @@ class ChunkReader:
             raise TableUnreadable("it is not at the source any more")
         return relation, names[relation][0]
 
-    def _lock_and_snapshot(self, table: TableName, called: TableName) -> str:
-        """Lock the table and take the transaction's snapshot. No statement before the lock takes one."""
+    def _lock_and_snapshot(self, backfill: Backfill, table: TableName, called: TableName) -> str:
+        """Lock the table and take the transaction's snapshot. No statement before the lock takes one. The horizon of a
+        mark that is younger than the backfill does not matter: the backfill does not take that mark away."""
         conn = self._conn
         name = sql.Identifier(called.schema, called.name)
         try:
@@ -221,7 +222,7 @@ class ChunkReader:
         if table_row is None or not table_row.life.can_be_read or table_row.join_horizon is None:
             raise TableUnreadable("it is not captured any more")
         xmin = Snapshot.parse(snapshot).xmin
-        if xmin < table_row.join_horizon:
+        if xmin < table_row.join_horizon and table_row.marks == backfill.marks:
             raise JoinHorizonAhead(table=table, xmin=xmin, horizon=table_row.join_horizon)
         return str(snapshot)
 

@@ -1,7 +1,7 @@
 """Opens the backfills that a form or the ledger requests, with their ranges, in the ledger (R7).
 
     settle    generation open · slot continues it · tables captured · filter, keys and mode tried at the source
-    wait      for the end of all transactions that began before a table joined the stream (join horizon)
+    wait      for the end of all transactions that began before a table joined the stream or was marked (join horizon)
     open      per table: an open backfill is continued if mode, filter, columns and keys are equal and the key has the
               order of its ranges; otherwise a new one is opened
 
@@ -38,7 +38,7 @@ from tidemark.ledger.reading import backfills, chunks
 from tidemark.ledger.reading.backfills import Backfill, KeyOrder, Range
 from tidemark.lsn import WalPoint
 from tidemark.run import Run
-from tidemark.source.catalogue.transaction_visibility import await_horizon, current_snapshot
+from tidemark.source.catalogue.transaction_visibility import await_horizon, current_snapshot, snapshot_xmin
 from tidemark.source.rows import key_ranges
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal.wal_messages import make_durable
@@ -75,10 +75,15 @@ def plan(
     """Open the requested backfills. Returns the run's open backfills by table; empty if none is needed.
 
     Raises CaptureNotBegun, BackfillTablesUnknown, RowFilterInvalid, BackfillRefused, BackfillIsOpen, BackfillIsRead or
-    JoinHorizonBlocked. Then the only open backfills of the run are those of an earlier try.
+    JoinHorizonBlocked. Then the only open backfills of the run are those of an earlier try. Raises JoinHorizonAhead if
+    a table is marked meanwhile.
     """
     with backfill_checks.sessions(run) as (book, source):
         return _BackfillPlanner(run, source, book, request, reader_wait_s).plan()
+
+
+def _horizon(table_request: TableRequest) -> int:
+    return table_request.row.join_horizon or 0
 
 
 class _BackfillPlanner:
@@ -106,8 +111,7 @@ class _BackfillPlanner:
         table_requests = BackfillSelection(self._run, self._source, self._ledger, request).select()
         own = {b.table: b for b in backfills.of_run(self._ledger, self._run.run_id) if b.state != "closed"}
         to_open = [one for one in table_requests if one.table not in own and not self._continues_open(one)]
-        self._await_horizon(to_open)
-        prepared = [ready for one in to_open if (ready := self._prepare(one)) is not None]
+        prepared = [ready for one in self._await_horizon(to_open) if (ready := self._prepare(one)) is not None]
         reach("plan.before_open")
         for ready in prepared:
             self._open(opened, ready)
@@ -243,16 +247,24 @@ class _BackfillPlanner:
 
     # --- wait ---------------------------------------------------------------------------------------------------------
 
-    def _await_horizon(self, table_requests: list[TableRequest]) -> None:
-        """Wait until the transactions that were in flight when the tables joined have ended. Until then, their changes
-        are neither visible to a chunk nor in the stream. Raises JoinHorizonBlocked when the time is up."""
+    def _await_horizon(self, table_requests: list[TableRequest]) -> list[TableRequest]:
+        """Wait until the transactions that were in flight when the tables joined, or were marked, have ended. Until
+        then, their changes may be neither visible to a chunk nor in the stream. Returns the tables for which they have.
+        Raises JoinHorizonBlocked when the time is up and there is none, or the form names one of the others."""
         if not table_requests:
-            return
-        last = max(table_requests, key=lambda table_request: table_request.row.join_horizon or 0)
-        horizon, seconds = last.row.join_horizon or 0, self._config.bounds.join_wait_s
-        blockers = await_horizon(self._source, horizon, seconds, f"the capture of {last.table}")
-        if blockers:
-            raise JoinHorizonBlocked(table=last.table, waited=duration(seconds), blockers="; ".join(blockers))
+            return []
+        last = max(table_requests, key=_horizon)
+        seconds = self._config.bounds.join_wait_s
+        blockers = await_horizon(self._source, _horizon(last), seconds, f"the join or the mark of {last.table}")
+        if not blockers:
+            return table_requests
+        xmin = snapshot_xmin(self._source)
+        free = [one for one in table_requests if _horizon(one) <= xmin]
+        blocked = JoinHorizonBlocked(table=last.table, waited=duration(seconds), blockers="; ".join(blockers))
+        if not free or any(one.explicit for one in table_requests if one not in free):
+            raise blocked
+        log.warning("%s", blocked)
+        return free
 
     # --- ranges -------------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ from tidemark.postgres.postgres_session import to_the_same_server
 from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
+from tidemark.source.catalogue.transaction_visibility import join_horizon
 from tidemark.source.wal import slot
 from tidemark.source.wal.replication import (
     LONGEST_WORK_S,
@@ -474,7 +475,8 @@ class Draining:
         self._store.write_new(path, manifest.to_json().encode())
         reach("drain.after_manifest")
         reach("drain.before_register")
-        batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
+        horizon = join_horizon(self._source) if manifest.marks else None
+        batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected, horizon=horizon)
         if heartbeat_lsn is not None:
             self._comparison.heartbeat_registered(WalPoint(self._server.timeline, staged.end_lsn))
         reach("drain.after_register")

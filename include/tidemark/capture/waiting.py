@@ -6,8 +6,9 @@ own writes would wake the others. Only the slot's decoding proves that WAL has n
 peeked for the first transaction above `staged` that the publication has. Nothing is consumed. Heartbeats and other
 messages do not count. If peeking would cost too much, the run counts as having work.
 
-An added column of a table that nobody writes to is in no change. So the columns in the catalogue are compared with
-those of the last run. Source: PostgreSQL documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
+An added column, a rewrite by ALTER TABLE, and a partition that is attached, detached, dropped or truncated are in no
+change. So columns, storage and partitions in the catalogue are compared with those of the last run. Source: PostgreSQL
+documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tidemark.errors import GenerationStale, TidemarkError
 from tidemark.findings import listed
 from tidemark.ledger import migrations
 from tidemark.ledger.captured import tables
+from tidemark.ledger.captured.tables import LastReading
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.reading import chunks
 from tidemark.ledger.staged import applied_positions, batches, generations
@@ -35,6 +37,7 @@ from tidemark.ledger.staged.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.postgres import postgres_session
 from tidemark.run import utc_now
+from tidemark.source.catalogue import catalog
 from tidemark.source.wal import slot as slots
 from tidemark.source.wal.slot import Server, SlotState
 from tidemark.source.wal.slot_server import at_slot
@@ -74,7 +77,7 @@ def changes_waiting(
         due = deferral.due_tables(book, config, now(), all_of_them=all_of_them)
         reason = _in_ledger(book, config, generation, due, now())
         confirmable = applied_positions.confirmable(book)
-        looked_at = tables.last_columns(book)
+        last_readings = tables.last_readings(book)
     if reason is not None:
         return Waiting(True, reason)
     if config.slot != generation.slot:
@@ -92,7 +95,7 @@ def changes_waiting(
             return Waiting(True, f"the drain has something to say: {wrong}")
         if confirmable > confirmed_lsn:
             return Waiting(True, f"applied up to {confirmable}, confirmed up to {confirmed_lsn}")
-        reason = _at_source(connection, config, generation, server, slot) or with_more_columns(connection, looked_at)
+        reason = _at_source(connection, config, generation, server, slot) or altered_table(connection, last_readings)
     if reason is not None:
         return Waiting(True, reason)
     return Waiting(False, f"nothing above {generation.staged_lsn}{due.clause}")
@@ -162,14 +165,28 @@ def _at_source(
     return None if row is None else f"{unread}, and the publication's tables changed in it"
 
 
-def with_more_columns(connection: psycopg.Connection[Any], looked_at: Mapping[int, int]) -> str | None:
-    """A sentence that names a table with more columns than at its last fingerprint, None if there is none."""
+def altered_table(connection: psycopg.Connection[Any], last_readings: Mapping[int, LastReading]) -> str | None:
+    """A sentence that names a table with more columns, other storage or other partitions than its last reading has;
+    None if there is none."""
     rows = connection.execute(
         """
-        SELECT c.oid::regclass::text FROM pg_class c
-          JOIN unnest(%s::oid[], %s::int[]) AS seen (oid, columns) ON seen.oid = c.oid
-         WHERE c.relnatts > seen.columns ORDER BY 1 LIMIT 1
+        SELECT c.oid::regclass::text, c.relnatts > seen.columns FROM pg_class c
+          JOIN unnest(%s::oid[], %s::int[], %s::oid[]) AS seen (oid, columns, file) ON seen.oid = c.oid
+         WHERE c.relnatts > seen.columns OR coalesce(pg_relation_filenode(c.oid), 0) <> seen.file ORDER BY 1 LIMIT 1
         """,
-        (list(looked_at), list(looked_at.values())),
+        (
+            list(last_readings),
+            [reading.last_attnum for reading in last_readings.values()],
+            [reading.relfilenode for reading in last_readings.values()],
+        ),
     ).fetchall()
-    return f"{rows[0][0]} has columns that no run saw" if rows else None
+    for table, has_more_columns in rows:
+        return f"{table} has {'columns' if has_more_columns else 'storage'} that no run saw"
+    leaves = catalog.leaves(connection, list(last_readings))
+    other = [oid for oid, reading in last_readings.items() if tuple(leaves.get(oid, ())) != reading.partitions]
+    # A root that was dropped has no partitions either, and is no work.
+    for (table,) in connection.execute(
+        "SELECT c.oid::regclass::text FROM pg_class c WHERE c.oid = ANY (%s::oid[])", (other,)
+    ):
+        return f"{table} has partitions that no run saw, or lost some"
+    return None

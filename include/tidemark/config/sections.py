@@ -364,7 +364,7 @@ class Bounds(BoundsSection):
     readers: int = 2
     """tasks that read a backfill at the same time; default of the form"""
     join_wait_s: int = 300
-    """how long a backfill waits for transactions older than the table's capture"""
+    """how long a backfill waits for transactions older than the table's capture or mark"""
     filter_s: int = 3600
     """longest statement of a backfill with a row filter"""
     file_settle_s: int = 600

@@ -352,7 +352,7 @@ def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: HandMerged)
 
 
 def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(world: HandMerged) -> None:
-    joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
+    joins.join(world.book, "s.a", 600, WalPoint(1, Lsn(50)), backfill=None)
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2", "x"),)))
     (wish,) = world.requested_tables()
@@ -479,7 +479,7 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: HandMerged) ->
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(backfill, upper=("10",)))
     joins.leave(world.book, "s.a")
-    joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=(backfill_marks.REJOINED, "it was away"))
+    joins.join(world.book, "s.a", 600, WalPoint(1, Lsn(50)), backfill=(backfill_marks.REJOINED, "it was away"))
     assert not record(world.ledger, chunk_of(backfill, "2-1", lower=("10",)), done=True)
     ended = world.backfill()
     assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")

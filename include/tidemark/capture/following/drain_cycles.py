@@ -30,7 +30,7 @@ import psycopg
 
 from tidemark.capture.drain import BLOCK_BYTES, READ_S, Draining, DrainResult, EndOfDrain, HeldSlot, of_run, slot_taken
 from tidemark.capture.following.run_end import Window, is_over
-from tidemark.capture.waiting import with_more_columns
+from tidemark.capture.waiting import altered_table
 from tidemark.ledger import followers, leases, migrations
 from tidemark.ledger.captured import tables
 from tidemark.ledger.connection import Ledger, open_ledger
@@ -205,7 +205,7 @@ class _Following:
 
     def _cycle_is_due(self, idle_s: float, staged: Lsn) -> bool:
         """Whether a cycle is due although no message came: a heartbeat is due, other WAL has passed, a chunk waits for
-        a watermark since its reader died, or a table that nobody writes to has another column."""
+        a watermark since its reader died, or a table that nobody writes to was altered."""
         if idle_s >= self.run.config.bounds.heartbeat_s or self.stream.sent_lsn >= staged + PASSED_BYTES:
             return True
         if self.run.clock() - self.untold_at < UNTOLD_S:
@@ -213,7 +213,7 @@ class _Following:
         self.untold_at = self.run.clock()
         if chunks.unclaimed_ids(self.book):
             return True
-        return with_more_columns(self.taken.source, tables.last_columns(self.book)) is not None
+        return altered_table(self.taken.source, tables.last_readings(self.book)) is not None
 
     def _confirm_in_stream(self, staged: Lsn) -> None:
         """Have the status replies carry the confirmable LSN (R3), and record the slot's position once it is there."""

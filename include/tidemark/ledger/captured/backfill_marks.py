@@ -37,11 +37,17 @@ REPLAYED: Final = "replayed"
 _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 
 
-def mark(ledger: Ledger, table: str, kind: str, reason: str, columns: Collection[int] = ()) -> None:
+def mark(
+    ledger: Ledger, table: str, kind: str, reason: str, columns: Collection[int] = (), *, horizon: int | None = None
+) -> None:
     """Mark the table. A mark it already has stays, unless it is of the same kind or a weaker one: HOLES gives way to
     any other, EXISTING_ROWS to all but HOLES, REPLAYED to all but these two. `marks` rises in any case, so that no
     backfill that was opened before takes the mark away. After any mark but HOLES, any row may be wrong; in these
-    `columns` alone, if there are any, and no mark from before says more."""
+    `columns` alone, if there are any, and no mark from before says more.
+
+    `horizon` is a transaction id from after the mark's cause. A transaction that was open then may be neither in the
+    stream nor visible to a backfill, or may be in the stream with rows that the table does not have any more. So the
+    next backfill waits for it, as for the join horizon."""
     weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
     if kind not in (HOLES, EXISTING_ROWS):
         weaker.append(REPLAYED)
@@ -50,6 +56,8 @@ def mark(ledger: Ledger, table: str, kind: str, reason: str, columns: Collection
             """
             UPDATE tidemark.tables
                SET needs_backfill = true, marks = marks + 1,
+                   join_horizon = CASE WHEN join_horizon IS NOT NULL
+                                       THEN greatest(join_horizon, %(horizon)s::bigint) END,
                    columns_in_doubt = CASE WHEN %(kind)s = 'holes' THEN columns_in_doubt
                                            WHEN %(columns)s::int[] <> '{}'
                                                 AND (had_none OR columns_in_doubt IS NOT NULL)
@@ -71,6 +79,7 @@ def mark(ledger: Ledger, table: str, kind: str, reason: str, columns: Collection
                 "reason": reason,
                 "weaker": weaker,
                 "columns": sorted(set(columns)),
+                "horizon": horizon,
             },
         )
 

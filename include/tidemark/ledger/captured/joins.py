@@ -6,8 +6,8 @@
 A table joins at the first preflight of the open generation that reads it in the publication. Rows from before the join
 are not in the stream. The table needs a backfill, unless a snapshot that includes all such rows is empty.
 `join_horizon` is the xid below which every transaction must have ended before a snapshot counts. NULL means that the
-join is not judged; after a crash, the next preflight judges it. If a table leaves, its open backfill is closed, because
-its chunks are no base for a stream with a gap.
+join is not judged; after a crash, the next preflight judges it. A mark raises it (`backfill_marks`). If a table leaves,
+its open backfill is closed, because its chunks are no base for a stream with a gap.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger.connection import Ledger
-from tidemark.schema.fingerprint import Fingerprint, UncapturedColumn
+from tidemark.schema.fingerprint import Fingerprint, PartitionPrint, UncapturedColumn
 from tidemark.schema.table import TableSchema
 from tidemark.schema.table_life import TableLife
 
@@ -73,6 +73,15 @@ class TableRow:
         return tuple(UncapturedColumn(column["name"], column["why"]) for column in columns)
 
 
+@dataclass(frozen=True, slots=True)
+class LastReading:
+    """The parts of a table's fingerprint that change if its rows change and no change in the stream shows it."""
+
+    last_attnum: int
+    relfilenode: int
+    partitions: tuple[PartitionPrint, ...]
+
+
 def _row(
     *, error: dict[str, str] | None, capture_state: str, merge_state: str, target_state: str, **columns: Any
 ) -> TableRow:
@@ -92,16 +101,20 @@ def one(ledger: Ledger, table: str) -> TableRow | None:
     return next(iter(ledger.records(kwargs_row(_row), query.encode(), (ledger.pipeline, table))), None)
 
 
-def last_columns(ledger: Ledger) -> dict[int, int]:
-    """The highest number of a column that the last reading found in each captured table, by the relation's OID."""
+def last_readings(ledger: Ledger) -> dict[int, LastReading]:
+    """The last reading of each captured table, by the relation's OID."""
     rows = ledger.execute(
         """
-        SELECT (fingerprint ->> 'relation_oid')::bigint, (fingerprint ->> 'last_attnum')::int FROM tidemark.tables
+        SELECT (fingerprint ->> 'relation_oid')::bigint, (fingerprint ->> 'last_attnum')::int,
+               (fingerprint ->> 'relfilenode')::bigint, fingerprint -> 'partitions' FROM tidemark.tables
          WHERE pipeline = %s AND capture_state IN ('joining', 'captured') AND fingerprint IS NOT NULL
         """,
         (ledger.pipeline,),
     )
-    return dict(rows.fetchall())
+    return {
+        oid: LastReading(last_attnum, relfilenode, tuple(map(PartitionPrint.from_json, partitions)))
+        for oid, last_attnum, relfilenode, partitions in rows
+    }
 
 
 def add(ledger: Ledger, *names: str) -> None:

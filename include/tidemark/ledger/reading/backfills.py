@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from tidemark.errors import SnapshotBeforeCleanUp
+from tidemark.errors import JoinHorizonAhead, SnapshotBeforeCleanUp
 from tidemark.formats.manifest import KeyPart, Purpose
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger.captured import backfill_marks, tables, unfit_values
@@ -184,7 +184,8 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
     """Open the backfill with its ranges, numbered from 1. There must be at least one. Returns False and writes
     nothing if the table has an open one by now, or if the backfill's generation and timeline are not the open ones.
 
-    Raises `SnapshotBeforeCleanUp` if staging was retired after the backfill's snapshot was taken.
+    Raises `SnapshotBeforeCleanUp` if staging was retired after the backfill's snapshot was taken, and
+    `JoinHorizonAhead` if the table joined or was marked after it and the snapshot lacks a transaction from before that.
     """
     if not ranges:
         raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
@@ -209,6 +210,9 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
         if retired_xid is not None and xmin <= retired_xid:
             raise SnapshotBeforeCleanUp(table=backfill.table, xmin=xmin, xid=retired_xid)
         marked = tables.one(ledger, backfill.table)
+        horizon = 0 if marked is None else marked.join_horizon or 0
+        if backfill.purpose == "fill" and xmin < horizon:
+            raise JoinHorizonAhead(table=backfill.table, xmin=xmin, horizon=horizon)
         opened = ledger.insert(
             "backfills",
             or_nothing=True,

@@ -90,10 +90,11 @@ def register(
     manifest_path: str,
     *,
     rejected: Mapping[ChunkId, str] | None = None,
+    horizon: int | None = None,
     again: bool = False,
 ) -> bool:
     """Add the batch to the chain of its generation, and have the `rejected` chunks, each with its reason, read again.
-    Needs the lease `slot`.
+    Needs the lease `slot`. `horizon` is that of the manifest's marks (`backfill_marks.mark`).
 
     True when it was added, False when this very batch (same start, end and attempt) was there already. Raises
     `DrainOvertaken` if the chain ends elsewhere or another generation is open, `ClaimRefused` if a claim does not
@@ -125,7 +126,7 @@ def register(
             tables.remove_unused(ledger, without_relation)
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
-            _keep_mark(ledger, mark)
+            _keep_mark(ledger, mark, horizon)
         backfill_marks.spread_lost(ledger, [t.table for t in touched if t.moved and t.unchanged])
         _claim(ledger, manifest, rejected or {}, again)
         successors.begin(ledger, manifest, left)
@@ -192,13 +193,13 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
         raise DrainOvertaken(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
 
 
-def _keep_mark(ledger: Ledger, mark: TableMark) -> None:
+def _keep_mark(ledger: Ledger, mark: TableMark, horizon: int | None) -> None:
     """Give the table what the drain found out about it."""
     tables.add(ledger, mark.table)
     if mark.state == "parked":
         merge_states.park(ledger, mark.table, ErrorRecord(mark.kind, mark.move, mark.message))
     else:
-        backfill_marks.mark(ledger, mark.table, mark.kind, mark.message, mark.columns)
+        backfill_marks.mark(ledger, mark.table, mark.kind, mark.message, mark.columns, horizon=horizon)
 
 
 def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:

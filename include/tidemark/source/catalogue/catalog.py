@@ -269,7 +269,7 @@ def fingerprint(
         )
     }
     gone = (0, 0, 0, 0)
-    leaves = _leaves(conn, oids)
+    partitions_of = leaves(conn, oids)
     membership = _membership(conn, publication, oids)
     written_by = "SELECT coalesce(max(xmin::text::bigint), 0) FROM pg_publication WHERE pubname = %s"
     (publication_xmin,) = one_row(conn, written_by, (publication,))
@@ -289,7 +289,7 @@ def fingerprint(
                 else c
                 for c in table.captured_columns
             ),
-            partitions=tuple(leaves.get(oid, ())),
+            partitions=tuple(partitions_of.get(oid, ())),
             membership=tuple(membership.get(oid, ())),
             row_filter=table.row_filter,
             published_columns=table.published_columns,
@@ -494,14 +494,14 @@ def _membership(conn: psycopg.Connection[Any], publication: str, oids: list[int]
     return membership
 
 
-def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[PartitionPrint]]:
+def leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[PartitionPrint]]:
     """Root OID -> its leaves by OID, each with whether it was empty when it joined.
 
     CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one transaction. It writes row type and
     columns in one command, and then the columns with a default once more. ATTACH PARTITION writes all columns again, so
     that none has the row type's command id, even within one transaction.
     """
-    leaves: dict[int, list[PartitionPrint]] = {}
+    by_root: dict[int, list[PartitionPrint]] = {}
     for root, *facts in conn.execute(
         """
         WITH RECURSIVE tree AS (
@@ -523,5 +523,5 @@ def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[P
         """,
         (roots,),
     ):
-        leaves.setdefault(root, []).append(PartitionPrint(*facts))
-    return leaves
+        by_root.setdefault(root, []).append(PartitionPrint(*facts))
+    return by_root
