@@ -475,8 +475,7 @@ class Draining:
         self._store.write_new(path, manifest.to_json().encode())
         reach("drain.after_manifest")
         reach("drain.before_register")
-        horizon = join_horizon(self._source) if manifest.marks else None
-        batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected, horizon=horizon)
+        batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         if heartbeat_lsn is not None:
             self._comparison.heartbeat_registered(WalPoint(self._server.timeline, staged.end_lsn))
         reach("drain.after_register")
@@ -535,6 +534,7 @@ class Draining:
             skipped_messages=staged.skipped_messages + claims.ignored,
             fingerprints=notes.fingerprints,
             marks=notes.marks,
+            mark_horizon=join_horizon(self._source) if notes.marks else None,
         )
 
     def _with_read_versions(self, staged: tuple[TableSchema, ...], claims: Claims) -> tuple[TableSchema, ...]:

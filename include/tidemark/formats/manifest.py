@@ -151,7 +151,10 @@ class SourceIdentity(JsonRecord, frozen=True):
 
 
 class BatchManifest(JsonFile, frozen=True):
-    """The whole transactions of `[start_lsn, end_lsn)` of one generation, staged together (R2)."""
+    """The whole transactions of `[start_lsn, end_lsn)` of one generation, staged together (R2).
+
+    `mark_horizon` is a transaction id from after the marks' causes: `backfill_marks.mark` says what waits for it.
+    """
 
     KIND: ClassVar[str] = "batch manifest"
 
@@ -172,3 +175,4 @@ class BatchManifest(JsonFile, frozen=True):
     skipped_messages: int = 0
     fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
     marks: tuple[TableMark, ...] = ()
+    mark_horizon: int | None = None

@@ -90,11 +90,10 @@ def register(
     manifest_path: str,
     *,
     rejected: Mapping[ChunkId, str] | None = None,
-    horizon: int | None = None,
     again: bool = False,
 ) -> bool:
     """Add the batch to the chain of its generation, and have the `rejected` chunks, each with its reason, read again.
-    Needs the lease `slot`. `horizon` is that of the manifest's marks (`backfill_marks.mark`).
+    Needs the lease `slot`.
 
     True when it was added, False when this very batch (same start, end and attempt) was there already. Raises
     `DrainOvertaken` if the chain ends elsewhere or another generation is open, `ClaimRefused` if a claim does not
@@ -126,7 +125,7 @@ def register(
             tables.remove_unused(ledger, without_relation)
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
-            _keep_mark(ledger, mark, horizon)
+            _keep_mark(ledger, mark, manifest.mark_horizon)
         backfill_marks.spread_lost(ledger, [t.table for t in touched if t.moved and t.unchanged])
         _claim(ledger, manifest, rejected or {}, again)
         successors.begin(ledger, manifest, left)
