@@ -131,11 +131,12 @@ def killed(services: Services, times: int) -> Iterator[tuple[str, float]]:
 
 def killed_at_handover(services: Services, times: int) -> Iterator[tuple[str, float]]:
     """Kill each kind in turn, once two runs have a merge, and yield what was killed and when."""
-    kinds: dict[str, Callable[[], None]] = of_no_run(services)
+    kinds: dict[str, Callable[[], None]] = {}
     for which, run in (("earlier", 0), ("next", -1)):
         kinds[f"{which}_drain"] = partial(kill_task, services, "drain", run)
         kinds[f"{which}_merge"] = partial(kill_task, services, "merge", run)
         kinds[f"{which}_driver"] = partial(kill_driver, services, run)
+    kinds |= of_no_run(services)
     for _ in range(times):
         for kind, kill in kinds.items():
             found("one run to be at work", lambda: len(running_tasks(services, "merge")) == 1)
@@ -149,9 +150,10 @@ def of_no_run(services: Services) -> dict[str, Callable[[], None]]:
     source, ledger = (services.server_of(database) for database in DATABASES[:2])
     return {
         "scheduler": partial(kill_scheduler, services),
-        "container": partial(kill_scheduler, services, with_all_below=True),
         "source": partial(kill_server, source),
         "ledger": partial(kill_server, ledger),
+        # Airflow needs minutes to notice that tasks are gone whose supervisor was killed too, so this comes last.
+        "container": partial(kill_scheduler, services, with_all_below=True),
     }
 
 

@@ -111,6 +111,21 @@ def test_a_backfill_waits_for_rows_that_no_stream_has(
     ends_equal(published, lake)
 
 
+def test_a_restored_ledger_knows_what_the_backfill_waits_for(
+    published: Pipeline, new_database: Callable[..., str]
+) -> None:
+    older = new_database("older", like=published.ledger)
+    out(published)
+    published.execute("BEGIN", "INSERT INTO item VALUES (3, 1)", session="open")
+    back(published)
+    published.drain()
+    published.ledger = older
+    published.drain()
+    assert published.table_row("public.item").life.needs_backfill
+    with pytest.raises(JoinHorizonBlocked):
+        published.plan(tables=("public.item",))
+
+
 def test_a_backfill_waits_for_rows_that_the_table_lost_with_a_partition(published: Pipeline) -> None:
     """The stream has the row before anybody can see it."""
     lake = Lake(published)
