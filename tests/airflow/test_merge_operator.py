@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -29,17 +30,26 @@ from tidemark.capture import merge_planning, table_progress
 from tidemark.capture.merge_planning import Ingested, IngestedTable, PlanScope
 from tidemark.capture.table_progress import AdvancedTable
 from tidemark.config.file_reader import load
-from tidemark.errors import JarsUnresolved, LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
+from tidemark.errors import (
+    ConnectionMissing,
+    JarsUnresolved,
+    LeaseTaken,
+    SparkApplicationFailed,
+    SparkApplicationTooLong,
+)
+from tidemark.formats.compaction_plan import CompactionResult
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Claim, StagedFile
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.lsn import Lsn
+from tidemark.maintenance import compaction_runs
 from tidemark.names import TableName
 from tidemark.run import Run
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.dag_factory import capture_dag
 from tidemark_airflow.driver import submission
 from tidemark_airflow.operators.capture_operators import MergeOperator
+from tidemark_airflow.operators.maintenance_operators import CompactOperator
 
 PLAN = "20250101T000000-attempt"
 SUBMIT = """#!/bin/sh
@@ -185,6 +195,29 @@ def test_a_driver_gives_way_as_far_as_its_operator_says(merge: Merge, monkeypatc
         merge.execute()
         seen.append(int((merge.folder / "niceness").read_text()))
     assert seen == [os.nice(0), os.nice(0) + 2]
+
+
+def test_a_driver_starts_on_a_machine_without_nice(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.operator.niceness = 2
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda program, *rest: None if program == "nice" else which(program, *rest))
+    merge.execute()
+    assert int((merge.folder / "niceness").read_text()) == os.nice(0)
+
+
+def test_what_kept_the_application_of_a_compaction_from_starting_is_raised(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object) -> CompactionResult:
+        raise SparkApplicationFailed(plan=PLAN, detail="it left no result")
+
+    monkeypatch.setattr(compaction_runs, "followed", ended)
+    application: Any = SimpleNamespace(failure=ConnectionMissing(connection="spark", variable="AIRFLOW_CONN_SPARK"))
+    plan: Any = SimpleNamespace(plan=PLAN)
+    run: Any = None
+    with pytest.raises(ConnectionMissing):
+        CompactOperator(task_id="compact", config=merge.config).result_of(run, plan, application, 1.0)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://spark.example:7077", "yarn"])

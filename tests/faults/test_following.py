@@ -237,6 +237,7 @@ def test_orders_of_another_run_stay_as_long_as_its_operator_beats(
 
 def order_many(shop: Environment, orders: PlanOrders) -> None:
     """A slow plan is at work all the time."""
+    shop.store.write_new(layout.plan_file(shop.config.pipeline, "slow"), b"{}")
     orders.order("slow")
     for number in range(2, 51):
         orders.order(f"p{number}")

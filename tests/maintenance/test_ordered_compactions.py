@@ -11,8 +11,9 @@ from tests.support.pipeline import Pipeline
 from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, TableCompaction
-from tidemark.maintenance.compaction_runs import followed, plan_inspection
+from tidemark.maintenance.compaction_runs import followed, plan_inspection, take_result
 from tidemark.run import Run
+from tidemark.spark_submit.plan_orders import plan_orders
 
 TABLE = "public.item"
 LIMIT_S = 60.0
@@ -83,3 +84,17 @@ def test_an_application_that_takes_longer_than_it_may_is_named_so(run: Run, plan
     with pytest.raises(SparkApplicationTooLong):
         followed(run, plan, application, LIMIT_S, pause=pause)
     assert len(pauses) == LIMIT_S
+
+
+def test_orders_are_removed_once_their_results_are_read(pipeline: Pipeline, run: Run, plan: CompactionPlan) -> None:
+    """A driver that a cluster starts anew would look for their plans, which are deleted then."""
+    for name in ("second", "third"):
+        pipeline.store.write_new(layout.maintenance_file(run.pipeline, name), b"{}")
+    with plan_orders(run, pipeline.store, layout.maintenance_folder) as orders:
+        folder = layout.orders_folder(run.pipeline, orders.attempt)
+        orders.order(plan.plan)
+        orders.order("second")
+        assert sorted(pipeline.store.list(folder)) == ["beat", "order-1", "order-2"]
+        take_result(run.config, plan)
+        orders.order("third")
+        assert sorted(pipeline.store.list(folder)) == ["beat", "order-2", "order-3"]

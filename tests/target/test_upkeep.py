@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JJavaError
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.thorough import thorough
+from sandbox.services.postgres import wait_for
+from tests.support.thorough import either, thorough
 from tests.target.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.target.test_rivals import KEYED, _call_once, _expected, _found, _staged
 from tests.target.test_values import delete, insert, update
@@ -138,6 +143,59 @@ def test_a_file_without_another_beside_it_loses_its_deleted_rows(lake: Lake, mon
     assert _found(lake, table) == before
     assert positions(lake, table) == at
     assert not any(one.due for one in keep_up(lake, "look", table))
+
+
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+@pytest.mark.parametrize("statement", either(optimize="OPTIMIZE", purge="REORG"))
+def test_a_compaction_of_current_loses_to_a_merge_that_commits_before_it(
+    statement: str, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its lease was lost: it has read the table, and waits for a core while the merge masks a row."""
+    monkeypatch.setitem(table_compaction.MANY_SMALL, "current", 2 if statement == "OPTIMIZE" else 50)
+    monkeypatch.setattr(table_compaction, "DELETED_SHARE", 1.0 if statement == "OPTIMIZE" else 0.1)
+    batches = [[insert(n) for n in range(10, 20)], [delete(10), delete(11)], [insert(20)], [delete(12)]]
+    table = _staged(lake.table(table_schema("t", TEXTS)), batches)
+    for number in range(3):
+        lake.applied(table.planned(number, number + 1))
+    reports: list[TableCompaction] = []
+    with cores_taken(lake.spark) as jobs:
+        before = jobs()
+        compacting = InheritableThread(target=lambda: reports.extend(keep_up(lake, "current", table)))
+        compacting.start()
+        wait_for("a Spark job of the compaction", lambda: jobs() > before)
+        lake.applied(table.planned(3))
+        assert reports == []
+    compacting.join()
+    assert [(one.compacted, one.left) for one in reports] == [(False, "a merge was faster; the next run tries again")]
+    assert _found(lake, table) == _expected(table, batches, 4)
+    assert keep_up(lake, "current", table)[0].compacted
+    assert _found(lake, table) == _expected(table, batches, 4)
+
+
+@contextmanager
+def cores_taken(spark: SparkSession) -> Iterator[Callable[[], int]]:
+    """No other Spark job ends while the block runs; yields what counts the jobs that began."""
+    context, group = spark.sparkContext, "cores taken"
+    scheduler = context._jsc.sc().dagScheduler()  # type: ignore[attr-defined]
+
+    def take() -> None:
+        context.setJobGroup(group, group, interruptOnCancel=True)
+        tasks = spark.range(0, context.defaultParallelism, 1, context.defaultParallelism)
+        with suppress(Py4JJavaError):  # it is cancelled
+            tasks.selectExpr("java_method('java.lang.Thread', 'sleep', 600000L)").collect()
+
+    def running() -> int:
+        stages = [context.statusTracker().getStageInfo(n) for n in context.statusTracker().getActiveStageIds()]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+    taking = InheritableThread(target=take)
+    taking.start()
+    try:
+        wait_for("all cores to be taken", lambda: running() == context.defaultParallelism)
+        yield scheduler.numTotalJobs
+    finally:
+        context.cancelJobGroup(group)
+        taking.join()
 
 
 def files_with_deleted_rows(lake: Lake, table: StagedTable) -> int:

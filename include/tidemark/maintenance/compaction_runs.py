@@ -4,7 +4,7 @@
     compact `current`, a few of those at a time, under their leases
 
 A merge leaves a table leased here to the next merge. Maintenance leaves a table that is being merged to its next run.
-One application does all plans of a run. So a table is leased for its compaction, and not for the start of a JVM.
+One application does all plans of a run. So a table is leased for its compaction, but not for the start of a JVM.
 Correctness does not depend on compaction, so a run repeats nothing.
 """
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 THOROUGH_DAYS: Final = 7
 # How long maintenance waits for the tables of a group; a plan of a merge that follows takes seconds.
 WAIT_S: Final = 60.0
-# How often it is looked whether the application has followed a plan.
+# How often the task checks whether the application has left a plan's result.
 LOOK_S: Final = 0.2
 
 

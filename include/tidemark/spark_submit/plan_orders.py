@@ -1,12 +1,13 @@
 """Orders plan after plan from one Spark application, by files (`target.ordered_plans`).
 
-A run that follows the source so merges plan after plan, and maintenance compacts one group of tables after another. The
-application starts once, and while it starts nobody waits for a lease.
+In this way a run that follows the source merges plan after plan, and maintenance compacts one group of tables after
+another. The application starts once, and no lease is held while it starts.
 
 `PlanOrders` is the operator's end: it makes the folder, writes its beat from a thread, orders plan after plan, removes
-the orders whose plans have a result, and says when it is the end. Folders that earlier tries of this task left are
-removed at once, and their applications end. One that lives although another took its place finds its beat gone: it
-orders nothing more. The operator of another run may be at work, so its folder is removed once its beat stood still.
+the orders whose plans have a result or are gone, and says when it is the end. Folders that earlier tries of this task
+left are removed at once, and their applications end. One that lives although another took its place finds its beat
+gone: it orders nothing more. The operator of another run may be at work, so its folder is removed once its beat stood
+still.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ FolderOf = Callable[[str, str], str]
 
 
 class Application(Protocol):
-    """A Spark application that takes orders, or one after another where it died."""
+    """A Spark application that takes orders, or its successor if it died."""
 
     def is_ready(self) -> bool:
         """Whether it has started, and waits for orders."""
 
     def order(self, plan: str) -> None:
-        """Have it apply the plan, by its name, beside those that it is at."""
+        """Have it apply the plan of this name."""
 
     def has_ended(self) -> bool:
         """Whether it died: it does nothing more."""
@@ -89,7 +90,9 @@ class PlanOrders:
         """A run of a day has tens of thousands of orders. The newest one stays, so that a driver which the cluster
         starts anew finds the number that comes next."""
         for number, plan in list(self._plans.items()):
-            if self._store.exists(f"{self._folder_of(self._run.pipeline, plan)}/result.json"):
+            folder = self._folder_of(self._run.pipeline, plan)
+            # Maintenance deletes a plan once it has read the result.
+            if self._store.exists(f"{folder}/result.json") or not self._store.exists(f"{folder}/plan.json"):
                 self._store.delete(f"{self._folder}/{layout.order(number)}")
                 del self._plans[number]
 

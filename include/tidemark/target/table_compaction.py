@@ -9,9 +9,9 @@ Identifiers".
 A compaction that runs at the same time as a merge fails, or makes the merge read the positions again:
 
 - An append to history reads no file, so a compaction of history does not conflict with it.
-- A MERGE reads current, so an OPTIMIZE of current makes one of the two fail. It runs only under the table's lease (step
-  `current`). A driver that outlived its task may still merge. Then either OPTIMIZE fails and the next run repeats it,
-  or the driver reads the positions again.
+- A MERGE reads current, so an OPTIMIZE or REORG of current makes one of the two fail. They run only under the table's
+  lease (step `current`). A driver that outlived its task may still merge. Then either the compaction fails and the next
+  run repeats it, or the driver reads the positions again.
 - A change of properties conflicts with both. It is made once per table, and the merge reads again.
 """
 
@@ -213,7 +213,7 @@ def optimize(spark: SparkSession, table: PinnedTable) -> None:
 
 
 def purge(spark: SparkSession, table: PinnedTable) -> None:
-    """Rewrite every file with deleted rows, also one that has no other beside it. Raises as `optimize` does."""
+    """Rewrite every file with deleted rows or dropped columns, even a single file. Raises as `optimize` does."""
     spark.sql(f"REORG TABLE delta.{spark_identifier(table.path)} APPLY (PURGE)").collect()
 
 

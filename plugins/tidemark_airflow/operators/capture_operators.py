@@ -13,6 +13,7 @@ A task hands nothing to the next one: what is staged, planned, applied and confi
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -255,7 +256,7 @@ class ApplicationOperator(SparkSubmitOperator):
         hook._env = self._environment
         vars(hook)["submit"] = partial(hook.submit, stdin=subprocess.DEVNULL)
         self._output.clear()
-        if self.niceness:
+        if self.niceness and shutil.which("nice"):  # some images lack it
             command = hook._build_spark_submit_command
             prefix = ["nice", "-n", str(self.niceness)]
             vars(hook)["_build_spark_submit_command"] = lambda application: [*prefix, *command(application)]
@@ -377,8 +378,8 @@ def _cause(output: Iterable[str], lake: str) -> TidemarkError | None:
 
 
 def raise_without_result(plan: str, failure: Exception | None) -> NoReturn:
-    """Of a plan whose application left no result."""
-    if isinstance(failure, SparkApplicationTooLong | JarsUnresolved | DiskFull):
+    """Raise what ended an application before it left the plan's result, if that is known."""
+    if isinstance(failure, TidemarkError):
         raise failure
     raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # What compacts `current` holds its tables' leases; a merge that waits for one of them shall not wait in vain.
 CURRENT_S = MERGE_WAIT_S - 120
-# Where both share cores, merges come first. Not more: a table whose `current` is compacted waits for it.
+# Merges come first if they share cores with a compaction. A greater value would hold its tables' leases for longer.
 NICENESS = 5
 
 
@@ -55,8 +55,8 @@ class RetireOperator(PipelineOperator):
 
 
 class CompactOperator(ApplicationOperator):
-    """Compacts Delta tables and removes their dead files: first what no merge minds, then `current` of the tables that
-    need it, a few at a time under their leases. One Spark application does both."""
+    """Compacts Delta tables and removes their dead files: first what does not conflict with merges, then `current` of
+    the tables that need it, a few at a time under their leases. One Spark application does both."""
 
     niceness = NICENESS
 
@@ -105,8 +105,8 @@ class CompactOperator(ApplicationOperator):
     def result_of(
         self, run: Run, plan: CompactionPlan, application: OrderedApplication, limit_s: float
     ) -> CompactionResult:
-        """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result, or what kept
-        spark-submit from starting it."""
+        """Order the plan; returns its result. Raises SparkApplicationFailed or SparkApplicationTooLong if the
+        application left none, or the error that kept spark-submit from starting it."""
         from tidemark.maintenance import compaction_runs
 
         try:

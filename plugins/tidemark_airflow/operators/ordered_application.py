@@ -60,7 +60,7 @@ class OrderedApplication:
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """Let it end what it is at, for a while."""
+        """Have it end after the plans that it is applying. Kills it if that takes longer than `ENDING_S`."""
         with suppress(Exception):  # without the lake it ends by itself, or is ended
             self._orders.end()
         self._thread.join(ENDING_S)
