@@ -157,6 +157,7 @@ class BatchManifest(JsonFile, frozen=True):
     """
 
     KIND: ClassVar[str] = "batch manifest"
+    FORMAT: ClassVar[int] = 2
 
     pipeline: str
     generation: int
