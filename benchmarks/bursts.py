@@ -55,6 +55,7 @@ UPDATED: Final = 8
 EVERY_S: Final = 2.0
 WARM_S: Final = 20.0
 ARRIVES_S: Final = 600
+SLOT_WAIT_S: Final = 600.0  # for another DAG's task that was let in
 WINDOW: Final = timedelta(hours=6)  # of a run that is ended before
 
 
@@ -87,7 +88,7 @@ class FollowingRun:
             self.is_over = True
 
     def _drain(self) -> None:
-        follow(self._task("drain"), self.window)
+        follow(self._task("drain"), self.window, wait_s=SLOT_WAIT_S)
 
     def _merge(self) -> None:
         run = self._task("merge")
