@@ -6,7 +6,7 @@ tasks; every merge is a spark-submit of its own. The pair is of one and the same
 Delta, and until its readers have them in Parquet. Ends by comparing number and sums of the rows of source and current.
 
 `backfill-following` and `repair-following` do it beside a run that follows the source, which merges chunks while others
-are read. A repair is a second backfill: it finds all rows equal, but for those that are changed meanwhile.
+are read. A repair is a second backfill. It finds all rows equal, except those that change during it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,6 +96,13 @@ class Shop(Pipeline):
             f"follow: {follow}\n"
         )
         return load(self.file)
+
+    def dags_test(self, dag: str, exit_code: int = 0, **answers: object) -> str:
+        """Run the DAG with these answers of its form by `airflow dags test`; returns what it printed."""
+        conf = ("--conf", json.dumps(answers)) if answers else ()
+        process = self.airflow.run("dags", "test", dag, *conf, timeout_s=SLOW_S)
+        assert process.returncode == exit_code, process.stdout[-4000:]
+        return process.stdout
 
     def differences(self, *more: str) -> dict[str, tuple[int, str]]:
         """Per table that is not as its source, how many rows differ, and some of them; `more` are tables of a test."""

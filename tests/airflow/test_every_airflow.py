@@ -6,7 +6,6 @@ Airflow of the tests.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 
@@ -31,21 +30,15 @@ def shop(
         yield opened
 
 
-def dags_test(shop: Shop, dag: str, **conf: object) -> str:
-    process = shop.airflow.run("dags", "test", f"shop_{dag}", "--conf", json.dumps(conf))
-    assert process.returncode == 0, process.stdout[-6000:]
-    return process.stdout
-
-
 def test_dags_test_fills_the_tables_keeps_them_equal_and_proves_it(shop: Shop) -> None:
     shop.configure(health="warn")  # the first capture finds rows that it does not have
-    dags_test(shop, "capture")
-    dags_test(shop, "backfill", readers=2, chunk_rows=200)
+    shop.dags_test("shop_capture")
+    shop.dags_test("shop_backfill", readers=2, chunk_rows=200)
     assert shop.differences() == {}
     shop.sql(MORE_ORDERS)
-    dags_test(shop, "capture")
+    shop.dags_test("shop_capture")
     assert shop.differences() == {}
-    dags_test(shop, "verify", share="1")
+    shop.dags_test("shop_verify", share="1")
     assert shop.airflow.task_states("shop_verify") == [dict.fromkeys(READING, "success")]
     with open_ledger(shop.ledger, "shop") as book:
         proven = proofs.verified(book)

@@ -3,13 +3,11 @@ need it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from sandbox.services.postgres import PostgresServer
-from tests.airflow.captured_shop import FIRST_ORDERS, SLOW_S, Shop, open_shop
+from tests.airflow.captured_shop import FIRST_ORDERS, Shop
 from tests.support import delta_files
 from tidemark.formats import layout
 from tidemark.names import TableName
@@ -25,29 +23,14 @@ INSERT INTO shop.orders (customer, total, note)
 MANY_DELETED = "DELETE FROM shop.orders WHERE customer % 3 = 0"
 
 
-@pytest.fixture
-def shop(
-    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.sound()
-        yield opened
-
-
-def dags_test(shop: Shop, dag: str) -> str:
-    process = shop.airflow.run("dags", "test", dag, timeout_s=SLOW_S)
-    assert process.returncode == 0, process.stdout[-4000:]
-    return process.stdout
-
-
 def test_one_application_inspects_all_tables_and_compacts_current(shop: Shop) -> None:
     current = Path(shop.config.lake) / layout.current_table("shop", TableName.parse("shop.orders"))
     shop.sql(FIRST_ORDERS)
     for change in (MANY_BYTES, MANY_DELETED):
         shop.sql(change)
-        dags_test(shop, "shop_capture")
+        shop.dags_test("shop_capture")
     assert has_deleted_rows(current)
-    told = dags_test(shop, "shop_maintenance")
+    told = shop.dags_test("shop_maintenance")
     assert told.count("compact_tables.py --manifest") == 1
     assert "current of shop.orders: " in told
     assert not has_deleted_rows(current), told[-6000:]

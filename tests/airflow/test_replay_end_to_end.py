@@ -3,16 +3,13 @@ holds of a table is applied once more beside it."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from sandbox.checks.comparison import Comparison
-from sandbox.services.postgres import PostgresServer
-from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
+from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, TABLES, Shop
 from tests.support import delta_files, judge
 from tidemark.formats import layout
 from tidemark.names import TableName
@@ -20,35 +17,19 @@ from tidemark.names import TableName
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture
-def shop(
-    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.sound()
-        yield opened
-
-
-def dags_test(shop: Shop, dag: str, exit_code: int = 0, **answers: object) -> str:
-    conf = ("--conf", json.dumps(answers)) if answers else ()
-    process = shop.airflow.run("dags", "test", dag, *conf, timeout_s=SLOW_S)
-    assert process.returncode == exit_code, process.stdout[-4000:]
-    return process.stdout
-
-
 def test_a_replay_makes_a_lost_current_anew_and_tables_as_of_a_moment(shop: Shop) -> None:
     shop.sql(FIRST_ORDERS)
-    dags_test(shop, "shop_capture")
+    shop.dags_test("shop_capture")
     moment = shop.flush_lsn()
     shop.sql("CREATE SCHEMA seen", *(f"CREATE TABLE {_seen(table)} AS SELECT * FROM {table}" for table in TABLES))
     shop.sql(MORE_ORDERS)
-    dags_test(shop, "shop_capture")
+    shop.dags_test("shop_capture")
     lake = Path(shop.config.lake)
     shutil.rmtree(lake / layout.current_table("shop", TableName.parse("shop.orders")))
     assert set(shop.differences()) == {"shop.orders"}
-    dags_test(shop, "shop_replay", step="rebuild", tables=["shop.orders"], other_tables=["shop.audit"])
+    shop.dags_test("shop_replay", step="rebuild", tables=["shop.orders"], other_tables=["shop.audit"])
     assert shop.differences() == {}
-    dags_test(shop, "shop_replay", step="as_of", tables=list(TABLES), moment=str(moment))
+    shop.dags_test("shop_replay", step="as_of", tables=list(TABLES), moment=str(moment))
     (made,) = (lake / "shop" / "as_of").iterdir()
     assert made.name == f"g1-{moment.hex16}"
     for table in TABLES:
@@ -56,19 +37,19 @@ def test_a_replay_makes_a_lost_current_anew_and_tables_as_of_a_moment(shop: Shop
         compared = judge.compare(shop.source, there, _seen(table))
         assert compared.source_rows
         assert compared.equal, f"{table}: {compared.examples}"
-    told = dags_test(shop, "shop_replay", 1, step="rebuild", tables=["shop.orders"], moment="0/1")
+    told = shop.dags_test("shop_replay", 1, step="rebuild", tables=["shop.orders"], moment="0/1")
     assert "takes no moment" in told
     shop.sql("INSERT INTO shop.orders (customer, total) VALUES (7, 7)")
-    dags_test(shop, "shop_capture")
+    shop.dags_test("shop_capture")
     assert shop.differences() == {}
-    dags_test(shop, "shop_replay", step="staged", tables=["shop.orders"])
+    shop.dags_test("shop_replay", step="staged", tables=["shop.orders"])
     assert compared_with(shop, "shop.orders~2").equal
     shop.sql("INSERT INTO shop.orders (customer, total) VALUES (8, 8)")
-    dags_test(shop, "shop_capture")
+    shop.dags_test("shop_capture")
     anew = compared_with(shop, "shop.orders~2")
     assert anew.equal, anew.examples
     assert set(shop.differences()) == {"shop.orders"}, "the old pair stays as it was when the new one took its place"
-    told = dags_test(shop, "shop_replay", 1, step="staged", tables=["shop.nothing"])
+    told = shop.dags_test("shop_replay", 1, step="staged", tables=["shop.nothing"])
     assert "ReplayRefused" in told
 
 

@@ -168,7 +168,7 @@ def _at_source(
 def altered_table(connection: psycopg.Connection[Any], last_readings: Mapping[int, LastReading]) -> str | None:
     """A sentence that names a table with more columns, other storage or other partitions than its last reading has;
     None if there is none."""
-    rows = connection.execute(
+    altered = connection.execute(
         """
         SELECT c.oid::regclass::text, c.relnatts > seen.columns FROM pg_class c
           JOIN unnest(%s::oid[], %s::int[], %s::oid[]) AS seen (oid, columns, file) ON seen.oid = c.oid
@@ -179,14 +179,14 @@ def altered_table(connection: psycopg.Connection[Any], last_readings: Mapping[in
             [reading.last_attnum for reading in last_readings.values()],
             [reading.relfilenode for reading in last_readings.values()],
         ),
-    ).fetchall()
-    for table, has_more_columns in rows:
+    ).fetchone()
+    if altered is not None:
+        table, has_more_columns = altered
         return f"{table} has {'columns' if has_more_columns else 'storage'} that no run saw"
     leaves = catalog.leaves(connection, list(last_readings))
     other = [oid for oid, reading in last_readings.items() if tuple(leaves.get(oid, ())) != reading.partitions]
     # A root that was dropped has no partitions either, and is no work.
-    for (table,) in connection.execute(
-        "SELECT c.oid::regclass::text FROM pg_class c WHERE c.oid = ANY (%s::oid[])", (other,)
-    ):
-        return f"{table} has partitions that no run saw, or lost some"
-    return None
+    root = connection.execute(
+        "SELECT c.oid::regclass::text FROM pg_class c WHERE c.oid = ANY (%s::oid[]) ORDER BY 1 LIMIT 1", (other,)
+    ).fetchone()
+    return None if root is None else f"{root[0]} has partitions that no run saw, or lost some"

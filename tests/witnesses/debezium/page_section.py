@@ -41,8 +41,8 @@ compared. What the two lines count is not quite the same:
 
 
 def section(plays: Sequence[Play], ours: Sequence[Play]) -> str:
-    """The section in Markdown, "" without plays. `ours` are Tidemark's, of which those with the same files stand beside
-    the engine's."""
+    """The section in Markdown, "" if the engine played nothing. `ours` are Tidemark's plays; those of the same files
+    are shown below the engine's."""
     if not plays:
         return ""
     options = ", ".join(f"`{name}={value}`" for name, value in SETTINGS.items())

@@ -40,13 +40,13 @@ def next_xid(connection: psycopg.Connection[Any]) -> int:
     return int(one_row(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")[0])
 
 
-def await_horizon(connection: psycopg.Connection[Any], horizon: int, seconds: float, capture: str) -> list[str]:
+def await_horizon(connection: psycopg.Connection[Any], horizon: int, seconds: float, event: str) -> list[str]:
     """Wait until the xmin of a new snapshot reaches the join horizon. Returns an empty list then, and a description
-    of the blocking transactions if that takes more than `seconds`. `capture` is what joined, for the log."""
+    of the blocking transactions if that takes more than `seconds`. `event` is what they are older than, for the log."""
     wait = Wait(seconds, every_s=0.05)
     while snapshot_xmin(connection) < horizon:
         blockers = transactions_in_flight(connection) or ["they have just ended"]
-        reason = f"transactions that are older than {capture}: {listed(blockers)}"
+        reason = f"transactions that are older than {event}: {listed(blockers)}"
         if not wait.pause(lambda reason=reason: reason):  # type: ignore[misc]
             return blockers
     wait.log_end()
