@@ -28,15 +28,15 @@ NEEDS: Final = "tidemark.target.table_compaction"
 
 
 def run(spark: SparkSession, uri: str) -> None:
-    """Follow every plan that is ordered in the folder of the beat at `uri`."""
+    """Do every plan that is ordered in the folder of the beat at `uri`."""
     from tidemark.target.ordered_plans import ordered_plans
 
     for plan in ordered_plans(spark, uri):
-        follow(spark, plan)
+        compact(spark, plan)
 
 
-def follow(spark: SparkSession, uri: str) -> None:
-    """Follow the plan at `uri` and leave the result beside it."""
+def compact(spark: SparkSession, uri: str) -> None:
+    """Do the plan at `uri` and leave the result beside it."""
     from tidemark.formats.compaction_plan import CompactionPlan
     from tidemark.target.table_compaction import maintain_tables
 

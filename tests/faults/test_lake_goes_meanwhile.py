@@ -190,8 +190,8 @@ def test_a_maintenance_or_a_replay_whose_lake_went_leaves_no_result(shop: Enviro
             f"{shop.config.lake}/{layout.replay_file(replay.pipeline, replay.plan)}",
         ]
     lake.goes()
-    for follow, uri in zip((compact_tables.follow, replay_tables.run), uris, strict=True):
+    for work, uri in zip((compact_tables.compact, replay_tables.run), uris, strict=True):
         with pytest.raises(PlanMissing):
-            follow(shop.spark(), uri)
+            work(shop.spark(), uri)
     lake.comes_back()
     ends_equal(shop)

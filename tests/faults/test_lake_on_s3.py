@@ -565,6 +565,6 @@ def _keep_up(shop: Environment) -> list[TableCompaction]:
 
 def _applied(shop: Environment, plan: CompactionPlan) -> list[TableCompaction]:
     with suppress(Py4JJavaError):  # of the result's file
-        compact_tables.follow(shop.spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
+        compact_tables.compact(shop.spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
     result = compaction_runs.take_result(shop.config, plan)
     return [] if result is None else list(result.tables)

@@ -11,7 +11,7 @@ from tests.support.pipeline import Pipeline
 from tidemark.errors import SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import CompactionPlan, CompactionResult, TableCompaction
-from tidemark.maintenance.compaction_runs import followed, plan_inspection, take_result
+from tidemark.maintenance.compaction_runs import ordered_result, plan_inspection, take_result
 from tidemark.run import Run
 from tidemark.spark_submit.plan_orders import plan_orders
 
@@ -64,13 +64,13 @@ def test_a_result_counts_even_if_the_application_ended_behind_it(
         folder = layout.maintenance_folder(run.pipeline, named)
         pipeline.store.write_atomic(f"{folder}/result.json", result.to_json().encode())
 
-    assert followed(run, plan, Scripted(leave_result), LIMIT_S, pause=lambda _: None) == result
+    assert ordered_result(run, plan, Scripted(leave_result), LIMIT_S, pause=lambda _: None) == result
     assert pipeline.store.list(layout.maintenance_root(run.pipeline)) == []
 
 
 def test_an_application_that_ends_without_a_result_failed(run: Run, plan: CompactionPlan) -> None:
     with pytest.raises(SparkApplicationFailed, match="left no result"):
-        followed(run, plan, Scripted(lambda _: None), LIMIT_S, pause=lambda _: None)
+        ordered_result(run, plan, Scripted(lambda _: None), LIMIT_S, pause=lambda _: None)
 
 
 def test_an_application_that_takes_longer_than_it_may_is_named_so(run: Run, plan: CompactionPlan) -> None:
@@ -82,7 +82,7 @@ def test_an_application_that_takes_longer_than_it_may_is_named_so(run: Run, plan
         application.ended = False
 
     with pytest.raises(SparkApplicationTooLong):
-        followed(run, plan, application, LIMIT_S, pause=pause)
+        ordered_result(run, plan, application, LIMIT_S, pause=pause)
     assert len(pauses) == LIMIT_S
 
 

@@ -211,7 +211,7 @@ def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
         return datetime.now(UTC) + timedelta(days=30)
 
     def apply(plan: CompactionPlan) -> CompactionResult:
-        compact_tables.follow(spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
+        compact_tables.compact(spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
         result = compaction_runs.take_result(stage_input.config, plan)
         assert result is not None
         return result

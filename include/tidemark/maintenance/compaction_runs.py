@@ -145,7 +145,7 @@ def _plan(run: Run, store: Store, step: Step, names: Sequence[str]) -> Compactio
     return plan
 
 
-def followed(
+def ordered_result(
     run: Run,
     plan: CompactionPlan,
     application: Application,

@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 # else reduces the number of its files.
 SMALL_BYTES: Final = 16 * 2**20
 MANY_SMALL: Final = {"current": 50, "history": 8}
-# Every reader reads and skips the rows that merges marked as deleted, until their files are rewritten. A table is
-# written once for each tenth of its rows at most.
+# Every reader reads and skips the rows that merges marked as deleted, until their files are rewritten. So a
+# table is rewritten once each time that merges have deleted a tenth of its rows, and not more often.
 DELETED_SHARE: Final = 0.1
 # A table of fewer bytes is read quickly, however many of its rows are deleted.
 LITTLE_BYTES: Final = 16 * 2**20

@@ -110,7 +110,7 @@ class CompactOperator(ApplicationOperator):
         from tidemark.maintenance import compaction_runs
 
         try:
-            return compaction_runs.followed(run, plan, application, limit_s)
+            return compaction_runs.ordered_result(run, plan, application, limit_s)
         except SparkApplicationTooLong:
             self.on_kill()
             raise
