@@ -212,7 +212,7 @@ def test_what_kept_the_application_of_a_compaction_from_starting_is_raised(
     def ended(*_: object) -> CompactionResult:
         raise SparkApplicationFailed(plan=PLAN, detail="it left no result")
 
-    monkeypatch.setattr(compaction_runs, "followed", ended)
+    monkeypatch.setattr(compaction_runs, compaction_runs.ordered_result.__name__, ended)
     application: Any = SimpleNamespace(failure=ConnectionMissing(connection="spark", variable="AIRFLOW_CONN_SPARK"))
     plan: Any = SimpleNamespace(plan=PLAN)
     run: Any = None
