@@ -10,8 +10,9 @@ Where the file spreads merges over several Spark applications, merge is `spread 
 
 Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
 when the failed task is cleared. If nothing waits, the sensor is skipped, and with it drain and merge (all_success);
-if there is nothing to read, no reader is mapped, and the same are skipped. confirm and report have none_failed, so they
-run after a skip, not after a failure. health has all_done: it says how the pipeline stands whatever became of the run,
+if there is nothing to read, no reader is mapped, and the same are skipped. Where a run that follows the source merges
+what was read, they are skipped as well, and so is confirm. confirm and report have none_failed, so they run after a
+skip, not after a failure. health has all_done: it says how the pipeline stands whatever became of the run,
 and is red itself where a task before it failed.
 
 Runs of a DAG do not overlap, except in a capture that follows its source. There the next run starts before the earlier
@@ -215,11 +216,14 @@ def _lasting(config: PipelineConfig) -> dict[str, Any]:
     }
 
 
-def _confirm(dag: DAG, config: PipelineConfig, *, starts_backfill: bool) -> ConfirmOperator:
+def _confirm(
+    dag: DAG, config: PipelineConfig, *, starts_backfill: bool, after_reading: bool = False
+) -> ConfirmOperator:
     return ConfirmOperator(
         task_id="confirm",
         trigger_rule=TriggerRule.NONE_FAILED,
         starts_backfill=starts_backfill,
+        after_reading=after_reading,
         max_active_tis_per_dag=1,
         dag=dag,
         config=config,
@@ -269,7 +273,7 @@ def _read_and_merge(
         map_index_template="reader {{ task.reader }}",
         **one,
     ).expand(reader=plan.output)
-    chain(plan, read, *_shared(dag, config, run_s=math.inf, merge_wait_s=MERGE_WAIT_S), report)
+    chain(plan, read, *_shared(dag, config, run_s=math.inf, after_reading=True), report)
 
 
 def maintenance_dag(config: PipelineConfig) -> DAG:
@@ -310,9 +314,10 @@ def _shared(
     run_s: float | None = None,
     starts_backfill: bool = False,
     all_by_hand: bool = False,
-    merge_wait_s: float = 0.0,
+    after_reading: bool = False,
 ) -> list[Any]:
     """drain, merge and confirm, which all of these DAGs have."""
+    merge_wait_s = MERGE_WAIT_S if after_reading else 0
     one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
     applications = config.merge.applications
     merge: dict[str, Any] = {
@@ -337,9 +342,9 @@ def _shared(
             ).expand(tables=spread.output),
         ]
     return [
-        DrainOperator(task_id=DRAIN_TASK, run_s=run_s, **one),
+        DrainOperator(task_id=DRAIN_TASK, run_s=run_s, after_reading=after_reading, **one),
         *merges,
-        _confirm(dag, config, starts_backfill=starts_backfill),
+        _confirm(dag, config, starts_backfill=starts_backfill, after_reading=after_reading),
     ]
 
 

@@ -9,6 +9,8 @@ from sandbox.services.postgres import wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, Shop
 
 TASKS = ("preflight", "drain", "merge", "confirm", "health")
+# Of a backfill, what the run that follows does instead.
+BY_FOLLOWER = ("drain", "merge", "confirm")
 
 
 def drivers(shop: Shop) -> list[psutil.Process]:
@@ -97,6 +99,12 @@ def test_a_run_outlasts_a_pause_gives_way_to_another_and_ends_with_its_merge(sho
         )
         wait_for("its backfill begins meanwhile", lambda: airflow.task_states("shop_backfill"), SLOW_S)
         assert (states(shop)[-1]["drain"], states(shop)[-1]["merge"]) == ("running", "running")
+        beside = {
+            **dict.fromkeys(("plan", "read_chunks", "report"), "success"),
+            **dict.fromkeys(BY_FOLLOWER, "skipped"),
+        }
+        wait_for("this run merges it", lambda: beside in airflow.task_states("shop_backfill"), SLOW_S)
+        assert is_equal(shop)
         airflow.send("PATCH", f"{path}/dagRuns/{other}/taskInstances/merge", {"new_state": "failed"})
         ended = {**dict.fromkeys(TASKS, "success"), "merge": "failed", "confirm": "upstream_failed", "health": "failed"}
         wait_for("the run ends with its merge", lambda: states(shop)[-1] == ended, SLOW_S)

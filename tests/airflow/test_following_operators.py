@@ -20,7 +20,7 @@ from tidemark.backfill import backfill_requests
 from tidemark.backfill.backfill_requests import RequestedTable
 from tidemark.capture import table_progress
 from tidemark.capture.drain import DrainResult
-from tidemark.capture.following import changed_file, drain_cycles, merge_cycles
+from tidemark.capture.following import changed_file, drain_cycles, merge_cycles, merged_reading
 from tidemark.capture.following.merge_cycles import Application, MergeCycle, MergeCycles
 from tidemark.capture.following.unpublished_tables import UnpublishedTables
 from tidemark.capture.following.window import HANDOVER_S, window_of
@@ -45,13 +45,14 @@ from tidemark.observe import run_verdict
 from tidemark.run import Run
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.operators import capture_operators, following_operators
+from tidemark_airflow.operators.capture_operators import ConfirmOperator, DrainOperator
 from tidemark_airflow.operators.following_operators import (
     APPLICATIONS,
     FollowDrainOperator,
     FollowMergeOperator,
     FollowPreflightOperator,
 )
-from tidemark_airflow.version_compat import AirflowFailException
+from tidemark_airflow.version_compat import AirflowFailException, AirflowSkipException
 
 SOURCE: Any = object()  # a connection that no test uses
 Cycles = Callable[[int], Iterator[MergeCycle]]
@@ -472,3 +473,15 @@ def test_another_pace_or_schedule_holds_in_the_middle_of_a_run(
     followed.follow = follow
     followed.execute()
     assert followed.preflights == ["0 0 1 1 *", "*/15 * * * *"]
+
+
+@pytest.mark.parametrize("operator", [DrainOperator, ConfirmOperator])
+def test_tasks_of_a_backfill_are_skipped_where_a_run_that_follows_has_merged_it(
+    following: Following, monkeypatch: pytest.MonkeyPatch, operator: type[DrainOperator | ConfirmOperator]
+) -> None:
+    asked: list[Run] = []
+    monkeypatch.setattr(merged_reading, "is_merged_by_follower", lambda run, **_: not asked.append(run))
+    task = operator(task_id="a_task", config=following.operator.config, after_reading=True)
+    with pytest.raises(AirflowSkipException, match="the run that follows the source has merged all"):
+        task.execute(context_of("a_task"))
+    assert [run.run_id for run in asked] == ["shop_capture/manual__1"]

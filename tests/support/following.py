@@ -30,7 +30,7 @@ class Follower:
         self.is_over = False
         self.result: DrainResult | None = None
         self.error: BaseException | None = None
-        self.run = pipeline.task("drain", run_id, now=self.now)
+        self.run = pipeline.task("drain", run_id, now=self.now, holder=f"{run_id}/drain")
         self.window = FollowWindow(began_at, self.ends_at, every_s)
         self.file = file
         self.thread = threading.Thread(target=self._follow)

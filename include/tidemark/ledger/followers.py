@@ -12,6 +12,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import SLOT
 
 
 def take_over(ledger: Ledger, run_id: str, began_at: datetime) -> None:
@@ -40,4 +41,15 @@ def has_predecessor(ledger: Ledger, run_id: str, began_at: datetime) -> bool:
     return ledger.holds(
         "SELECT 1 FROM tidemark.followers WHERE pipeline = %s AND run_id <> %s AND began_at < %s",
         (ledger.pipeline, run_id, began_at),
+    )
+
+
+def is_following(ledger: Ledger) -> bool:
+    """Whether a task of the run that follows has the slot now. Its name begins with the run's. It does not have the
+    slot while it lets another task in."""
+    return ledger.holds(
+        "SELECT 1 FROM tidemark.followers f JOIN tidemark.leases l USING (pipeline) "
+        "WHERE f.pipeline = %s AND l.name = %s AND l.expires_at >= clock_timestamp() "
+        "AND starts_with(l.holder, concat(f.run_id, '/'))",
+        (ledger.pipeline, SLOT),
     )

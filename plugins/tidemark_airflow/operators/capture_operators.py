@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 # A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that. A
 # capture does not wait at all: other tables' changes come with its next run.
 MERGE_WAIT_S = 600
+MERGED_BY_FOLLOWER = "Nothing is left to do: the run that follows the source has merged all that this run has read"
 # What a merge task does besides waiting and its application: plan, results, ending an application whose time is over.
 MERGE_SLACK_S = 300
 # Of what spark-submit prints, the last lines say why it gave up.
@@ -146,20 +147,28 @@ class PreflightOperator(PipelineOperator):
 class DrainOperator(PipelineOperator):
     """Reads the slot into staging, batch by batch, until the run's heartbeat is in or `run_s` is over.
 
-    The default of `run_s` is the pipeline's.
+    The default of `run_s` is the pipeline's. With `after_reading` the run is a backfill's or a verify's. Beside a run
+    that follows the source this waits until that has merged what was read, and is skipped then.
     """
 
-    def __init__(self, *, config: PipelineConfig, run_s: float | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, config: PipelineConfig, run_s: float | None = None, after_reading: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(config=config, **kwargs)
         self.run_s = run_s
+        self.after_reading = after_reading
 
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
         block_pandas_import()
         from tidemark.capture.drain import drain
+        from tidemark.capture.following.merged_reading import is_merged_by_follower
 
-        drained = drain(run_of(self.config, context, salted=True), run_s=self.run_s, wait_s=slot_wait_s(self.config))
+        run = run_of(self.config, context, salted=True)
+        if self.after_reading and is_merged_by_follower(run, wait_s=MERGE_WAIT_S):
+            raise AirflowSkipException(MERGED_BY_FOLLOWER)
+        drained = drain(run, run_s=self.run_s, wait_s=slot_wait_s(self.config))
         self.log.info(
             "Staged %s in %s, up to %s%s",
             counted(drained.rows, "change"),
@@ -409,18 +418,24 @@ def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested]
 
 class ConfirmOperator(PipelineOperator):
     """Moves the slot up to what is applied (R3). With `starts_backfill` it ends by starting the backfill that a table
-    needs."""
+    needs. With `after_reading` it is skipped where `DrainOperator` is: the run that follows confirms."""
 
-    def __init__(self, *, config: PipelineConfig, starts_backfill: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, config: PipelineConfig, starts_backfill: bool = False, after_reading: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(config=config, **kwargs)
         self.starts_backfill = starts_backfill
+        self.after_reading = after_reading
 
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.confirm import confirm
+        from tidemark.capture.following.merged_reading import is_merged_by_follower
 
         run = run_of(self.config, context)
+        if self.after_reading and is_merged_by_follower(run):
+            raise AirflowSkipException(MERGED_BY_FOLLOWER)
         confirmed = confirm(run, wait_s=slot_wait_s(self.config))
         self.log.info("Confirmed %s, was %s, staged %s", confirmed.after, confirmed.before, confirmed.staged)
         if self.starts_backfill and (instead := start_wanted(run, context=context)):
