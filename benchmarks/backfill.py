@@ -31,7 +31,7 @@ from benchmarks import workloads
 from benchmarks.bursts import following
 from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Scale, Setting, Taken, main
 from benchmarks.pipeline import DELTA, QUIET, SERVER, Pipeline, Refused, jars, pipeline_on
-from sandbox.services.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running, wait_for
 from tidemark.backfill.backfill_report import report
 from tidemark.backfill.backfill_tables import BackfillRequest
 from tidemark.backfill.planning import plan
@@ -151,6 +151,14 @@ def captured(pipeline: Pipeline) -> Iterator[None]:
 
 
 @contextmanager
+def followed(pipeline: Pipeline) -> Iterator[None]:
+    """A run follows the source while the block runs; its driver has started before."""
+    with following(pipeline) as run:
+        wait_for("the run follows the source", lambda: bool(run.errors) or run.is_at_work())
+        yield
+
+
+@contextmanager
 def beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
     """A thread; what went wrong in it is raised when it has been told to stop."""
     failures: list[BaseException] = []
@@ -212,7 +220,7 @@ def benchmark(name: str, what: str, run: Callable[[Setting], Pairs], sizes: Mapp
 
 
 RUNS: Final = partial(pairs, capturing=captured)
-FOLLOWING: Final = partial(pairs, capturing=following)
+FOLLOWING: Final = partial(pairs, capturing=followed)
 REPAIR: Final = partial(FOLLOWING, again=True)
 SIZES: Final[Mapping[Scale, int]] = {"tiny": 1_000, "small": 500_000, "full": 5_000_000}
 # What two drivers take to start is the same for any number of rows.

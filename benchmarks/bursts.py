@@ -38,6 +38,7 @@ from tidemark.capture.drain import of_run
 from tidemark.capture.following.drain_cycles import follow
 from tidemark.capture.following.merge_cycles import MergeCycles
 from tidemark.capture.following.window import FollowWindow
+from tidemark.ledger import followers
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.run import Run
@@ -103,6 +104,11 @@ class FollowingRun:
             finally:
                 orders.end()
                 application.thread.join()
+
+    def is_at_work(self) -> bool:
+        """Whether its driver has started, and its drain has the slot."""
+        with open_ledger(self.pipeline.ledger, self.pipeline.config.pipeline) as book:
+            return followers.is_following(book)
 
     def staged_rows(self) -> int:
         with open_ledger(self.pipeline.ledger, self.pipeline.config.pipeline) as book:
