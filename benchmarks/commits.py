@@ -41,7 +41,7 @@ from tidemark.formats.merge_plan import MergePlan
 from tidemark.target.delta import delta_tables, internals
 from tidemark.target.delta.jvm import java_class
 from tidemark.target.delta.session import table_session
-from tidemark.target.merge import apply_and_write_result
+from tidemark.target.plans.plan_execution import apply_and_write_result
 
 CHANGES: Final = 20
 MARKS: Final = (50, 1_000, 10_000, 50_000)  # and the size, where it is none of them

@@ -13,7 +13,7 @@ from benchmarks.pipeline import SMALL, Refused, jars
 from tidemark.formats import layout
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.target.delta.session import start
-from tidemark.target.merge import apply_plan
+from tidemark.target.plans.plan_execution import apply_plan
 
 
 @contextmanager

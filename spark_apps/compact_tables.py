@@ -21,7 +21,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 from tidemark import failpoints
 from tidemark.target.application import run_application
-from tidemark.target.plan_files import read_plan, write_result
+from tidemark.target.plans.plan_files import read_plan, write_result
 
 # What `run` imports: it comes in while the session starts.
 NEEDS: Final = "tidemark.target.table_compaction"
@@ -29,7 +29,7 @@ NEEDS: Final = "tidemark.target.table_compaction"
 
 def run(spark: SparkSession, uri: str) -> None:
     """Do every plan that is ordered in the folder of the beat at `uri`."""
-    from tidemark.target.ordered_plans import ordered_plans
+    from tidemark.target.plans.ordered_plans import ordered_plans
 
     for plan in ordered_plans(spark, uri):
         compact(spark, plan)

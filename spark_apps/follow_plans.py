@@ -31,7 +31,7 @@ from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
-NEEDS = "tidemark.target.merge"
+NEEDS = "tidemark.target.plans.plan_execution"
 
 REST_S = 30.0
 
@@ -39,8 +39,8 @@ REST_S = 30.0
 def run(spark: SparkSession, uri: str) -> None:
     """Apply every plan that is ordered in the folder of the beat at `uri`."""
     from tidemark.target.delta.jvm import java_class
-    from tidemark.target.merge import apply_and_write_result
-    from tidemark.target.ordered_plans import ordered_plans
+    from tidemark.target.plans.ordered_plans import ordered_plans
+    from tidemark.target.plans.plan_execution import apply_and_write_result
 
     def apply(plan: str) -> None:
         began = time.monotonic()

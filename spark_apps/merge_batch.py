@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tidemark.formats.merge_result import PlanResult
 
 # What `run` imports: it comes in while the session starts.
-NEEDS: Final = "tidemark.target.merge"
+NEEDS: Final = "tidemark.target.plans.plan_execution"
 
 
 def run(spark: SparkSession, uri: str) -> PlanResult:
     """Apply the plan at `uri` and leave the result beside it."""
-    from tidemark.target.merge import apply_and_write_result
+    from tidemark.target.plans.plan_execution import apply_and_write_result
 
     return apply_and_write_result(spark, uri)
 

@@ -20,7 +20,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark.target.application import run_application
-from tidemark.target.plan_files import read_plan, write_result
+from tidemark.target.plans.plan_files import read_plan, write_result
 
 # What `run` imports: it comes in while the session starts.
 NEEDS: Final = "tidemark.target.table_replay"

@@ -276,7 +276,7 @@ def test_to_a_driver_in_the_cluster_the_library_travels_as_a_zip_file(
     merge.execute()
     assert following(merge.arguments(), "--deploy-mode") == "cluster"
     names = zipfile.ZipFile(copy).namelist()
-    assert "tidemark/target/merge.py" in names
+    assert "tidemark/target/table_merge.py" in names
     assert not [name for name in names if not name.startswith("tidemark/") or not name.endswith(".py")]
     assert "hidden-secret" not in "\n".join(merge.arguments())
 

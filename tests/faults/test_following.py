@@ -27,8 +27,8 @@ from tidemark.formats.merge_result import TableResult
 from tidemark.ledger import leases
 from tidemark.spark_submit import plan_orders as plan_orders_module
 from tidemark.spark_submit.plan_orders import PlanOrders, plan_orders
-from tidemark.target.merge import TableMerge
-from tidemark.target.ordered_plans import ordered_plans
+from tidemark.target.plans.ordered_plans import ordered_plans
+from tidemark.target.table_merge import TableMerge
 
 _numbers = itertools.count(1)
 

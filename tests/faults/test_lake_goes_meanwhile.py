@@ -24,8 +24,8 @@ from tidemark.errors import PlanMissing, StagingMissing
 from tidemark.formats import layout
 from tidemark.maintenance import compaction_runs, replay_runs
 from tidemark.maintenance.replay_runs import ReplayRequest
-from tidemark.target import merge
 from tidemark.target.driver.driver_merge import DriverMerge
+from tidemark.target.plans import plan_execution
 
 ITEM, NEW = "shop.item", "shop.new"
 _numbers = itertools.count(1)
@@ -113,14 +113,14 @@ def before_the_plan_is_read(shop: Environment, lake: Lake, monkeypatch: pytest.M
 
 
 def before_tables_are_read(shop: Environment, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    apply_plan = merge.apply_plan
+    apply_plan = plan_execution.apply_plan
 
     def gone(*plan: object) -> object:
         lake.goes()
         lake.forget()
         return apply_plan(*plan)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(merge, "apply_plan", gone)
+    monkeypatch.setattr(plan_execution, "apply_plan", gone)
 
 
 def before_tables_are_made(shop: Environment, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +137,14 @@ def before_tables_are_made(shop: Environment, lake: Lake, monkeypatch: pytest.Mo
 
 
 def before_the_result_is_left(shop: Environment, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    apply_plan = merge.apply_plan
+    apply_plan = plan_execution.apply_plan
 
     def gone(*plan: object) -> object:
         result = apply_plan(*plan)  # type: ignore[arg-type]
         lake.goes()
         return result
 
-    monkeypatch.setattr(merge, "apply_plan", gone)
+    monkeypatch.setattr(plan_execution, "apply_plan", gone)
 
 
 MOMENTS = {

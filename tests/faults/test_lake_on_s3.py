@@ -40,8 +40,8 @@ from tidemark.maintenance import compaction_runs
 from tidemark.maintenance.staging_cleanup import retire
 from tidemark.names import TableName
 from tidemark.storage import log_store_settings
-from tidemark.target import merge
 from tidemark.target import table_compaction as upkeep_of_tables
+from tidemark.target import table_merge
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.session import table_session
 from tidemark.target.merge_failures import as_refusal
@@ -422,14 +422,14 @@ def test_a_first_load_puts_the_files_of_its_chunks_into_the_tables_and_is_proven
     shop: Environment, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole: list[int] = []
-    original = merge.first_load
+    original = table_merge.first_load
 
     def spied(*given: Any) -> Any:
         loaded = original(*given)
         whole.append(loaded.rows)
         return loaded
 
-    monkeypatch.setattr(merge, "first_load", spied)
+    monkeypatch.setattr(table_merge, "first_load", spied)
     old = old_tables(shop)
     shop.begin_backfill(old.item, chunk_rows=5)
     proxy.fault = one_in(3)

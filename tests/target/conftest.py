@@ -18,9 +18,9 @@ from tests.support.google_server import Google
 from tests.support.merge_ways import leave_to_spark, take_the_public_path
 from tests.support.s3_server import S3Server
 from tests.target.lake import Lake, LakeInABucket
-from tidemark.target import merge
 from tidemark.target.merge_choice import Step, Way
 from tidemark.target.merge_record import MergeRecord
+from tidemark.target.table_merge import TableMerge
 
 Proven = list[bool]
 Ways = list[tuple[str, str, Way]]
@@ -91,14 +91,14 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
     """Per merge with chunks whose files are not added as they are, whether the driver proved them equal; of those that
     are only compared Spark must say the same."""
     done: Proven = []
-    compare, took = merge.TableMerge._compare, MergeRecord.took
+    compare, took = TableMerge._compare, MergeRecord.took
 
     def spied(record: MergeRecord, step: Step, way: Way, why: str = "") -> None:
         if step == "verify" or (step == "chunks" and way != Way.FILES):
             done.append(way == Way.PROOF)
         took(record, step, way, why)
 
-    def both(own: merge.TableMerge, *given: Any, **named: Any) -> Any:
+    def both(own: TableMerge, *given: Any, **named: Any) -> Any:
         mine = compare(own, *given, **named)
         if own.record.way.get("verify") == Way.PROOF:
             of_driver, ways = own.choice, dict(own.record.way)
@@ -110,7 +110,7 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
         return mine
 
     monkeypatch.setattr(MergeRecord, "took", spied)
-    monkeypatch.setattr(merge.TableMerge, "_compare", both)
+    monkeypatch.setattr(TableMerge, "_compare", both)
     return done
 
 
@@ -118,12 +118,12 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
 def is_proven(proven: Proven, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """By table, whether the driver proved the chunks equal that were compared last."""
     done: dict[str, bool] = {}
-    compare = merge.TableMerge._compare
+    compare = TableMerge._compare
 
-    def spied(own: merge.TableMerge, *given: Any, **named: Any) -> Any:
+    def spied(own: TableMerge, *given: Any, **named: Any) -> Any:
         compared = compare(own, *given, **named)
         done[own.schema.table.name] = own.record.way.get("verify") == Way.PROOF
         return compared
 
-    monkeypatch.setattr(merge.TableMerge, "_compare", spied)
+    monkeypatch.setattr(TableMerge, "_compare", spied)
     return done

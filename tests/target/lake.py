@@ -30,7 +30,7 @@ from tidemark.schema.evolution import called_before, dropped_before, filled_afte
 from tidemark.schema.table import Column, Identity, TableSchema
 from tidemark.staging.batch_writer import BatchWriter
 from tidemark.storage.store import Store
-from tidemark.target.merge import apply_plan
+from tidemark.target.plans.plan_execution import apply_plan
 
 PIPELINE = "shop"
 

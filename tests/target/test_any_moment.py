@@ -29,8 +29,9 @@ from tidemark.lake import Position, as_of_query
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column
-from tidemark.target import merge, positions_table
 from tidemark.target.delta import delta_tables
+from tidemark.target.plans import positions_table
+from tidemark.target.plans.plan_execution import apply_plan
 from tidemark.target.table_compaction import maintain_positions
 
 PAGE = (REPOSITORY / "docs" / "time-travel.md").read_text()
@@ -71,7 +72,7 @@ def in_order(listed: list[Row]) -> list[Row]:
 
 def merged(lake: Lake, *planned: PlannedTable, level: StagedLevel | None = None) -> None:
     plan: MergePlan = replace(lake.plan(*planned), level=level)
-    result = merge.apply_plan(lake.spark, plan)
+    result = apply_plan(lake.spark, plan)
     assert [table.error for table in result.tables if table.error] == []
 
 
@@ -111,7 +112,7 @@ def test_a_moment_opens_no_file_of_later_changes(lake: Lake, tmp_path: Path, gen
         if number and generation > generations[number - 1]:
             planned = replace(planned, after=None)
         plan = lake.plan(planned, generation=generation)
-        result = merge.apply_plan(lake.spark, replace(plan, level=StagedLevel(generation, end, None, (), ())))
+        result = apply_plan(lake.spark, replace(plan, level=StagedLevel(generation, end, None, (), ())))
         assert result.tables[0].error is None
         after.append((Position(generation, end), set(history.glob("*.parquet"))))
     aside = tmp_path / "aside"

@@ -14,7 +14,7 @@ from tidemark.formats.merge_plan import PlannedTable, StagedLevel
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.spark_submit.spark_connection import CATALOGUE
-from tidemark.target import merge
+from tidemark.target.plans.plan_execution import apply_plan
 
 pytestmark = pytest.mark.thorough
 
@@ -40,7 +40,7 @@ def staged(lake: Lake, name: str, note: str, place: int = 1) -> StagedTable:
 def merged(lake: Lake, *planned: PlannedTable, others: tuple[str, ...] = (), **names: str | None) -> None:
     called = {table.replace("_2", "~2").replace("_", ".", 1): name for table, name in names.items()}
     level = StagedLevel(1, Lsn(2**40), None, others, (), called)
-    result = merge.apply_plan(lake.spark, replace(lake.plan(*planned), level=level))
+    result = apply_plan(lake.spark, replace(lake.plan(*planned), level=level))
     assert [table.error for table in result.tables if table.error] == []
 
 

@@ -20,7 +20,7 @@ from tests.target.test_values import delete, insert, update
 from tidemark.target.delta import checkpoints, hadoop_files, internals
 from tidemark.target.delta.checkpoints import LeftToDelta
 from tidemark.target.delta.internals import DeltaSnapshot
-from tidemark.target.merge import write_checkpoints
+from tidemark.target.plans.plan_execution import write_checkpoints
 
 EVERY = 2
 STEPS = ("history", "current")

@@ -14,7 +14,7 @@ from tests.target.lake import TEXTS, Lake, StagedTable, both_ways, table_schema
 from tests.target.test_columns_come_and_go import numbered_schema, with_names
 from tests.target.test_values import insert, update
 from tidemark.formats.merge_result import Holes
-from tidemark.target import merge
+from tidemark.target import table_merge
 from tidemark.target.delta import delta_tables
 from tidemark.target.spark import spark_merge
 
@@ -68,7 +68,7 @@ def test_those_of_a_commit_without_an_answer_are_counted_by_the_same_driver(
     lake: Lake, table: StagedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_current(monkeypatch, fail_once)
-    monkeypatch.setattr(merge, "is_transient", lambda failed: isinstance(failed, Crash))
+    monkeypatch.setattr(table_merge, "is_transient", lambda failed: isinstance(failed, Crash))
     (result,) = lake.applied(table.planned())
     assert result.holes == HOLE
 

@@ -14,7 +14,7 @@ from tests.target.lake import TEXTS, Lake, table_schema
 from tests.target.model import Change, Key, Row, apply, random_changes
 from tests.target.test_few_changes import BothWays, driver
 from tests.target.test_values import delete, insert, move, update
-from tidemark.target import merge
+from tidemark.target import table_merge
 from tidemark.target.delta import delta_tables
 from tidemark.target.driver import driver_fold, driver_memory, history_files, target_rows
 from tidemark.target.driver.driver_merge import DriverMerge
@@ -27,14 +27,14 @@ def as_columns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Per merge of a table that the driver folds, whether no change of it was walked."""
     none_are_few(monkeypatch)
     done: list[bool] = []
-    original = merge.driver_merge
+    original = table_merge.driver_merge
 
     def spied(*arguments: Any, **named: Any) -> DriverMerge:
         merged = original(*arguments, **named)
         done.append(merged.folded.newest.walk is None)
         return merged
 
-    monkeypatch.setattr(merge, "driver_merge", spied)
+    monkeypatch.setattr(table_merge, "driver_merge", spied)
     return done
 
 
@@ -111,7 +111,7 @@ def test_changes_are_read_once_beside_the_tables_first_commits(
     """Whatever becomes of them, the memory is free in the end: they are folded; read too early, since the plan's rows
     turn out to be too many to replace; not what was staged."""
     done: list[str] = []
-    read_newest, create = merge.read_newest, delta_tables.create
+    read_newest, create = table_merge.read_newest, delta_tables.create
     is_reading, is_created = threading.Event(), threading.Event()
 
     def read(*arguments: Any) -> Any:
@@ -129,7 +129,7 @@ def test_changes_are_read_once_beside_the_tables_first_commits(
     both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
     both.stage([insert(n) for n in range(3)])
     with monkeypatch.context() as patched:
-        patched.setattr(merge, "read_newest", read)
+        patched.setattr(table_merge, "read_newest", read)
         patched.setattr(delta_tables, "create", created)
         both.step()
         assert sorted(done[:3]) == ["created", "created", "read ahead"]

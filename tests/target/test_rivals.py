@@ -17,7 +17,7 @@ from tests.support.remedies import Told
 from tests.target.lake import TEXTS, Lake, StagedTable, both_ways, every_way, table_schema, with_columns
 from tests.target.model import Change, Row, apply
 from tests.target.test_values import BAG, ONE, delete, insert, move, row, update
-from tidemark.target import merge
+from tidemark.target import table_merge
 from tidemark.target.delta import delta_tables
 from tidemark.target.delta.session import java_class
 from tidemark.target.spark import spark_merge as target_changes
@@ -215,7 +215,7 @@ def test_a_rival_that_never_stops_ends_in_an_error_to_retry(
 ) -> None:
     table = _keyed(lake)
     lake.applied(table.planned(0, 1))
-    monkeypatch.setattr(merge, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(table_merge, "MAX_ROUNDS", 3)
     append = delta_tables.append
 
     def overtaken(spark: Any, pinned: Any, *rest: Any) -> int:

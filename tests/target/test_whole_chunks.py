@@ -31,11 +31,12 @@ from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_result import TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import merge, table_compaction
+from tidemark.target import table_compaction
 from tidemark.target.chunks import chunk_equality
 from tidemark.target.chunks import first_load as first_load_of
 from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import parquet_footer
+from tidemark.target.table_merge import TableMerge
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -47,14 +48,14 @@ Added = list[tuple[str, int | None]]
 def added(monkeypatch: pytest.MonkeyPatch) -> Added:
     """Per merge of a table how many rows of chunks were added as they are; None if all went through Spark."""
     done: Added = []
-    original = merge.TableMerge._chunks
+    original = TableMerge._chunks
 
-    def spied(own: merge.TableMerge, *given: Any) -> Any:
+    def spied(own: TableMerge, *given: Any) -> Any:
         load, equal = original(own, *given)
         done.append((own.schema.table.name, None if load is None else load.rows))
         return load, equal
 
-    monkeypatch.setattr(merge.TableMerge, "_chunks", spied)
+    monkeypatch.setattr(TableMerge, "_chunks", spied)
     return done
 
 
@@ -65,15 +66,15 @@ Folded = list[tuple[str, int | None]]
 def folded(monkeypatch: pytest.MonkeyPatch) -> Folded:
     """Per merge with rows of chunks that changes have too, how many of them the driver folded; None: Spark did."""
     done: Folded = []
-    original = merge.TableMerge._by_driver
+    original = TableMerge._by_driver
 
-    def spied(own: merge.TableMerge, batches: Any, tables: Any, load: FirstLoad | None, ahead: Any) -> Any:
+    def spied(own: TableMerge, batches: Any, tables: Any, load: FirstLoad | None, ahead: Any) -> Any:
         changes = original(own, batches, tables, load, ahead)
         if load is not None and load.masked:
             done.append((own.schema.table.name, None if changes is None else load.masked))
         return changes
 
-    monkeypatch.setattr(merge.TableMerge, "_by_driver", spied)
+    monkeypatch.setattr(TableMerge, "_by_driver", spied)
     return done
 
 

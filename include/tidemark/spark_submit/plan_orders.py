@@ -1,4 +1,4 @@
-"""Orders plan after plan from one Spark application, by files (`target.ordered_plans`).
+"""Orders plan after plan from one Spark application, by files (`target.plans.ordered_plans`).
 
 In this way a run that follows the source merges plan after plan, and maintenance compacts one group of tables after
 another. The application starts once, and no lease is held while it starts.

@@ -1,1 +1,1 @@
-"""Merges staged changes and chunks into Delta, inside Spark applications: `merge` chooses the way per table."""
+"""Merges staged changes and chunks into Delta, inside Spark applications: `plans` per plan, `table_merge` per table."""

@@ -12,7 +12,7 @@ from tidemark.formats.compaction_plan import CompactionPlan
 from tidemark.formats.json_file import JsonFile
 from tidemark.formats.merge_plan import MergePlan
 from tidemark.formats.replay_plan import ReplayPlan
-from tidemark.target import plan_files
+from tidemark.target.plans import plan_files
 
 URI = "/lake/shop/plans/p/plan.json"
 

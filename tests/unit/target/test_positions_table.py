@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tidemark.formats.merge_plan import MergePlan, StagedLevel
 from tidemark.formats.merge_result import PlanResult, TableResult
 from tidemark.lsn import Lsn
-from tidemark.target import positions_table
+from tidemark.target.plans import positions_table
 
 
 def test_nothing_is_said_of_a_table_that_has_no_name() -> None:

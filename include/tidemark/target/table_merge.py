@@ -1,6 +1,6 @@
-"""Applies a plan to its tables, history first and current after it: `MergePlan` -> `PlanResult` (R5, R6).
+"""Merges one table of a plan, history first and current after it: `PlannedTable` -> `TableResult` (R5, R6).
 
-Each table is brought from the positions of its two Delta tables to the end of the plan:
+The table is brought from the positions of its two Delta tables to the end of the plan:
 
     read positions ── both at or above the end ──► done ("already at" if nothing was written)
       ▲  │  below the plan's start, or within a batch ──► an error, nothing is written
@@ -13,10 +13,9 @@ Each table is brought from the positions of its two Delta tables to the end of t
       └──┘
 
 Both steps use one pinned version of current. If another driver commits in between (one that outlived its task), the
-merge reads the positions again, at most `MAX_ROUNDS` times. Several tables are merged at the same time, the largest
-first. An error of one table goes into that table's result and stops no other table. The result holds the error's kind
-and who has to act. It never holds a row's value: Spark's messages may quote one, so only Spark's error conditions are
-passed on.
+merge reads the positions again, at most `MAX_ROUNDS` times. An error goes into the table's result. The result holds the
+error's kind and who has to act. It never holds a row's value: Spark's messages may quote one, so only Spark's error
+conditions are passed on.
 """
 
 from __future__ import annotations
@@ -24,18 +23,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
-from tidemark import failpoints
 from tidemark.errors import (
-    DiskFull,
     HistoryBehindCurrent,
     LakeFailed,
     LakeRefused,
@@ -45,23 +40,22 @@ from tidemark.errors import (
     PositionInsideBatch,
     StagedFileGone,
     TidemarkError,
-    is_of_no_table,
 )
 from tidemark.formats import layout
 from tidemark.formats.compaction_plan import Kind
 from tidemark.formats.merge_plan import MergePlan, PlannedBatch, PlannedTable
-from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, DeltaSize, Holes, PlanResult, TableResult
+from tidemark.formats.merge_result import MAX_HOLE_KEYS, ChunkResult, DeltaSize, Holes, TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import catalogue_names, positions_table, replay_base
+from tidemark.target import replay_base
 from tidemark.target.chunks import chunk_fold
 from tidemark.target.chunks.chunk_equality import EqualChunks, equal_chunks
 from tidemark.target.chunks.chunk_input import NextBatches
 from tidemark.target.chunks.first_load import FirstLoad, first_load
-from tidemark.target.delta import checkpoints, data_files, delta_tables
+from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.delta.hadoop_files import exists
-from tidemark.target.delta.session import expect_any_rows, expect_few_rows, table_session
+from tidemark.target.delta.session import expect_any_rows, expect_few_rows
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.driver_fold import NewestChanges
 from tidemark.target.driver.driver_merge import DriverMerge, driver_merge, read_newest
@@ -82,7 +76,6 @@ from tidemark.target.merge_choice import (
 from tidemark.target.merge_facts import change_facts, gather
 from tidemark.target.merge_failures import as_error, condition_of, is_transient, stack_frames
 from tidemark.target.merge_record import MergeRecord
-from tidemark.target.plan_files import read_plan, write_result
 from tidemark.target.spark import comparison
 from tidemark.target.spark.chunk_frames import ChunkChanges
 from tidemark.target.spark.comparison import Comparison, KeyedComparison, KeylessComparison
@@ -94,9 +87,6 @@ from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
 
-# By their number of threads, those that no plan uses.
-_idle: Final[dict[int, list[ThreadPoolExecutor]]] = {}
-
 Attempted = TypeVar("Attempted")
 
 # How often a table's positions are read. A merge without rivals needs two readings, or three if current first had to
@@ -106,86 +96,6 @@ MAX_ROUNDS: Final = 8
 # How often a table's merge starts again after a connection or a response of the lake broke off. The stores' clients
 # repeat a request by themselves, but not in the middle of a response; on a local master Spark repeats no task.
 MAX_BROKEN: Final = 3
-
-
-def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
-    """Apply the plan to all its tables, `plan.threads` at a time. Raises only errors that concern no single table."""
-
-    def merge_table(table: PlannedTable) -> TableResult:
-        session = table_session(spark, pool=table.table, lake=plan.lake)
-        try:
-            merge = TableMerge(session, plan, table)
-        except Exception as failed:  # a plan that is invalid for one table is that table's error (R6)
-            return TableResult(table.table, None, None, error=as_error(failed, table.table, plan.lake).record())
-        return merge.run()
-
-    largest_first = sorted(plan.tables, key=lambda t: -t.rows)
-    with _threads(max(1, plan.threads)) as pool:
-        results = {r.table: r for r in pool.map(merge_table, largest_first)}
-    ordered = _as_table_errors([results[t.table] for t in plan.tables])
-    result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(ordered))
-    noted = positions_table.record_positions(spark, plan, result)
-    catalogue_names.name_tables(spark, plan, result)
-    return replace(result, noted=noted)
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads of the plan's own. A driver that applies plan after plan uses them again.
-
-    For each thread of Python the JVM has one too, which finds methods by reflection and remembers them.
-    """
-    idle = _idle.setdefault(number, [])
-    pool = idle.pop() if idle else ThreadPoolExecutor(max_workers=number, thread_name_prefix="merge")
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown()
-        raise
-    idle.append(pool)
-
-
-def apply_and_write_result(spark: SparkSession, uri: str) -> PlanResult:
-    """Apply the plan at the URI and write the result next to it. Raises PlanMissing if there is no plan."""
-    plan = MergePlan.from_json(read_plan(spark, uri), uri)
-    result = apply_plan(spark, plan)
-    failpoints.reach("merge.before_result")
-    write_result(spark, uri, result.to_json())
-    failpoints.reach("merge.after_result")
-    write_checkpoints(spark, plan, result)
-    return result
-
-
-def write_checkpoints(spark: SparkSession, plan: MergePlan, result: PlanResult) -> None:
-    """Write the checkpoints that are due. Nobody waits for them: the result is written."""
-    session = table_session(spark, pool="checkpoints", lake=plan.lake)
-    names = {table.table: table.schemas[-1].table for table in plan.tables if table.schemas}
-    for table in result.tables:
-        for layout_of, version in (
-            (layout.history_table, table.history_version),
-            (layout.current_table, table.current_version),
-        ):
-            if version is not None and table.table in names:
-                path = f"{plan.lake}/{layout_of(plan.pipeline, names[table.table])}"
-                checkpoints.write_if_due(session, path, version)
-    checkpoints.write_if_due(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
-
-
-def _as_table_errors(results: Sequence[TableResult]) -> list[TableResult]:
-    """Turn an error of the lake into an error of the table if another table of the plan was merged.
-
-    The lake served that other table, so the error counts towards parking this one (R6). It does not park the table at
-    once, since credentials may have expired between the two. A full disk stays an error of the lake: a smaller table
-    may still have fitted.
-    """
-    if all(r.error is not None for r in results):
-        return list(results)
-    return [
-        replace(r, error=replace(r.error, kind=MergeFailed.__name__, move=MergeFailed.move.value))
-        if r.error is not None and is_of_no_table(r.error) and r.error.kind != DiskFull.__name__
-        else r
-        for r in results
-    ]
 
 
 def _is_below(position: Lsn | None, other: Lsn | None) -> bool:
