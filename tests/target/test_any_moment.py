@@ -326,7 +326,7 @@ def test_maintenance_makes_few_files_of_what_merges_noted(lake: Lake) -> None:
         positions_table.record_positions(lake.spark, plan, PlanResult("p", "shop", 1, ()))
     maintain_positions(lake.spark, CompactionPlan("p", "shop", lake.uri, "look", (), 1, 7, False))
     table = delta_tables.pin(lake.spark, f"{lake.uri}/shop/_positions")
-    assert (table.files, delta_tables.rows(lake.spark, table).count()) == (1, 9)
+    assert (table.files, delta_tables.rows(table).count()) == (1, 9)
 
 
 @pytest.mark.thorough

@@ -160,7 +160,7 @@ def test_a_default_is_given_once_whoever_dies_or_comes_too_late(lake: Lake) -> N
     lake.applied(table.planned(1))
     field, value = StructField("c0", IntegerType()), {"c0": F.lit(8)}
     with pytest.raises(Exception) as raised:  # noqa: PT011
-        table_columns.add_columns(late, [field], value, delta_tables.rows(lake.spark, late))
+        table_columns.add_columns(late, [field], value, delta_tables.rows(late))
     assert delta_tables.is_contested(raised.value)
     assert {row["id"]: row["c0"] for row in lake.current(table)} == {1: None, 2: 7}
 

@@ -131,7 +131,6 @@ def test_a_history_that_lacks_what_current_has_rebuilds_nothing(lake: Lake) -> N
     assert lake.version("current", one.table) == version
 
 
-@pytest.mark.thorough
 def test_tables_as_of_a_moment_lie_beside_the_live_ones_at_one_position(lake: Lake) -> None:
     orders, lines = (
         lake.table(table_schema(name, {"id": "int", "a name": "int"}, schema="shop")) for name in ("orders", "lines")

@@ -221,7 +221,7 @@ def test_a_rival_that_never_stops_ends_in_an_error_to_retry(
     def overtaken(spark: Any, pinned: Any, *rest: Any) -> int:
         """Another writer of the same application id is always faster, and never gets anywhere."""
         behind = delta_tables.pin(spark, pinned.path)
-        append(spark, behind, delta_tables.rows(spark, behind).limit(0), rest[1], table.batches[0].end_lsn)
+        append(spark, behind, delta_tables.rows(behind).limit(0), rest[1], table.batches[0].end_lsn)
         return append(spark, pinned, *rest)
 
     monkeypatch.setattr(delta_tables, "append", overtaken)

@@ -32,9 +32,11 @@ class SparkEngine:
         return None if position is None else int(position)
 
     def rows(self, table: OpenedTable) -> DataFrame:
-        return delta_tables.rows(self.spark, table.handle)
+        return delta_tables.rows(table.handle)
 
     def frame(self, statement: str, tables: Mapping[str, OpenedTable]) -> DataFrame:
+        """`tables` were opened by this engine. Each name is a temporary view of its session meanwhile, so threads that
+        share an engine give names of their own."""
         for name, table in tables.items():
             self.rows(table).createTempView(name)
         try:

@@ -77,7 +77,7 @@ def _copy_history(
         properties = {**TABLE_PROPERTIES, **statistics, **mapping, **table_columns.columns_property(shape)}
         delta_tables.create(session, history, shape, properties)
         history = delta_tables.pin(session, history.path)
-    rows = delta_tables.rows(session, old_history).where(as_of_query.below(Position(base.generation, base.lsn)))
+    rows = delta_tables.rows(old_history).where(as_of_query.below(Position(base.generation, base.lsn)))
     copied = delta_tables.append(session, history, rows, _application(plan, planned.table, base, "history"), base.lsn)
     log.info("%s: %d rows of %s taken over, as of %s", planned.table, copied, base.table, base.lsn)
 

@@ -81,12 +81,12 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
 def _write_as_of(session: SparkSession, plan: ReplayPlan, past: TableAtPosition) -> ReplayedTable:
     table, position = past.reading.table, past.position
     path = f"{plan.lake}/{layout.as_of_table(plan.pipeline, position.generation, position.lsn, table)}"
-    frame = SparkEngine(session).frame(past.statement(HISTORY), {HISTORY: past.reading.history}).drop("_op")
+    frame = past.rows().drop("_op")
     writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     for key, value in delta_tables.column_mapping(frame.columns).items():
         writer = writer.option(key, value)
     writer.save(path)
-    written = delta_tables.rows(session, delta_tables.pin(session, path)).count()
+    written = delta_tables.rows(delta_tables.pin(session, path)).count()
     log.info("%s as of %s: %d rows at %s", table, position, written, path)
     return ReplayedTable(str(table), path, str(position), written)
 

@@ -185,8 +185,9 @@ def as_committed(spark: SparkSession, path: str) -> PinnedTable:
     return PinnedTable(path, state.version, state)
 
 
-def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
-    """The rows of the pinned version, whatever is committed later."""
+def rows(table: PinnedTable) -> DataFrame:
+    """The rows of the pinned version, whatever is committed later. They belong to the session that pinned it: only
+    there may they be a temporary view."""
     return table.state.rows()
 
 
@@ -196,7 +197,7 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     For reading wide columns of few rows. One pass over the keys alone finds the files, as MERGE does. The driver gets
     the names of these files and never a row.
     """
-    pinned = rows(spark, table)
+    pinned = rows(table)
     quoted = [spark_identifier(k) for k in key]
     if table.logged is not None:
         return pinned.join(keys.select(*quoted).distinct(), on=list(key), how="left_semi").select(*pinned.columns)
@@ -224,7 +225,7 @@ def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -
 
     No keys are returned if PostgreSQL could not read them from Spark's texts. Then the whole table is backfilled.
     """
-    rows_with_holes = rows(spark, pin(spark, path)).where(F.col(ROW_HOLES).isNotNull())
+    rows_with_holes = rows(pin(spark, path)).where(F.col(ROW_HOLES).isNotNull())
     columns = rows_with_holes.select(F.explode(ROW_HOLES).alias("name")).groupBy("name").count().collect()
     if not columns:
         return Holes({}, ())

@@ -99,7 +99,7 @@ class ChunkChanges(Changes, ABC):
         return None if self.current is None or self.current.files == 0 else self._rows_of(self.current)
 
     def _rows_of(self, current: PinnedTable) -> DataFrame | None:
-        return delta_tables.rows(self.session, current)
+        return delta_tables.rows(current)
 
     def _staged_of(self, batches: Iterable[PlannedBatch]) -> DataFrame:
         return read_changes(self.session, self.lake, self.schemas, [b for b in batches if b.files])

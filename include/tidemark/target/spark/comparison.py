@@ -140,7 +140,7 @@ class KeyedComparison(KeyedChunkChanges):
             return with_verdicts
         key = [column(k) for k in self.schema.key]
         names = [f"__tidemark_key_{n}" for n in range(len(key))]
-        history = delta_tables.rows(self.session, self.history)
+        history = delta_tables.rows(self.history)
         with_text = history.where(F.col("_text").isNotNull()).select(*key)
         own = self._reads.where(F.col("_text").isNotNull()).select(*key)
         keys = with_text.unionByName(own).distinct()

@@ -64,7 +64,7 @@ class KeylessChunkChanges(ChunkChanges):
         weight = seen.when(F.col(ORIGIN) == fold.PLAN, 0).otherwise(1) * fold.copies_of()
         copies = self._copies(base).withColumn(_WEIGHT, weight)
         if not self.truncated and self.history.exists:
-            changes = delta_tables.rows(self.session, self.history).transform(with_defaults)
+            changes = delta_tables.rows(self.history).transform(with_defaults)
             changes = changes.transform(visibility.above_last_truncate)
             copies = copies.unionByName(changes.withColumn(_WEIGHT, -fold.copies_of()), allowMissingColumns=True)
         net = copies.transform(fold.net_copies(self.source_names, F.col(_WEIGHT), texts=True))

@@ -143,7 +143,7 @@ class KeyedChunkChanges(ChunkChanges):
     def _rows_of(self, current: PinnedTable) -> DataFrame | None:
         if self.load is not None:
             return self.load.current_rows()
-        rows = delta_tables.rows(self.session, current)
+        rows = delta_tables.rows(current)
         return rows if self._chunk_ranges is None else rows.where(self._in_ranges(self._chunk_ranges))
 
     def _in_ranges(self, ranges: Sequence[KeyRange], of: str | None = None) -> Column:

@@ -162,7 +162,7 @@ class Changes:
         if self.current is None or self.current.files == 0:
             return None
         if self.current.files <= FEW_FILES:
-            return delta_tables.rows(self.session, self.current)
+            return delta_tables.rows(self.current)
         keys = changes.where(F.col("_unchanged").isNotNull() | F.col(fold.INHERITS).isNotNull())
         keys = keys.select(*[fold.column(k) for k in self.schema.key])
         keys = F.broadcast(keys) if self.are_small else keys
@@ -333,7 +333,7 @@ class Changes:
         if self.truncated or self._is_empty:
             copies = net.transform(fold.copies_after(self.source_names, None))
             return self._load_rows(copies.where(F.col(fold.COPY) > 0), application)
-        current = delta_tables.rows(self.session, self.current)
+        current = delta_tables.rows(self.current)
         copies = net.transform(fold.copies_after(self.source_names, current, small=self.are_small))
         types = {f.name: f.dataType for f in self.rows.schema.fields}
         # Delta evaluates the condition again after its outer join, in which a change without a match has NULL in all of

@@ -262,7 +262,7 @@ def rename(spark: SparkSession, table: PinnedTable, to: Naming, relation: int, *
     if in_rows and names:
         newest = F.create_map(*[F.lit(name) for pair in names.items() for name in pair])
         holes = F.transform(ROW_HOLES, lambda name: F.coalesce(F.try_element_at(newest, name), name))
-        rows = delta_tables.rows(spark, table).withColumn(ROW_HOLES, holes)
+        rows = delta_tables.rows(table).withColumn(ROW_HOLES, holes)
         frame = rows.select(
             *[F.col(spark_identifier(f.name)).alias(names.get(f.name, f.name)) for f in table.schema().fields]
         )

@@ -222,7 +222,7 @@ class PlannedShape:
         values = {f.name: missing_value(defaults[f.name]) for f in with_default}
         if step == "current":
             log.info("%s: every row gets what %s", self.planned.table, _was_added(with_default))
-            rows = None if table.files == 0 else delta_tables.rows(self.session, table)
+            rows = None if table.files == 0 else delta_tables.rows(table)
             if table.logged is not None and rows is not None:
                 with_default = [table_columns.to_fill(f, defaults[f.name].missing or "") for f in with_default]
             table_columns.add_columns(table, with_default, values, rows)
