@@ -36,7 +36,7 @@ from tidemark.backfill.backfill_report import report
 from tidemark.backfill.backfill_tables import BackfillRequest
 from tidemark.backfill.planning import plan
 from tidemark.backfill.range_reading import read_chunks
-from tidemark.capture.following.merged_reading import is_merged_by_follower
+from tidemark.capture.following.follower_wait import wait_for_follower
 from tidemark.errors import RetryError
 
 TABLE = "public.measurements"
@@ -76,7 +76,9 @@ def backfilled(pipeline: Pipeline, rows: int, copy_s: float, capturing: Beside) 
         reading = meter.of(lambda: facts.update(read(backfill)))
         # Its drain begins a run; the report is of the one before.
         run = replace(backfill, merge_wait_s=WAIT_S, slot_wait_s=WAIT_S)
-        if not is_merged_by_follower(backfill.task("drain"), wait_s=WAIT_S):
+        is_left_to_follower = wait_for_follower(backfill.task("drain"), wait_s=WAIT_S)
+        facts["by_follower"] = float(is_left_to_follower)
+        if not is_left_to_follower:
             for stage in (run.drain, run.merge, run.confirm):
                 patiently(stage)
         patiently(lambda: report(backfill.task("report")))

@@ -106,7 +106,7 @@ class FollowingRun:
                 application.thread.join()
 
     def is_at_work(self) -> bool:
-        """Whether its driver has started, and its drain has the slot."""
+        """Whether its driver is ready and its drain holds the slot."""
         with open_ledger(self.pipeline.ledger, self.pipeline.config.pipeline) as book:
             return followers.is_following(book)
 

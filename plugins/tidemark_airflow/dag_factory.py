@@ -10,9 +10,9 @@ Where the file spreads merges over several Spark applications, merge is `spread 
 
 Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
 when the failed task is cleared. If nothing waits, the sensor is skipped, and with it drain and merge (all_success);
-if there is nothing to read, no reader is mapped, and the same are skipped. Where a run that follows the source merges
-what was read, they are skipped as well, and so is confirm. confirm and report have none_failed, so they run after a
-skip, not after a failure. health has all_done: it says how the pipeline stands whatever became of the run,
+if there is nothing to read, no reader is mapped, and the same are skipped. drain, merge and confirm of a backfill are
+skipped if a run that follows the source has merged what was read. confirm and report have none_failed, so they run
+after a skip, not after a failure. health has all_done: it says how the pipeline stands whatever became of the run,
 and is red itself where a task before it failed.
 
 Runs of a DAG do not overlap, except in a capture that follows its source. There the next run starts before the earlier
@@ -217,13 +217,13 @@ def _lasting(config: PipelineConfig) -> dict[str, Any]:
 
 
 def _confirm(
-    dag: DAG, config: PipelineConfig, *, starts_backfill: bool, after_reading: bool = False
+    dag: DAG, config: PipelineConfig, *, starts_backfill: bool, yields_to_follower: bool = False
 ) -> ConfirmOperator:
     return ConfirmOperator(
         task_id="confirm",
         trigger_rule=TriggerRule.NONE_FAILED,
         starts_backfill=starts_backfill,
-        after_reading=after_reading,
+        yields_to_follower=yields_to_follower,
         max_active_tis_per_dag=1,
         dag=dag,
         config=config,
@@ -273,7 +273,7 @@ def _read_and_merge(
         map_index_template="reader {{ task.reader }}",
         **one,
     ).expand(reader=plan.output)
-    chain(plan, read, *_shared(dag, config, run_s=math.inf, after_reading=True), report)
+    chain(plan, read, *_shared(dag, config, run_s=math.inf, yields_to_follower=True), report)
 
 
 def maintenance_dag(config: PipelineConfig) -> DAG:
@@ -314,10 +314,10 @@ def _shared(
     run_s: float | None = None,
     starts_backfill: bool = False,
     all_by_hand: bool = False,
-    after_reading: bool = False,
+    yields_to_follower: bool = False,
 ) -> list[Any]:
     """drain, merge and confirm, which all of these DAGs have."""
-    merge_wait_s = MERGE_WAIT_S if after_reading else 0
+    merge_wait_s = MERGE_WAIT_S if yields_to_follower else 0
     one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
     applications = config.merge.applications
     merge: dict[str, Any] = {
@@ -342,9 +342,9 @@ def _shared(
             ).expand(tables=spread.output),
         ]
     return [
-        DrainOperator(task_id=DRAIN_TASK, run_s=run_s, after_reading=after_reading, **one),
+        DrainOperator(task_id=DRAIN_TASK, run_s=run_s, yields_to_follower=yields_to_follower, **one),
         *merges,
-        _confirm(dag, config, starts_backfill=starts_backfill, after_reading=after_reading),
+        _confirm(dag, config, starts_backfill=starts_backfill, yields_to_follower=yields_to_follower),
     ]
 
 

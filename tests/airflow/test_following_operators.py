@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +18,9 @@ from tests.airflow.conftest import FOLLOWING
 from tests.support.airflow_home import postgres_connection
 from tidemark.backfill import backfill_requests
 from tidemark.backfill.backfill_requests import RequestedTable
-from tidemark.capture import table_progress
+from tidemark.capture import drain, table_progress
 from tidemark.capture.drain import DrainResult
-from tidemark.capture.following import changed_file, drain_cycles, merge_cycles, merged_reading
+from tidemark.capture.following import changed_file, drain_cycles, follower_wait, merge_cycles
 from tidemark.capture.following.merge_cycles import Application, MergeCycle, MergeCycles
 from tidemark.capture.following.unpublished_tables import UnpublishedTables
 from tidemark.capture.following.window import HANDOVER_S, window_of
@@ -44,8 +44,9 @@ from tidemark.lsn import Lsn
 from tidemark.observe import run_verdict
 from tidemark.run import Run
 from tidemark_airflow.assets import pipeline_alias
+from tidemark_airflow.dag_factory import backfill_dag, capture_dag, verify_dag
 from tidemark_airflow.operators import capture_operators, following_operators
-from tidemark_airflow.operators.capture_operators import ConfirmOperator, DrainOperator
+from tidemark_airflow.operators.capture_operators import MERGE_WAIT_S, ConfirmOperator, DrainOperator
 from tidemark_airflow.operators.following_operators import (
     APPLICATIONS,
     FollowDrainOperator,
@@ -475,13 +476,54 @@ def test_another_pace_or_schedule_holds_in_the_middle_of_a_run(
     assert followed.preflights == ["0 0 1 1 *", "*/15 * * * *"]
 
 
-@pytest.mark.parametrize("operator", [DrainOperator, ConfirmOperator])
+def yielding(following: Following, monkeypatch: pytest.MonkeyPatch, *, follows: bool) -> list[dict[str, float]]:
+    """What the tasks of a backfill ask for, beside a run that follows or without one."""
+    asked: list[dict[str, float]] = []
+
+    def wait_for_follower(run: Run, **limits: float) -> bool:
+        assert run.run_id == "shop_capture/manual__1"
+        asked.append(limits)
+        return follows
+
+    monkeypatch.setattr(follower_wait, "wait_for_follower", wait_for_follower)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("operator", "limits"), [(DrainOperator, {"wait_s": MERGE_WAIT_S}), (ConfirmOperator, {})], ids=["drain", "confirm"]
+)
 def test_tasks_of_a_backfill_are_skipped_where_a_run_that_follows_has_merged_it(
-    following: Following, monkeypatch: pytest.MonkeyPatch, operator: type[DrainOperator | ConfirmOperator]
+    following: Following,
+    monkeypatch: pytest.MonkeyPatch,
+    operator: type[DrainOperator | ConfirmOperator],
+    limits: dict[str, float],
 ) -> None:
-    asked: list[Run] = []
-    monkeypatch.setattr(merged_reading, "is_merged_by_follower", lambda run, **_: not asked.append(run))
-    task = operator(task_id="a_task", config=following.operator.config, after_reading=True)
-    with pytest.raises(AirflowSkipException, match="the run that follows the source has merged all"):
+    asked = yielding(following, monkeypatch, follows=True)
+    task = operator(task_id="a_task", config=following.operator.config, yields_to_follower=True)
+    with pytest.raises(AirflowSkipException, match="No backfill or verify of this run is open any more"):
         task.execute(context_of("a_task"))
-    assert [run.run_id for run in asked] == ["shop_capture/manual__1"]
+    assert asked == [limits]
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_the_drain_of_a_backfill_works_where_no_run_follows_and_a_captures_always(
+    following: Following, monkeypatch: pytest.MonkeyPatch, yields: bool
+) -> None:
+    asked = yielding(following, monkeypatch, follows=not yields)
+    monkeypatch.setattr(drain, "drain", lambda *_, **__: DrainResult([], 0, Lsn(16), reached_target=True))
+    task = DrainOperator(task_id="drain", config=following.operator.config, yields_to_follower=yields)
+    assert task.execute(context_of("drain"))["staged_lsn"] == "0/10"
+    assert len(asked) == yields
+
+
+@pytest.mark.parametrize("purpose", ["backfill", "verify"])
+@pytest.mark.parametrize("applications", [1, 2])
+def test_the_tasks_of_a_backfill_and_of_a_verify_yield_and_those_of_a_capture_do_not(
+    following: Following, purpose: str, applications: int
+) -> None:
+    config = following.operator.config
+    config = replace(config, follow=None, merge=config.merge.model_copy(update={"applications": applications}))
+    reads = {"backfill": backfill_dag, "verify": verify_dag}[purpose](config)
+    for dag, yields in ((reads, True), (capture_dag(config), False)):
+        tasks = [dag.get_task("drain"), dag.get_task("confirm")]
+        assert [task.yields_to_follower for task in tasks] == [yields, yields]

@@ -35,8 +35,8 @@ class SparkEngine:
         return delta_tables.rows(table.handle)
 
     def frame(self, statement: str, tables: Mapping[str, OpenedTable]) -> DataFrame:
-        """`tables` were opened by this engine. Each name is a temporary view of its session meanwhile, so threads that
-        share an engine give names of their own."""
+        """`tables` were opened by this engine. While the statement is planned, each name is a temporary view of the
+        session. Threads that share an engine must use different names."""
         for name, table in tables.items():
             self.rows(table).createTempView(name)
         try:

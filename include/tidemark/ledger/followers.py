@@ -1,4 +1,4 @@
-"""Records which run follows the source, so that a later run takes over from an earlier one: `tidemark.followers`.
+"""Records which run follows the source: later runs take over by it, and backfills wait for it (`tidemark.followers`).
 
     the later run's Spark application is ready ──take_over──► the earlier run sees `is_succeeded`, and ends
 
@@ -45,8 +45,8 @@ def has_predecessor(ledger: Ledger, run_id: str, began_at: datetime) -> bool:
 
 
 def is_following(ledger: Ledger) -> bool:
-    """Whether a task of the run that follows has the slot now. Its name begins with the run's. It does not have the
-    slot while it lets another task in."""
+    """Whether the run that follows holds the lease `slot`: the holder's name starts with the run's id. False while
+    that run lets another task in, and during a handover."""
     return ledger.holds(
         "SELECT 1 FROM tidemark.followers f JOIN tidemark.leases l USING (pipeline) "
         "WHERE f.pipeline = %s AND l.name = %s AND l.expires_at >= clock_timestamp() "

@@ -4,7 +4,8 @@
 
 drain, merge and confirm are those of a backfill and a verify too. Two DAGs of one pipeline may do them at the same
 time: drain and confirm wait for the slot's lease; a merge takes the tables that are free. A capture's merge waits for
-none of the others, a backfill's waits `MERGE_WAIT_S` if all of its tables are taken.
+none of the others, a backfill's waits `MERGE_WAIT_S` if all of its tables are taken. Beside a run that follows the
+source those of a backfill wait for that run, and are skipped.
 
 A task hands nothing to the next one: what is staged, planned, applied and confirmed is read from the ledger each time
 (R3-R5), so any task may be retried, cleared, or marked by hand. What goes to XCom is for people.
@@ -63,7 +64,10 @@ if TYPE_CHECKING:
 # A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that. A
 # capture does not wait at all: other tables' changes come with its next run.
 MERGE_WAIT_S = 600
-MERGED_BY_FOLLOWER = "Nothing is left to do: the run that follows the source has merged all that this run has read"
+LEFT_TO_FOLLOWER = (
+    "No backfill or verify of this run is open any more, and a run follows the source: it drains, merges and confirms. "
+    "The task report has the outcome"
+)
 # What a merge task does besides waiting and its application: plan, results, ending an application whose time is over.
 MERGE_SLACK_S = 300
 # Of what spark-submit prints, the last lines say why it gave up.
@@ -147,27 +151,27 @@ class PreflightOperator(PipelineOperator):
 class DrainOperator(PipelineOperator):
     """Reads the slot into staging, batch by batch, until the run's heartbeat is in or `run_s` is over.
 
-    The default of `run_s` is the pipeline's. With `after_reading` the run is a backfill's or a verify's. Beside a run
-    that follows the source this waits until that has merged what was read, and is skipped then.
+    The default of `run_s` is the pipeline's. `yields_to_follower`: the task belongs to a backfill or a verify. If a run
+    follows the source, the task waits until that run has merged what was read. Then the task is skipped.
     """
 
     def __init__(
-        self, *, config: PipelineConfig, run_s: float | None = None, after_reading: bool = False, **kwargs: Any
+        self, *, config: PipelineConfig, run_s: float | None = None, yields_to_follower: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(config=config, **kwargs)
         self.run_s = run_s
-        self.after_reading = after_reading
+        self.yields_to_follower = yields_to_follower
 
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
         block_pandas_import()
         from tidemark.capture.drain import drain
-        from tidemark.capture.following.merged_reading import is_merged_by_follower
+        from tidemark.capture.following.follower_wait import wait_for_follower
 
         run = run_of(self.config, context, salted=True)
-        if self.after_reading and is_merged_by_follower(run, wait_s=MERGE_WAIT_S):
-            raise AirflowSkipException(MERGED_BY_FOLLOWER)
+        if self.yields_to_follower and wait_for_follower(run, wait_s=MERGE_WAIT_S):
+            raise AirflowSkipException(LEFT_TO_FOLLOWER)
         drained = drain(run, run_s=self.run_s, wait_s=slot_wait_s(self.config))
         self.log.info(
             "Staged %s in %s, up to %s%s",
@@ -418,24 +422,25 @@ def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested]
 
 class ConfirmOperator(PipelineOperator):
     """Moves the slot up to what is applied (R3). With `starts_backfill` it ends by starting the backfill that a table
-    needs. With `after_reading` it is skipped where `DrainOperator` is: the run that follows confirms."""
+    needs. With `yields_to_follower` it is skipped if a run follows and nothing of this run is open: that run confirms.
+    """
 
     def __init__(
-        self, *, config: PipelineConfig, starts_backfill: bool = False, after_reading: bool = False, **kwargs: Any
+        self, *, config: PipelineConfig, starts_backfill: bool = False, yields_to_follower: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(config=config, **kwargs)
         self.starts_backfill = starts_backfill
-        self.after_reading = after_reading
+        self.yields_to_follower = yields_to_follower
 
     @guarded
     @timed
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.confirm import confirm
-        from tidemark.capture.following.merged_reading import is_merged_by_follower
+        from tidemark.capture.following.follower_wait import wait_for_follower
 
         run = run_of(self.config, context)
-        if self.after_reading and is_merged_by_follower(run):
-            raise AirflowSkipException(MERGED_BY_FOLLOWER)
+        if self.yields_to_follower and wait_for_follower(run):
+            raise AirflowSkipException(LEFT_TO_FOLLOWER)
         confirmed = confirm(run, wait_s=slot_wait_s(self.config))
         self.log.info("Confirmed %s, was %s, staged %s", confirmed.after, confirmed.before, confirmed.staged)
         if self.starts_backfill and (instead := start_wanted(run, context=context)):

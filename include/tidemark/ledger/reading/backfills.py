@@ -148,6 +148,18 @@ def of_run(ledger: Ledger, run_id: str) -> list[Backfill]:
     return _select(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
 
 
+def open_tables_of(ledger: Ledger, run_id: str) -> dict[str, bool]:
+    """The tables of the run's open backfills and verifies, in order, each with whether all of its ranges are read."""
+    rows = ledger.execute(
+        """
+        SELECT b."table", bool_and(r.done) FROM tidemark.backfills b JOIN tidemark.ranges r USING (pipeline, backfill)
+         WHERE b.pipeline = %s AND b.run_id = %s AND b.state = 'open' GROUP BY b."table" ORDER BY b."table"
+        """,
+        (ledger.pipeline, run_id),
+    )
+    return dict(rows.fetchall())
+
+
 def all_open(ledger: Ledger) -> list[Backfill]:
     """Every open backfill and verify of the pipeline, by table."""
     return _select(ledger, "pipeline = %s AND state = 'open'", (ledger.pipeline,))

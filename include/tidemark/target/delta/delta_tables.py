@@ -186,8 +186,8 @@ def as_committed(spark: SparkSession, path: str) -> PinnedTable:
 
 
 def rows(table: PinnedTable) -> DataFrame:
-    """The rows of the pinned version, whatever is committed later. They belong to the session that pinned it: only
-    there may they be a temporary view."""
+    """The rows of the pinned version, whatever is committed later. They can be registered as a temporary view only in
+    the session that pinned the table."""
     return table.state.rows()
 
 
