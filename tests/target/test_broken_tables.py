@@ -186,7 +186,8 @@ def test_a_spark_without_delta_or_the_log_store_is_told_so_before_any_table(lake
     submit = {**inherited, "PYSPARK_SUBMIT_ARGS": f"--jars {of_delta} pyspark-shell"}
     process = subprocess.run(command, env=submit, capture_output=True, text=True)
     assert process.returncode == 1
-    told.read("LogStoreMissing", process.stderr, "tidemark-log-store.jar", "no class tidemark.delta.LinkedLogStore")
+    missing = "the class tidemark.delta.LinkedLogStore does not exist"
+    told.read("LogStoreMissing", process.stderr, "tidemark-log-store.jar", missing)
     assert [file.name for file in folder.iterdir()] == ["plan.json"]
     submit = {**inherited, "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"}
     subprocess.run(command, env=submit, check=True, capture_output=True)

@@ -48,10 +48,16 @@ def notes(lake: Lake, name: str) -> list[Any]:
     return [row["note"] for row in lake.spark.table(name).collect()]
 
 
+def names_in(lake: Lake, schema: str) -> set[str]:
+    """Without temporary views, which other tests may leave in the session."""
+    listed = lake.spark.sql(f"SHOW TABLES IN {schema}").collect()
+    return {row["tableName"] for row in listed if not row["isTemporary"]}
+
+
 def test_a_name_leads_to_the_table_that_has_it_now(shop: Lake) -> None:
     first = staged(shop, "orders", "first")
     merged(shop, first.planned())
-    tables = {row["tableName"] for row in shop.spark.sql("SHOW TABLES IN named").collect()}
+    tables = names_in(shop, "named")
     assert tables == {"orders", "orders__history", "tidemark_positions"}
     assert notes(shop, "named.orders") == notes(shop, "named.orders__history") == ["first"]
     assert shop.spark.table("named.tidemark_positions").count() == 1
@@ -75,7 +81,7 @@ def test_tables_that_are_there_already_get_names_too_each_in_the_schema_that_it_
     shop.spark.conf.set(CATALOGUE, "named_{schema}")
     merged(shop, staged(shop, "orders", "now").planned(), others=("shop.lines", "shop.nothing"))
     assert notes(shop, "named_shop.lines") == ["before"]
-    tables = {row["tableName"] for row in shop.spark.sql("SHOW TABLES IN named_shop").collect()}
+    tables = names_in(shop, "named_shop")
     assert tables == {"orders", "orders__history", "lines", "lines__history"}
 
 

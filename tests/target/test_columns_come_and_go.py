@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from msgspec import structs
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField
 
@@ -416,10 +415,10 @@ def test_a_column_that_was_taken_away_by_hand_is_missed_and_one_that_is_new_is_n
     with_names(new, {}, Column("later", "int", 23, -1, "int", attnum=5))
     new.stage([insert(3, later=3)])
 
-    def dies(spark: SparkSession, table: PinnedTable, *rest: Any) -> None:
+    def dies(table: PinnedTable, *rest: Any) -> None:
         if "/current/" in table.path:
             raise OSError
-        adds(spark, table, *rest)
+        adds(table, *rest)
 
     adds = table_columns.add_columns
     with monkeypatch.context() as patch:
