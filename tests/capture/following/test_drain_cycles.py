@@ -470,7 +470,7 @@ def test_the_next_try_of_a_killed_one_stages_every_change_once(
     pipeline.execute("INSERT INTO orders VALUES (1, 1, 'n')")
     now = datetime.now(UTC)
     window = FollowWindow(now, now + timedelta(hours=1), 0.05)
-    run = pipeline.task("drain", "following")
+    run = pipeline.task("drain", "following", holder="following/drain")
     process = fork_server().Process(target=follow_and_die, args=(failpoint, run, window))
     process.start()
     process.join()
