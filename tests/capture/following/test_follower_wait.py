@@ -195,6 +195,14 @@ def test_one_table_that_cannot_be_merged_does_not_end_the_wait_for_another(
     assert [text.partition("read of ")[2] for text in waits] == ["public.lines, public.orders"]
 
 
+def test_an_open_backfill_without_ranges_is_not_over(orders: Pipeline, follower: Follower, looks: Looks) -> None:
+    backfill = planned(orders)
+    orders.ledger_query("DELETE FROM tidemark.ranges")
+    looks.append(lambda: set_state(orders, backfill, "applied"))
+    assert is_left_to_follower(orders)
+    assert not looks
+
+
 def test_it_is_waited_for_so_long_and_no_longer(
     orders: Pipeline, follower: Follower, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -152,7 +152,8 @@ def open_tables_of(ledger: Ledger, run_id: str) -> dict[str, bool]:
     """The tables of the run's open backfills and verifies, in order, each with whether all of its ranges are read."""
     rows = ledger.execute(
         """
-        SELECT b."table", bool_and(r.done) FROM tidemark.backfills b JOIN tidemark.ranges r USING (pipeline, backfill)
+        SELECT b."table", coalesce(bool_and(r.done), true)
+          FROM tidemark.backfills b LEFT JOIN tidemark.ranges r USING (pipeline, backfill)
          WHERE b.pipeline = %s AND b.run_id = %s AND b.state = 'open' GROUP BY b."table" ORDER BY b."table"
         """,
         (ledger.pipeline, run_id),
