@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -172,7 +171,6 @@ class Shop:
 
     source: str
     changed: Counter[str] = field(default_factory=Counter)
-    _hurry: threading.Event = field(default_factory=threading.Event)
 
     def open(self) -> None:
         """Do what happened before anybody looked."""
@@ -188,7 +186,7 @@ class Shop:
         with psycopg.connect(self.source, autocommit=True) as connection:
             for round_number in range(1, rounds + 1):
                 self._round(connection, OPENING_ROUNDS + round_number)
-                self._hurry.wait(max(0.0, started + seconds * round_number / rounds - time.monotonic()))
+                time.sleep(max(0.0, started + seconds * round_number / rounds - time.monotonic()))
 
     def stay_open(self, every_s: float) -> None:
         """Do round after round, for ever; somebody who was stopped goes on where the orders end."""
@@ -200,11 +198,7 @@ class Shop:
             ((last,),) = connection.execute("SELECT coalesce(max(id), 0) FROM shop.orders").fetchall()
             for number in itertools.count(int(str(last)) // 1000 + 1):
                 self._round(connection, number)
-                self._hurry.wait(every_s)
-
-    def hurry(self) -> None:
-        """Do the remaining rounds without waiting between them."""
-        self._hurry.set()
+                time.sleep(every_s)
 
     def _round(self, connection: psycopg.Connection[tuple[object, ...]], number: int) -> None:
         facts = {"n": number, "first": (number - 1) * 1000 + 1, "last": number * 1000}
