@@ -63,6 +63,7 @@ def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Pipel
     assert captured.read().rows == 1000
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("failpoint", [name for name in OF_A_BACKFILL if name.startswith("read.")])
 def test_the_try_after_a_killed_one_reads_the_rest(
     captured: Pipeline, monkeypatch: pytest.MonkeyPatch, failpoint: str

@@ -105,6 +105,7 @@ def fill(captured: Pipeline, kind: str, rows: int) -> None:
     captured.execute(definition, f"INSERT INTO t SELECT {values} FROM generate_series(0, {rows - 1}) AS i", "ANALYZE t")
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("kind", KEYS)
 def test_every_row_is_read_once_over_all_ranges(captured_on_each: Pipeline, kind: str) -> None:
     captured = captured_on_each
@@ -131,6 +132,7 @@ def to_read(captured: Pipeline, connection: psycopg.Connection[object], name: st
     return key_ranges.table_to_read(connection, table)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("kind", KEYS)
 def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, kind: str) -> None:
     fill(captured, kind, 20_000)

@@ -413,6 +413,7 @@ def read_one_chunk(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
             captured.read()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("statement", CHANGES_OF_ORDER)
 def test_a_backfill_ends_where_its_key_gets_another_order(
     captured: Pipeline, monkeypatch: pytest.MonkeyPatch, statement: str
@@ -427,6 +428,7 @@ def test_a_backfill_ends_where_its_key_gets_another_order(
     assert "the order of its key is another one since the backfill began" in (after.state_reason or "")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("statement", CHANGES_OF_ORDER)
 @pytest.mark.parametrize("named", either(named=True, all_tables=False))
 def test_a_backfill_whose_key_got_another_order_is_begun_anew(
@@ -461,6 +463,7 @@ def test_another_version_of_the_keys_collation_is_another_order(
     assert captured.again(backfill).state == "closed"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "statement",
     [

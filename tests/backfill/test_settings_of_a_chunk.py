@@ -42,6 +42,7 @@ def ended_by_settings(captured: Pipeline, backfill: Backfill, name: str) -> str:
     return settings[1]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("name", "value", "local"),
     [

@@ -35,6 +35,7 @@ def rows_read(ledger: str) -> dict[str, int]:
         )
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("analyzed", [False, True], ids=["without statistics", "with statistics"])
 def test_a_run_reads_no_more_of_a_ledger_that_is_years_old(
     new_database: Callable[[str], str], tmp_path: Path, analyzed: bool

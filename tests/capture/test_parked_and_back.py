@@ -97,6 +97,7 @@ def test_a_column_that_is_left_out_is_not_in_the_table_that_is_built_anew(orders
     is_built_anew(orders)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("behind", ["nothing", "a change"])
 @pytest.mark.parametrize("columns", ["(id, amount)", "(id, note)"])
 def test_a_column_that_is_published_again_is_marked_there(orders: Pipeline, columns: str, behind: str) -> None:
@@ -139,6 +140,7 @@ def test_a_look_from_before_a_column_got_a_name_that_is_taken_ends_no_park(order
     is_built_anew(orders)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("given", "taken_back"),
     [
@@ -170,6 +172,7 @@ BACK = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("what", list(BACK))
 @pytest.mark.parametrize("behind", ["nothing", "a change"])
 def test_what_came_back_as_it_was_goes_on_beside_once_the_file_says_follow(

@@ -52,6 +52,7 @@ def test_rows_of_a_chunk_are_found_behind_a_column_that_was_dropped_since(
         assert found.word in ("equal", "marked")[: 1 + (not has_trigger)], found
 
 
+@pytest.mark.some(1)
 @TRIGGER
 @pytest.mark.parametrize("default", ["", " DEFAULT 'x'"], ids=["plain", "with_a_default"])
 def test_a_chunk_of_a_wider_key_fits_to_changes_with_a_column_that_was_dropped_since(

@@ -35,6 +35,7 @@ def require_repair(capture: Capture) -> None:
     assert capture.run_and_judge(TABLE).word == "equal"
 
 
+@pytest.mark.some(1)
 @TRIGGER
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["keyed", "keyless"])
 def test_a_default_reaches_a_table_that_nobody_writes_to(
@@ -53,6 +54,7 @@ def test_a_default_reaches_a_table_that_nobody_writes_to(
         assert capture.verdict(TABLE, capture.known(errors)).word == "equal"
 
 
+@pytest.mark.some(3)
 @TRIGGER
 @pytest.mark.parametrize("again", [False, True], ids=["created", "dropped_and_created"])
 @pytest.mark.parametrize(
@@ -94,6 +96,7 @@ TWO_PAUSES = (
 )
 
 
+@pytest.mark.some(1)
 @TRIGGER
 @pytest.mark.parametrize("pauses", [False, True], ids=["one_run", "a_run_in_between"])
 def test_names_that_go_round_beside_a_renamed_key_never_park(
@@ -274,6 +277,7 @@ def captured_by_schema(capture: Capture, has_trigger: bool) -> None:
     capture.run()
 
 
+@pytest.mark.some(1)
 @TRIGGER
 @pytest.mark.parametrize("together", [False, True], ids=["several_transactions", "one_transaction"])
 def test_tables_that_their_schemas_publication_has_in_part_need_one(
@@ -319,6 +323,7 @@ def test_a_captured_table_that_was_in_another_schema_is_marked_under_another_nam
             pipeline.execute("REASSIGN OWNED BY somebody TO CURRENT_USER", "DROP ROLE somebody")
 
 
+@pytest.mark.some(1)
 @TRIGGER
 @pytest.mark.parametrize("how", WITHOUT_PUBLICATION)
 def test_a_table_that_was_out_of_the_publication_before_its_first_run_needs_one(
@@ -341,6 +346,7 @@ def test_a_table_that_was_out_of_the_publication_before_its_first_run_needs_one(
         assert found.word == "equal", found
 
 
+@pytest.mark.some(1)
 @TRIGGER
 @pytest.mark.parametrize("left", [False, True], ids=["empty_at_its_first_run", "empty_later"])
 def test_a_root_is_not_complete_because_it_is_empty(left: bool, has_trigger: bool, make_pipeline: MakePipeline) -> None:
@@ -437,6 +443,7 @@ def test_an_identity_behind_the_first_rows_is_seen_by_the_run_that_meets_them(
         assert found.word == "equal", found
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("look", ["preflight first", "drain first"])
 def test_names_that_differ_in_case_alone_end_when_one_of_them_goes(look: str, make_pipeline: MakePipeline) -> None:
     with make_pipeline() as pipeline:
@@ -457,6 +464,7 @@ def test_names_that_differ_in_case_alone_end_when_one_of_them_goes(look: str, ma
         assert found.word == "equal", found
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("look", ["preflight first", "drain first"])
 def test_a_key_that_is_left_out_ends_when_the_file_has_it(look: str, make_pipeline: MakePipeline) -> None:
     with make_pipeline() as pipeline:
@@ -550,6 +558,7 @@ BEFORE_ITS_JOIN = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("name", BEFORE_ITS_JOIN)
 def test_what_is_read_of_a_table_as_it_joins_numbers_no_change_from_before(
     name: str, make_pipeline: MakePipeline
@@ -586,6 +595,7 @@ def test_a_label_that_has_another_name_for_a_while_marks_what_was_sent_with_it(
         assert capture.run_and_judge(TABLE).word == "equal"
 
 
+@pytest.mark.some(1)
 @TRIGGER
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_column_replaced_behind_the_first_changes_of_another_key_is_another_column(
@@ -616,6 +626,7 @@ def test_a_column_replaced_behind_the_first_changes_of_another_key_is_another_co
         assert capture.run_and_judge(TABLE).word == "equal"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_column_replaced_behind_the_first_changes_of_a_created_table_is_another_column(
     runs: int, make_pipeline: MakePipeline

@@ -96,6 +96,7 @@ SCENARIOS: dict[str, list[list[str]]] = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("has_trigger", either(without_trigger=False, with_trigger=True))
 @pytest.mark.parametrize("way", ["one run", "a run at each pause", "a backfill first"])
 def test_tables_are_never_parked_and_end_equal(way: str, has_trigger: bool, make_pipeline: MakePipeline) -> None:

@@ -72,6 +72,7 @@ def _create_again(shop: Environment) -> None:
     shop.execute(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("move", [_advance, *thorough(_create_again)])
 def test_a_slot_that_left_changes_behind_says_so_and_the_pipelinego_on(
     move: Callable[[Environment], None], new_shop: Callable[[str], Environment]

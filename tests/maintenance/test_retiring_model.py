@@ -41,6 +41,7 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> Deaths:
     return made
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 40))])
 def test_a_merge_finds_all_that_it_needs_whatever_was_cleaned_up(
     seed: int, ledger_database: str, tmp_path: Path, deaths: Deaths

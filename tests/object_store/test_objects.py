@@ -125,6 +125,7 @@ def test_a_put_that_arrives_when_it_was_given_up_replaces_nothing(store: Store, 
     assert s3_proxy.let_go() == [412]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("fault", PASSING)
 def test_whichever_request_of_a_look_breaks_it_is_asked_again(fault: Fault, store: Store, s3_proxy: Proxy) -> None:
     for nth in range(1, 11):
@@ -216,6 +217,7 @@ def test_what_is_read_is_whole_though_its_answer_breaks(fault: Fault, store: Sto
     assert [way for way, _ in s3_proxy.broken] == [fault]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("fault", PASSING)
 def test_what_is_listed_and_deleted_is_all_though_an_answer_breaks(fault: Fault, store: Store, s3_proxy: Proxy) -> None:
     for name in ("one", "two"):

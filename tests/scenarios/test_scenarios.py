@@ -22,8 +22,10 @@ FOR_MAKE_FAULTS = {
     "big_transaction_is_one_batch",  # the same
     # `column_dropped_while_the_merge_dies`, and tests/target/test_columns_come_and_go.py
     "column_with_default_while_the_merge_dies",
+    "killed_at_every_step",  # tests/faults/test_killed_at_every_failpoint.py
     "partition_created_unlogged",  # tests/definitions/test_definition_changes.py, and `partition_unlogged`
     "table_dropped_and_created_again",  # tests/capture/definitions/test_places.py
+    "tables_made_within_a_batch",  # tests/definitions/test_single_changes.py
     "traffic_of_other_tables",  # tests/capture/test_drain.py, and `idle_run`
     "valve",  # tests/capture/test_drain.py and test_confirm.py
 }

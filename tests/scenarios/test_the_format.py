@@ -83,6 +83,7 @@ def captured(new_environment: Callable[..., Environment]) -> Environment:
     return environment
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("table", "statement"),
     [

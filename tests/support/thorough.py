@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -46,6 +47,7 @@ def either(**values: Any) -> list[Any]:
 
 def share_out(items: Iterable[pytest.Item]) -> None:
     """Mark those as thorough that `make test` leaves to `make faults`."""
+    cases_of: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
         for mark in item.iter_markers("either"):
             name, number, count = mark.args
@@ -56,3 +58,10 @@ def share_out(items: Iterable[pytest.Item]) -> None:
                 others.remove(str(server.args[0]))
             if number != hashlib.sha256(f"{test} {others}".encode()).digest()[0] % count:
                 item.add_marker(pytest.mark.thorough)
+        some = item.get_closest_marker("some")
+        if some is not None and item.get_closest_marker("thorough") is None:
+            cases_of[item.nodeid.partition("[")[0], some.args[0]].append(item)
+    for (_, played), cases in cases_of.items():
+        by_lot = sorted(cases, key=lambda case: hashlib.sha256(case.nodeid.encode()).digest())
+        for case in by_lot[played:]:
+            case.add_marker(pytest.mark.thorough)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tidemark.target.delta.jvm import java_class
 from tidemark.target.delta.socket_acknowledgements import PromptReader
 
 
+@pytest.mark.thorough
 def test_every_thread_reads_long_answers_promptly(spark: SparkSession) -> None:
     def asked(length: int) -> tuple[int, bool]:
         answer = java_class(spark, "org.apache.commons.lang3.StringUtils").repeat("x", length)

@@ -97,6 +97,7 @@ def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> Non
     assert (spoken["now"].count(), spoken["was"].count()) == (len(stored), len(kept.after[7][1]))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("generations", [(1, 1, 1), (1, 2, 2)], ids=["one generation", "two generations"])
 def test_a_moment_opens_no_file_of_later_changes(lake: Lake, tmp_path: Path, generations: tuple[int, ...]) -> None:
     """Their files are not there."""

@@ -88,6 +88,7 @@ class Backfilled:
         self.stage()
 
 
+@pytest.mark.thorough
 def test_the_text_of_a_value_that_does_not_fit_is_in_history_whatever_left_it_unchanged(lake: Lake) -> None:
     """The snapshot saw none of three transactions: 101 was merged before the chunk, 102 and 103 are merged with it,
     below and above its watermark. Of key 5, which 102 overtook, history has no `read` row."""
@@ -330,6 +331,7 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [*thorough({"id": "ident"}), {"id": "n", "n": "id"}], ids=["renamed", "exchanged"])
 def test_a_chunk_from_before_its_key_was_renamed_finds_its_rows(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, names: dict[str, str]

@@ -201,6 +201,7 @@ def values_of(lake: Lake, table: StagedTable) -> list[Row]:
     return sorted(rows, key=lambda row: (row["id"], row["n"]))
 
 
+@pytest.mark.thorough
 @by_spark
 @pytest.mark.parametrize("key", [("id",), *thorough(())])
 def test_what_was_written_before_a_column_was_widened_stays_where_it_is(lake: Lake, key: tuple[str, ...]) -> None:

@@ -102,6 +102,7 @@ def test_equal_rows_of_every_type_are_equal_whatever_the_time_zone(every_type: T
         every_type.spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize(
     ("column", "value"),
     [

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sandbox.setup.log_store import JAR
 from spark_apps import merge_batch
 from tests.support import local_spark
@@ -28,6 +30,7 @@ CONSTRAINTS = {
 }
 
 
+@pytest.mark.thorough
 def test_a_driver_tells_of_a_refused_row_where_and_why_but_not_what_it_held(lake: Lake, tmp_path: Path) -> None:
     tables = []
     for number, constraint in enumerate(CONSTRAINTS):

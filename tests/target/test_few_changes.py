@@ -90,6 +90,7 @@ def both(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> BothWays:
     return BothWays(lake, table_schema("t", TEXTS), monkeypatch)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("most", [small_files.MIN_SMALL_FILES, 1])
 def test_random_changes_come_to_what_the_model_says(
     lake: Lake, folded: list[bool], monkeypatch: pytest.MonkeyPatch, most: int
@@ -126,6 +127,7 @@ def _cut(rng: random.Random, listed: list[Change]) -> Iterator[list[Change]]:
         listed = listed[size:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, *thorough(1)])
 def test_random_changes_come_to_what_spark_says(both: BothWays, folded: list[bool], seed: int) -> None:
     rng, state = random.Random(100 + seed), dict[Key, Row]()
@@ -154,6 +156,7 @@ def test_holes_texts_and_values_before_a_truncate_are_those_of_spark(both: BothW
     both.step()
 
 
+@pytest.mark.thorough
 def test_nan_is_found_above_all_numbers(lake: Lake, folded: list[bool]) -> None:
     """Spark passes over what a file's own bounds leave out."""
     table = lake.table(table_schema("t", {"id": "int", "d": "double", "f": "float"}))
@@ -263,6 +266,7 @@ def test_what_is_not_plain_is_left_to_spark(lake: Lake, spark: SparkSession, fol
     assert [row["n"] for row in lake.current(fed)] == [9]
 
 
+@pytest.mark.thorough
 def test_a_day_that_another_writer_stored_by_the_julian_calendar_is_found(lake: Lake, spark: SparkSession) -> None:
     """Spark knows such a file by its footer; Arrow would read another day, and the row would stand there twice."""
     table = lake.table(table_schema("t", {"id": "date", "n": "int"}))
@@ -455,6 +459,7 @@ def test_the_driver_costs_no_spark_job(lake: Lake, spark: SparkSession) -> None:
     assert scheduler.numTotalJobs() == before
 
 
+@pytest.mark.thorough
 def test_values_that_would_fill_the_driver_are_filled_in_by_spark(
     both: BothWays, folded: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_batch_with_a_file_of_an_older_shape_is_computed(lake: Lake) -> None:
     assert said(lake, table) == [("insert", 1), ("insert", 2)]
 
 
+@pytest.mark.thorough
 def test_rows_are_found_by_the_bounds_of_their_files_and_files_are_rewritten_like_others(lake: Lake) -> None:
     table = lake.table(table_schema("t", TEXTS))
     for number in range(3):

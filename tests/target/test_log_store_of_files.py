@@ -46,6 +46,7 @@ def name_of(version: int) -> str:
     return f"{version:020}.json"
 
 
+@pytest.mark.thorough
 def test_of_two_drivers_that_commit_at_once_exactly_one_wins_each_version(
     driver: Driver, commits: Commits, log: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_columns_of_odd_names_are_captured_and_backfilled(
         assert result.swept == {"b1": 1}
 
 
+@pytest.mark.thorough
 def test_a_table_without_key_may_have_columns_of_odd_names(lake: Lake) -> None:
     table = lake.table(table_schema("bag", dict.fromkeys(NAMES, "string"), (), "full"))
     rows = [{n: f"{n} {k}" for n in NAMES} for k in "abc"]

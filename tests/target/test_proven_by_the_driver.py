@@ -188,6 +188,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
 @pytest.mark.parametrize(
     "bounds",
@@ -243,6 +244,7 @@ def stage_verify(table: StagedTable) -> None:
     table.stage_committed([], tuple(claims), (Sweep(backfill, SEEN, 8, "verify"),))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
 def test_what_is_small_in_files_and_large_in_memory_is_proven_a_few_chunks_at_a_time(
     lake: Lake, large_rows: StagedTable, is_proven: dict[str, bool], monkeypatch: pytest.MonkeyPatch
@@ -266,6 +268,7 @@ def test_what_is_small_in_files_and_large_in_memory_is_proven_a_few_chunks_at_a_
     assert few_at_a_time + 24 * LARGE < min(most(96 * LARGE) for _ in range(2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
 @pytest.mark.parametrize(
     ("bound", "with_evidence"), [("COLUMN_BYTES", False), ("TOUCHED_BYTES", True)], ids=["column", "changed"]

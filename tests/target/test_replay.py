@@ -40,6 +40,7 @@ class Died(Exception):
     """Stands for a driver that dies at a failpoint."""
 
 
+@pytest.mark.thorough
 def test_what_was_done_to_current_by_hand_is_undone_beside_a_merge_that_outlived_its_lease(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

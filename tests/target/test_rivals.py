@@ -94,6 +94,7 @@ SOME = {
 }
 
 
+@pytest.mark.some(1)
 @every_way
 @pytest.mark.parametrize(
     ("kind", "reach", "failpoint"),
@@ -171,6 +172,7 @@ def test_a_driver_killed_while_it_creates_a_table_leaves_a_log_that_the_next_one
     assert _found(lake, table) == _expected(table, KEYED, 4)
 
 
+@pytest.mark.thorough
 @every_way
 def test_a_rival_that_adds_a_column_is_no_error(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _keyed(lake)

@@ -94,6 +94,7 @@ def test_upkeep_changes_neither_rows_nor_order_nor_positions(lake: Lake) -> None
     assert again == versions
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("failpoint", [*thorough("merge.before_history"), "merge.before_current"])
 def test_a_merge_that_meets_it_goes_on(failpoint: str, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step `current` under a merge too: as where its lease was lost."""

@@ -351,6 +351,7 @@ def test_the_keys_of_holes_are_texts_that_postgresql_reads(lake: Lake) -> None:
     assert result.holes == Holes({"body": 1}, (("\\x00FF", "2024-02-29 12:30:00.250000Z"),))
 
 
+@pytest.mark.thorough
 def test_a_large_target_gives_unchanged_values_from_the_files_of_their_keys(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ TAMPERED = (
 )
 
 
+@pytest.mark.thorough
 def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake, proven: Proven) -> None:
     rows = [row(key) for key in range(1, 7)]
     table = filled(lake, table_schema("t", TEXTS), rows)
@@ -69,6 +70,7 @@ def test_one_row_is_enough(lake: Lake, proven: Proven, hand: str, with_evidence:
     assert proven == [True, False]
 
 
+@pytest.mark.thorough
 def test_files_are_proven_by_their_row_groups(lake: Lake, proven: Proven) -> None:
     """Masked rows are numbered through a file, those that are compared within their row group."""
     rows = [row(key) for key in range(1, 41)]

@@ -14,6 +14,7 @@ from sandbox.services.postgres import PostgresServer, wait_for
 from tests.unit.test_architecture import REPOSITORY
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_play_that_is_ended_stops_its_servers(told: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "src" / "test" / "regress" / "sql").mkdir(parents=True)

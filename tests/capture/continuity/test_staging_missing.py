@@ -80,6 +80,7 @@ def unmounted(shop: Pipeline) -> None:
     shop.config = replace(shop.config, lake=f"{shop.config.lake}-unmounted")
 
 
+@pytest.mark.some(4)
 @pytest.mark.walks("StagingMissing")
 @pytest.mark.parametrize("writer", WRITERS)
 def test_whoever_writes_finds_an_empty_store_and_nothing_is_missing_when_it_leads_back(

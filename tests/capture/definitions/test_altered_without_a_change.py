@@ -34,6 +34,7 @@ def sentence(pipeline: Pipeline) -> str | None:
         return altered_table(pipeline.connection, tables.last_readings(ledger))
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("statements", "says"),
     [

@@ -321,6 +321,7 @@ REPLACED = {
 OFTEN = ("created", "renamed to its name", "renamed in the transaction that created it", "filled before it was logged")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=() if how in OFTEN else pytest.mark.thorough) for how in REPLACED]
 )

@@ -114,6 +114,7 @@ SEQUENCES = {
 }
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("looks", either(one="one", each="each"))
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_every_value_stands_under_its_column_and_nothing_is_marked(item: Pipeline, sequence: str, looks: str) -> None:

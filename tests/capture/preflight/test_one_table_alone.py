@@ -113,6 +113,7 @@ def no_wrapper_stays(shop: Shop) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", NEVER_CAPTURED)
 class TestATableThatCannotBeCaptured:
+    @pytest.mark.some(4)
     def test_is_left_out_and_said_once(self, shop: Shop, name: str) -> None:
         captures_orders(shop, 1)
         statements, said_of_it = NEVER_CAPTURED[name]
@@ -128,6 +129,7 @@ class TestATableThatCannotBeCaptured:
         assert len(messages) == 1
         assert said_of_it in messages[0]
 
+    @pytest.mark.some(4)
     def test_is_passed_over_in_the_stream_of_a_publication_for_all_tables(self, shop: Shop, name: str) -> None:
         shop.sql(f"CREATE PUBLICATION {shop.config.publication} FOR ALL TABLES WITH (publish_via_partition_root)")
         captures_orders(shop, 1)
@@ -145,6 +147,7 @@ def _some_row(shop: Shop) -> str:
     return f"INSERT INTO shop.bad VALUES ({', '.join(['1'] * columns)})"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", LOST)
 def test_a_named_table_that_is_no_table_any_more_leaves_and_another_one_of_its_name_joins(
     shop: Shop, name: str

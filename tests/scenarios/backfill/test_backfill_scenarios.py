@@ -25,6 +25,7 @@ FOR_MAKE_FAULTS = {
     "column_dropped_and_added_again",
     "column_replaced_before_the_first_change",
     "column_replaced_in_one_statement",  # ../column_dropped_and_added_again.sql
+    "exported_snapshot",  # tests/backfill/test_exported_snapshot.py
     "out_of_the_publication_and_back",  # tests/capture/definitions/test_changes_of_tables.py, and `altered_by_hand`
 }
 BOUNDS = {"lock_timeout_s": 3, "join_wait_s": 60}
