@@ -166,10 +166,12 @@ THOROUGH: Final = tuple(
         "maintenance",
         "object_store",
         "scenarios/test_scenarios.py",
+        "scenarios/test_the_format.py",
         "source",
         "test_logins.py",
         "test_networks.py",
         "unit",
+        "witnesses",
     )
 )
 
