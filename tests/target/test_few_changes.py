@@ -28,7 +28,7 @@ from tidemark.schema.table import TableSchema
 from tidemark.target import merge_choice
 from tidemark.target.delta import data_files
 from tidemark.target.delta.session import table_session
-from tidemark.target.driver import driver_fold, driver_merge, small_files, target_rows
+from tidemark.target.driver import driver_fold, small_files, target_rows
 from tidemark.target.driver.text_pages import pages_of_texts
 from tidemark.target.merge_choice import Step, Way
 from tidemark.target.merge_record import MergeRecord
@@ -349,7 +349,7 @@ def test_more_keys_than_the_driver_should_read_are_left_to_spark(
     table = lake.table(table_schema("t", TEXTS))
     table.stage([insert(n) for n in range(50)])
     lake.applied(table.planned())
-    monkeypatch.setattr(driver_merge, "MAX_KEY_BYTES", 10)
+    monkeypatch.setattr(target_rows, "MAX_KEY_BYTES", 10)
     table.stage([update(90, n=1)])  # no file can have it, and none is read
     lake.applied(table.planned(1))
     table.stage([update(9, n=1)])

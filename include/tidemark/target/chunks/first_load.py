@@ -60,7 +60,6 @@ MAX_KEYS: Final = 2_000_000  # keys of changes and current, with which the chunk
 MAX_MASKED: Final = 200_000  # masked rows of chunks
 MAX_MASKED_BYTES: Final = 256 * 2**20  # of the masked rows, decoded
 MAX_FILES: Final = 10_000  # of current
-MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
 FILE_BYTES: Final = 128 * 2**20  # an added file of this size takes no further chunk
 MAX_TAGGED: Final = 64  # chunks of one added file
 
@@ -278,7 +277,7 @@ class _FirstLoadSearch:
             raise Declined("two chunks may have a key in common")
         attempts = {claim.key_range: claim.attempt for claim in claims}
         files = [self._read_footer(claim, file) for claim in claims for file in claim.files]
-        target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES, left=MAX_KEY_BYTES)
+        target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES)
         foreign = [f for f in target.files if not self._shares_no_key(f, attempts)]
         compared_files = foreign if sweeps else [f for f in foreign if _may_overlap(f, files)]
         if sum(file.rows for file in compared_files) > MAX_KEYS:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.lsn import Lsn
 from tidemark.target.chunks.first_load import FirstLoad
-from tidemark.target.delta import data_files, delta_tables, hadoop_files
+from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
 from tidemark.target.driver import driver_memory, history_files
@@ -31,14 +30,6 @@ from tidemark.target.driver.history_files import StagedHistoryFiles
 from tidemark.target.driver.prefetch import ReadAhead
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import DriverLimits
-
-# The most bytes of current's key columns to read, decoded. Spark's MERGE reads and joins them too, but on a cluster it
-# uses many machines. MAX_KEY_BYTES is about two billion bigints: a minute of CPU time. Texts that are compared in the
-# pages of their files, such as uuids, take a third of that time (PAGE_BYTES_AS_ONE): the limit is 1.2 billion uuids.
-# From an object store the bytes pass through the JVM, so the limit is an eighth for all keys (MAX_FAR_KEY_BYTES).
-MAX_KEY_BYTES: Final = 16 * 2**30
-PAGE_BYTES_AS_ONE: Final = 3
-MAX_FAR_KEY_BYTES: Final = 2 * 2**30
 
 
 @dataclass(slots=True)
@@ -132,22 +123,16 @@ def driver_merge(
                 driver_memory.reserve(driver_memory.WAIT_S)
                 has_memory = True
             newest = read_newest(table, batches, limits.decoded_bytes)
-        target = load.target if load is not None else target_rows(table, current, limits)
+        if load is None:
+            target = TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files)
+        else:
+            target = load.target
         folded = fold_changes(newest, table.schema, target)
     except BaseException:
         if has_memory:
             driver_memory.free()
         raise
     return DriverMerge(table, batches, target, folded, load, has_memory, keeps_files=limits.is_alone)
-
-
-def target_rows(table: StagedTable, current: PinnedTable, limits: DriverLimits) -> TargetRows:
-    """Prepare the lookup of keys in current, with limits for a local folder or an object store. Raises Declined."""
-    is_local = hadoop_files.local_path(table.session, current.path) is not None
-    max_key_bytes = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
-    rows = TargetRows.pinned(table, current, listed=5 * limits.files, opened=limits.files, left=max_key_bytes)
-    rows.page_bytes_as_one = PAGE_BYTES_AS_ONE if is_local else 1
-    return rows
 
 
 def read_newest(table: StagedTable, batches: Sequence[PlannedBatch], most_bytes: int) -> NewestChanges:

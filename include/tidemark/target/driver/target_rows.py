@@ -36,6 +36,14 @@ from tidemark.target.merge_choice import Declined
 
 MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
 
+# The most bytes of current's key columns to read, decoded. Spark's MERGE reads and joins them too, but on a cluster it
+# uses many machines. MAX_KEY_BYTES is about two billion bigints: a minute of CPU time. Texts that are compared in the
+# pages of their files, such as uuids, take a third of that time (PAGE_BYTES_AS_ONE): the limit is 1.2 billion uuids.
+# From an object store the bytes pass through the JVM, so the limit is an eighth for all keys (MAX_FAR_KEY_BYTES).
+MAX_KEY_BYTES: Final = 16 * 2**30
+PAGE_BYTES_AS_ONE: Final = 3
+MAX_FAR_KEY_BYTES: Final = 2 * 2**30
+
 MAX_COLUMN_BYTES: Final = 256 * 2**20  # of columns that are read of all rows of a row group, decoded
 
 # What each reader reads of a file's key, and decodes of it, at once.
@@ -207,14 +215,23 @@ class TargetRows:
     footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
 
     @classmethod
-    def pinned(cls, table: StagedTable, current: PinnedTable, *, listed: int, opened: int, left: int) -> TargetRows:
-        """Raises Declined if current has more than `listed` files, or if the log lacks their numbers of rows."""
+    def pinned(
+        cls, table: StagedTable, current: PinnedTable, *, listed: int, opened: int, left: int | None = None
+    ) -> TargetRows:
+        """Without `left` the limit of keys is that of current's store: a local folder, or an object store.
+
+        Raises Declined if current has more than `listed` files, or if the log lacks their numbers of rows.
+        """
         files = data_files.data_files(current)
         if files is None or len(files) > listed:
             raise Declined("current has many files, or files that say too little of themselves")
         shape = staged_schema(table.schema)
         types = {name: shape.field(name).type for name in shape.names}
-        return cls(table.session, current, files, table.schema.key, types, left, opened)
+        is_local = hadoop_files.local_path(table.session, current.path) is not None
+        if left is None:
+            left = MAX_KEY_BYTES if is_local else MAX_FAR_KEY_BYTES
+        page_bytes_as_one = PAGE_BYTES_AS_ONE if is_local else 1
+        return cls(table.session, current, files, table.schema.key, types, left, opened, page_bytes_as_one)
 
     def find(self, columns: Sequence[pa.ChunkedArray]) -> FoundRows:
         """The rows of these keys, which are all different.
