@@ -359,7 +359,7 @@ def test_rows_too_large_for_the_driver_go_through_spark(
 def test_rows_that_are_all_there_are_proven_and_not_folded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = first_load(lake)
     lake.applied(table.planned())
-    monkeypatch.setattr(first_load_of, "MAX_TOUCHED", 2)
+    monkeypatch.setattr(first_load_of, "MAX_PRESENT", 2)
     rows = [{name: row[name] for name in TEXTS} | {"_text": None} for row in lake.stored("current", table)]
     claim = marked(table, table.stage_chunk("b2", "3-1", rows, snapshot="200:200:", low=table.next_lsn()))
     table.stage_committed([], (claim,), (Sweep("b2", "190:190:", 1),))

@@ -59,8 +59,8 @@ MANY: Final = DriverLimits(4_000_000, 256 * MB, 512 * MB, 1_000, is_alone=True)
 
 # Changes that lack a value or move a key: Python walks each of them, with all other changes of its key.
 MAX_WALKED: Final = 20_000
-# Rows of a first load's chunks that are not added unchanged, because changes or current have their keys.
-MAX_TOUCHED: Final = 20_000
+# Rows of chunks whose keys changes or current have. Python decides about each; Spark would join all of current.
+MAX_TOUCHED: Final = 200_000
 # Changes in the same batches as chunks whose files are added unchanged.
 MAX_CHANGES_OF_FILES: Final = 200_000
 

@@ -127,7 +127,7 @@ def test_the_drivers_limits_follow_from_size_and_setting(
     ("touched", "values", "reason"),
     [
         (20_000, {}, None),
-        (20_001, {}, "were changed meanwhile"),
+        (200_001, {}, "were changed meanwhile"),
         (1, {"unsent": 1}, "lacks a value"),
         (1, {"moved": 1}, "moves a key"),
         (1, {"in_shape": False}, "another shape"),

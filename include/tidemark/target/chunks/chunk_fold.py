@@ -38,7 +38,7 @@ from tidemark.target.driver.change_reader import change_shape, in_order, read_ch
 from tidemark.target.driver.driver_fold import fold_changes, newest_changes
 from tidemark.target.driver.driver_merge import DriverMerge
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.merge_choice import MANY, DriverLimits
+from tidemark.target.merge_choice import FEW, MANY, DriverLimits
 from tidemark.target.spark import visibility
 from tidemark.target.spark.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCHANGED
 
@@ -46,8 +46,12 @@ Stored = tuple[Any, ...]
 
 
 def fold_with_chunks(load: FirstLoad, limits: DriverLimits) -> DriverMerge:
-    """Fold the changes of the first load's batches, and the chunk rows whose keys they have. Raises Declined."""
-    if limits.is_alone:
+    """Fold the changes of the first load's batches, and the chunk rows whose keys they have. Raises Declined.
+
+    Many such rows take as much memory as many changes, so only one table at a time folds them.
+    """
+    is_alone = limits.is_alone or load.masked > FEW.rows
+    if is_alone:
         driver_memory.reserve(driver_memory.WAIT_S)
     try:
         fold = _ChunkFold(load.touched(), limits.decoded_bytes)
@@ -55,7 +59,7 @@ def fold_with_chunks(load: FirstLoad, limits: DriverLimits) -> DriverMerge:
         newest = newest_changes(in_order(pa.concat_tables([fold.staged, added])), fold.schema)
         changes = fold_changes(newest, fold.schema, load.target)
     except BaseException:
-        if limits.is_alone:
+        if is_alone:
             driver_memory.free()
         raise
     return DriverMerge(
@@ -64,7 +68,7 @@ def fold_with_chunks(load: FirstLoad, limits: DriverLimits) -> DriverMerge:
         target=load.target,
         folded=changes,
         load=load,
-        has_memory=limits.is_alone,
+        has_memory=is_alone,
         keeps_files=limits.is_alone,
         chunk_results=results,
     )

@@ -52,12 +52,13 @@ from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import TargetRows, group_bounds
-from tidemark.target.merge_choice import MAX_TOUCHED, Declined
+from tidemark.target.merge_choice import Declined
 
 log = logging.getLogger(__name__)
 
-MAX_KEYS: Final = 2_000_000  # keys of changes and current, with which the chunks' keys are compared
-MAX_MASKED: Final = 200_000  # masked rows of chunks
+MAX_KEYS: Final = 5_000_000  # keys of changes and current, with which the chunks' keys are compared
+MAX_PRESENT: Final = 20_000  # rows of chunks that are all there already; a proof is cheaper for more of them
+MAX_MASKED: Final = 1_000_000  # masked rows of chunks
 MAX_MASKED_BYTES: Final = 256 * 2**20  # of the masked rows, decoded
 MAX_FILES: Final = 10_000  # of current
 FILE_BYTES: Final = 128 * 2**20  # an added file of this size takes no further chunk
@@ -296,7 +297,7 @@ class _FirstLoadSearch:
         masked = sum(len(f.masked) for f in files)
         if masked > MAX_MASKED:
             raise Declined("many of their keys are there already, or changed meanwhile")
-        if masked > MAX_TOUCHED and masked == sum(f.file.rows for f in files):
+        if masked > MAX_PRESENT and masked == sum(f.file.rows for f in files):
             raise Declined("none of their rows are new")
         bytes_left = MAX_MASKED_BYTES
         wanted = [*changes]
