@@ -3,6 +3,7 @@ counts, as where Spark reads every row of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import io
 import os
@@ -31,11 +32,12 @@ from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.merge_result import TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import table_compaction
-from tidemark.target.chunks import chunk_equality
+from tidemark.target import merge_choice, table_compaction
+from tidemark.target.chunks import chunk_equality, chunk_fold
 from tidemark.target.chunks import first_load as first_load_of
 from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import parquet_footer
+from tidemark.target.driver import driver_memory, target_rows
 from tidemark.target.table_merge import TableMerge
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
@@ -344,6 +346,36 @@ def test_of_rows_that_spark_folds_the_driver_sees_the_keys_alone(
     assert added == [("t", 5)]
     assert columns == [["id", "_op"]]
     check(lake, table)
+
+
+def test_a_first_load_reads_as_many_keys_of_current_as_any_merge(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    table = first_load(lake)
+    lake.applied(table.planned())
+    chunk = read(table, "3-1", [full(200)], "102:102:")
+    change = commit(table, 103, update(1, n=11))
+    table.stage_committed([change], (marked(table, chunk),))
+    monkeypatch.setattr(target_rows, "MAX_KEY_BYTES", 0)
+    (result,) = lake.applied(table.planned(1))
+    assert "more keys than the driver reads" in result.why["chunks"]
+
+
+def test_many_rows_that_changed_meanwhile_are_folded_for_one_table_at_a_time(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
+) -> None:
+    table = first_load(lake)
+    monkeypatch.setattr(chunk_fold, "FEW", dataclasses.replace(merge_choice.FEW, rows=0))
+    monkeypatch.setattr(driver_memory, "WAIT_S", 0.0)
+    driver_memory.reserve()  # as another table has it
+    try:
+        lake.applied(table.planned())
+    finally:
+        driver_memory.free()
+    assert folded == [("t", None)]
+    check(lake, table)
+    driver_memory.reserve()
+    driver_memory.free()
 
 
 def test_rows_too_large_for_the_driver_go_through_spark(
