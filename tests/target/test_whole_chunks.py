@@ -361,6 +361,46 @@ def test_a_first_load_reads_as_many_keys_of_current_as_any_merge(
     assert "more keys than the driver reads" in result.why["chunks"]
 
 
+@pytest.mark.parametrize("held", ["current's keys", "the chunks' keys"])
+def test_rows_of_other_writers_are_found_among_the_chunks(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added, held: str
+) -> None:
+    """Current has two files in the chunks' ranges that are of changes, one of them with a masked row."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage_committed([commit(table, 101, *(insert(key) for key in range(4)))])
+    table.stage_committed([commit(table, 102, delete(2), insert(7))])
+    lake.applied(table.planned(0, 1))
+    lake.applied(table.planned(1, 2))
+    if held == "the chunks' keys":
+        monkeypatch.setattr(first_load_of, "MAX_KEYS", 0)
+        monkeypatch.setattr(target_rows.TargetRows, "keys", None)
+    chunks = [
+        marked(table, read(table, "1-1", [row_of(table, 1, 0), full(5)], "103:103:")),
+        marked(table, read(table, "2-1", [full(6), row_of(table, 7, 0), full(2)], "103:103:")),
+    ]
+    table.stage_committed([], tuple(chunks))
+    lake.applied(table.planned(2))
+    assert added == [("t", None), ("t", None), ("t", 2)]
+    assert sorted(row["id"] for row in lake.stored("current", table)) == [0, 1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "said"),
+    [
+        (first_load_of, "MAX_CHANGES", "changes may have keys of the chunks"),
+        (chunk_fold, "MAX_CHANGES", "rows of chunks have 1 change"),
+    ],
+)
+def test_more_changes_than_the_driver_holds_are_left_to_spark(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, module: Any, limit: str, said: str
+) -> None:
+    table = first_load(lake)
+    monkeypatch.setattr(module, limit, 0)
+    (result,) = lake.applied(table.planned())
+    assert said in "; ".join(result.why.values())
+    check(lake, table)
+
+
 def test_many_rows_that_changed_meanwhile_are_folded_for_one_table_at_a_time(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
 ) -> None:
@@ -588,7 +628,9 @@ def test_rows_that_changed_meanwhile_are_folded_by_the_driver(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
 ) -> None:
     """As Spark folds them: the same rows, the same counts."""
-    _told_by_chance(lake, monkeypatch, range(20, 24), plain=True)
+    _told_by_chance(lake, monkeypatch, range(20, 22), plain=True)
+    monkeypatch.setattr(first_load_of, "MAX_KEYS", 0)
+    _told_by_chance(lake, monkeypatch, range(22, 24), plain=True)
     assert len(folded) > 4
     assert not [table for table, rows in folded if rows is None], "one was left to Spark"
 
@@ -598,6 +640,7 @@ def test_rows_that_changed_meanwhile_are_folded_by_the_driver_often(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
 ) -> None:
     for first in range(100, 180, 10):
+        monkeypatch.setattr(first_load_of, "MAX_KEYS", 5_000_000 if first < 140 else 0)
         _told_by_chance(lake, monkeypatch, range(first, first + 10), plain=True)
     assert not [table for table, rows in folded if rows is None], "one was left to Spark"
 

@@ -61,8 +61,6 @@ MANY: Final = DriverLimits(4_000_000, 256 * MB, 512 * MB, 1_000, is_alone=True)
 MAX_WALKED: Final = 20_000
 # Rows of chunks whose keys changes or current have. Python decides about each; Spark would join all of current.
 MAX_TOUCHED: Final = 200_000
-# Changes in the same batches as chunks whose files are added unchanged.
-MAX_CHANGES_OF_FILES: Final = 200_000
 
 # Up to both of these limits Spark does not compile its plans: rows that it reads, and bytes of current.
 UNCOMPILED_ROWS: Final = 20_000
@@ -241,8 +239,6 @@ def _against_files(facts: MergeFacts) -> Iterator[str]:
     yield from _against_chunks(facts, facts.chunks)
     if facts.chunks.repairs:
         yield "the chunks repair"
-    if facts.changes.rows > MAX_CHANGES_OF_FILES:
-        yield f"{counted(facts.changes.rows, 'change')} come with the chunks"
     if table.writer_needed:
         yield _WRITER
     if not table.history_as_expected or not table.current_as_expected:

@@ -16,6 +16,7 @@ value becomes a Python object.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,7 +52,6 @@ GROUP_BYTES: Final = 256 * 2**20  # of the rows compared at a time, unless a sin
 AT_ONCE_BYTES: Final = 128 * 2**20  # of these rows; up to this size all their columns are read together
 COLUMN_BYTES: Final = 256 * 2**20  # of one column of these rows
 TOUCHED_BYTES: Final = 128 * 2**20  # of chunk rows whose keys changes have
-WAIT_S: Final = 60  # for another table to free the driver's memory; a proof is cheaper than Spark's comparison
 MAX_READ: Final = 4  # rows of current read per row compared, on average; keys too, if they are many
 
 Rows = NDArray[np.int64]
@@ -77,14 +77,8 @@ def equal_chunks(
 
     `has_memory`: the table already holds the reservation of the driver's memory, for its changes.
     """
-    proof = _Proof(table, next_batches, tables, facts)
-    if has_memory:
-        return proof.prove()
-    driver_memory.reserve(WAIT_S)
-    try:
-        return proof.prove()
-    finally:
-        driver_memory.free()
+    with nullcontext() if has_memory else driver_memory.reserved(driver_memory.CHUNKS_WAIT_S):
+        return _Proof(table, next_batches, tables, facts).prove()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +38,12 @@ from tidemark.target.driver.change_reader import change_shape, in_order, read_ch
 from tidemark.target.driver.driver_fold import fold_changes, newest_changes
 from tidemark.target.driver.driver_merge import DriverMerge
 from tidemark.target.driver.key_set import KeySet
-from tidemark.target.merge_choice import FEW, MANY, DriverLimits
+from tidemark.target.merge_choice import FEW, MANY, Declined, DriverLimits
 from tidemark.target.spark import visibility
 from tidemark.target.spark.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCHANGED
+from tidemark.wording import counted
+
+MAX_CHANGES: Final = 500_000  # of the keys of chunk rows; Python decides about each
 
 Stored = tuple[Any, ...]
 
@@ -139,6 +142,8 @@ class _ChunkFold:
         keys = KeySet([self.shape.field(k).type for k in schema.key], [[self.reads[k] for k in schema.key]])
         older = self._changes_of(touched.next_batches.evidence, keys)
         own = self.staged.filter(keys.holds([self.staged[k] for k in schema.key]))
+        if older.num_rows + own.num_rows > MAX_CHANGES:
+            raise Declined(f"rows of chunks have {counted(older.num_rows + own.num_rows, 'change')}")
         self.rows = pa.concat_tables([self.reads, older, own]).combine_chunks()
         self.changes_of = self._changes_by_key(older.num_rows)
 

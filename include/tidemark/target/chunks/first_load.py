@@ -10,9 +10,10 @@ copied, and columns with one value each are added: those of the high watermark (
 masks all other rows in the copies. They are merged as any chunk's rows.
 
 There are two ways to show that no row of current has a key. Either current's files are chunks of the same backfill that
-were added here before, whose ranges do not overlap. Or the keys of current are read and compared. Masking too many rows
-is safe, masking too few is not. A sweep removes nothing if the key of every row of current is in a chunk of the
-backfill, or in a change that the sweep spares. Otherwise `first_load` raises Declined.
+were added here before, whose ranges do not overlap. Or the keys of current are read and compared. If these are too many
+for the memory, the chunks' keys are held there in their place. Masking too many rows is safe, masking too few is not.
+A sweep removes nothing if the key of every row of current is in a chunk of the backfill, or in a change that the sweep
+spares. Otherwise `first_load` raises Declined.
 
 Files are copied, not referenced: staging has its own retention, and VACUUM manages only files in the table's folder.
 """
@@ -23,6 +24,7 @@ import hashlib
 import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,14 +51,19 @@ from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
 from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
+from tidemark.target.driver import driver_memory
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import TargetRows, group_bounds
 from tidemark.target.merge_choice import Declined
+from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
-MAX_KEYS: Final = 5_000_000  # keys of changes and current, with which the chunks' keys are compared
+MAX_KEYS: Final = 5_000_000  # of current or of chunks, which are held at once to be compared
+MAX_CHANGES: Final = 5_000_000  # whose keys are held beside them
+FEW_KEYS: Final = 500_000  # of both, which several tables may hold at the same time
+MAX_SWEPT: Final = 5_000_000  # rows of current that no change spares; the chunks must have their keys
 MAX_PRESENT: Final = 20_000  # rows of chunks that are all there already; a proof is cheaper for more of them
 MAX_MASKED: Final = 1_000_000  # masked rows of chunks
 MAX_MASKED_BYTES: Final = 256 * 2**20  # of the masked rows, decoded
@@ -281,19 +288,21 @@ class _FirstLoadSearch:
         target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES)
         foreign = [f for f in target.files if not self._shares_no_key(f, attempts)]
         compared_files = foreign if sweeps else [f for f in foreign if _may_overlap(f, files)]
-        if sum(file.rows for file in compared_files) > MAX_KEYS:
-            raise Declined("many keys are there already")
-        current_keys = [target.keys(file) for file in compared_files]
+        changes = self.next_batches.changes
+        if changes > MAX_CHANGES:
+            raise Declined(f"{counted(changes, 'change')} may have keys of the chunks")
+        is_alone = changes + sum(file.rows for file in compared_files) > FEW_KEYS
+        with driver_memory.reserved(driver_memory.CHUNKS_WAIT_S) if is_alone else nullcontext():
+            return self._searched(files, compared_files, target)
+
+    def _searched(
+        self, files: Sequence[_LoadedFile], compared_files: Sequence[DataFile], target: TargetRows
+    ) -> FirstLoad:
         changes = [*chunk_keys.changed_keys(self.table, self.next_batches.batches)]
         older = [*chunk_keys.changed_keys(self.table, self.next_batches.evidence)]
-        for sweep in sweeps:
-            self._prove_nothing_swept(sweep, compared_files, current_keys, changes)
-        compared = [*current_keys, *changes, *older]
-        if sum(len(columns[0]) for columns in compared) > MAX_KEYS:
-            raise Declined("many keys are there already")
-        touched = KeySet(self._types, compared)
-        for file in files:
-            self._mask(file, touched)
+        for sweep in self.next_batches.sweeps:
+            self._prove_nothing_swept(sweep, compared_files, target, changes)
+        self._mask(files, compared_files, target, [*changes, *older])
         masked = sum(len(f.masked) for f in files)
         if masked > MAX_MASKED:
             raise Declined("many of their keys are there already, or changed meanwhile")
@@ -309,13 +318,8 @@ class _FirstLoadSearch:
                     raise Declined("rows that were changed meanwhile are too large for the driver's memory")
                 wanted.append([file.rows[k] for k in self.table.schema.key])
         target.find(KeySet(self._types, wanted).distinct().columns)
-        load = FirstLoad(
-            self.table,
-            self.next_batches,
-            files,
-            target,
-            [f for f in compared_files if _may_overlap(f, files)],
-        )
+        overlapping = [f for f in compared_files if _may_overlap(f, files)]
+        load = FirstLoad(self.table, self.next_batches, files, target, overlapping)
         load.check()
         return load
 
@@ -350,10 +354,28 @@ class _FirstLoadSearch:
             raise Declined("a file of a chunk lacks the bounds of its key")
         return {name: (min(low[name] for low, _ in groups), max(high[name] for _, high in groups)) for name in names}
 
-    def _mask(self, file: _LoadedFile, touched: KeySet) -> None:
-        if not len(touched):
+    def _mask(
+        self,
+        files: Sequence[_LoadedFile],
+        compared_files: Sequence[DataFile],
+        target: TargetRows,
+        changed: Sequence[chunk_keys.Keys],
+    ) -> None:
+        """Mask the rows whose keys changes or these files of current have."""
+        if sum(file.rows for file in compared_files) <= MAX_KEYS:
+            touched = KeySet(self._types, [*changed, *(target.keys(file) for file in compared_files)])
+            for file in files if len(touched) else ():
+                file.masked = pc.indices_nonzero(touched.holds(chunk_keys.keys_in(self.table, file.file)))
             return
-        file.masked = pc.indices_nonzero(touched.holds(chunk_keys.keys_in(self.table, file.file)))
+        changed_keys = KeySet(self._types, changed)
+        for group in _at_most(files, MAX_KEYS):
+            keys = [chunk_keys.keys_in(self.table, file.file) for file in group]
+            are_there = target.are_in(compared_files, KeySet(self._types, keys).columns)
+            begins = 0
+            for file, own in zip(group, keys, strict=True):
+                is_there = pa.array(are_there[begins : begins + len(own[0])])
+                file.masked = pc.indices_nonzero(pc.or_(changed_keys.holds(own), is_there))
+                begins += len(own[0])
 
     def _rows(self, file: _LoadedFile) -> pa.Table:
         """The masked rows of a file. Only the row groups that hold them are read."""
@@ -373,7 +395,7 @@ class _FirstLoadSearch:
         self,
         sweep: Sweep,
         foreign_files: Sequence[DataFile],
-        current_keys: Sequence[Sequence[pa.ChunkedArray]],
+        target: TargetRows,
         changes: Sequence[Sequence[pa.ChunkedArray]],
     ) -> None:
         """Prove that the sweep removes no row of current. Raises Declined otherwise, and Spark computes the sweep.
@@ -386,11 +408,17 @@ class _FirstLoadSearch:
         unseen = chunk_keys.keys_not_seen(self.table, self.next_batches.evidence, sweep)
         spared = KeySet(self._types, [*changes, *unseen])
         unspared_keys: list[list[pa.ChunkedArray]] = []
-        for foreign_file, columns in zip(foreign_files, current_keys, strict=True):
-            unknown = pc.indices_nonzero(pc.invert(spared.holds(columns)))
-            masked = data_files.masked_rows(self.table.session, self.current, foreign_file) if len(unknown) else set()
-            rows = pa.array([row for row in unknown.to_pylist() if row not in masked], pa.int64())
-            unspared_keys.append([column.take(rows) for column in columns])
+        unspared = 0
+        for foreign_file in foreign_files:
+            masked = data_files.masked_rows(self.table.session, self.current, foreign_file)
+            for group in target.groups(foreign_file):
+                columns = target.keys_of(group)
+                unknown = pc.indices_nonzero(pc.invert(spared.holds(columns)))
+                rows = pa.array([row for row in unknown.to_pylist() if group.begins + row not in masked], pa.int64())
+                unspared_keys.append([column.take(rows) for column in columns])
+                unspared += len(rows)
+                if unspared > MAX_SWEPT:
+                    raise Declined("no change spares many rows of current")
         unproven_keys = KeySet(self._types, unspared_keys)
         for file in (f for c in claims for f in c.files):
             if not len(unproven_keys):
@@ -398,6 +426,18 @@ class _FirstLoadSearch:
             unproven_keys = unproven_keys.without(chunk_keys.keys_in(self.table, file))
         if len(unproven_keys):
             raise Declined("there are rows to be swept")
+
+
+def _at_most(files: Sequence[_LoadedFile], rows: int) -> Iterator[list[_LoadedFile]]:
+    """Group files so that a group has no more rows, unless a single file has more."""
+    group: list[_LoadedFile] = []
+    for file in files:
+        if group and sum(f.file.rows for f in group) + file.file.rows > rows:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group
 
 
 def _may_overlap(file: DataFile, chunks: Sequence[_LoadedFile]) -> bool:

@@ -8,6 +8,8 @@ does not get the memory in time; Spark's memory does not grow with the number of
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from tidemark.target.merge_choice import Declined
@@ -15,6 +17,9 @@ from tidemark.target.merge_choice import Declined
 # The longest wait of a table's fold for the memory. A fold of 40,000 changes takes a second, and Spark's MERGE of them
 # takes ten and more.
 WAIT_S: Final = 20.0
+
+# The longest wait of a table's chunks. Spark would join all of current with them.
+CHUNKS_WAIT_S: Final = 60.0
 
 _RESERVATION: Final = threading.BoundedSemaphore(1)
 
@@ -27,3 +32,13 @@ def reserve(wait_s: float = 0.0) -> None:
 
 def free() -> None:
     _RESERVATION.release()
+
+
+@contextmanager
+def reserved(wait_s: float) -> Iterator[None]:
+    """The memory is reserved while the block runs. Raises Declined as `reserve` does."""
+    reserve(wait_s)
+    try:
+        yield
+    finally:
+        free()

@@ -240,23 +240,28 @@ class TargetRows:
         sought ones are not sought again. Raises Declined.
         """
         known = None if self.found is None else self.found.of(columns)
-        if known is not None:
-            return known
+        if known is None:
+            known = self.found = self._search(columns, self.files)
+        return known
+
+    def are_in(self, files: Sequence[DataFile], columns: Sequence[pa.ChunkedArray]) -> NDArray[np.bool_]:
+        """For each of these keys, which are all different, whether one of these files of current has a row with it.
+        Raises Declined."""
+        return self._search(columns, files).is_there
+
+    def _search(self, columns: Sequence[pa.ChunkedArray], files: Sequence[DataFile]) -> FoundRows:
         sought = SoughtKeys([self.types[name] for name in self.key], columns)
-        may_hold = [
-            n for n, file in enumerate(self.files) if sought.may_be_in(file.low.get, file.high.get, self.key)
-        ]  # fmt: skip
-        if len(may_hold) > self.most_files:
+        searched = {file.path for file in files if sought.may_be_in(file.low.get, file.high.get, self.key)}
+        if len(searched) > self.most_files:
             raise Declined("many files of current may have one of the keys")
-        pieces = self._read(may_hold, sought)
+        pieces = self._read([n for n, file in enumerate(self.files) if file.path in searched], sought)
         nothing = np.empty(0, np.int64)
-        self.found = FoundRows(
+        return FoundRows(
             sought,
             np.concatenate([nothing, *(np.full(len(rows), number) for number, rows, _ in pieces)]),
             np.concatenate([nothing, *(rows for _, rows, _ in pieces)]),
             np.concatenate([nothing, *(keys for _, _, keys in pieces)]),
         )
-        return self.found
 
     def by_file(self, found: FoundRows) -> list[tuple[DataFile, list[int]]]:
         """The rows grouped by file."""
