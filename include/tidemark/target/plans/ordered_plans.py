@@ -47,19 +47,21 @@ def ordered_plans(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Yield the URIs of the plans in order, each as soon as it is written. Raises PlanMissing if the operator died."""
-    keep_hadoop_configuration(spark)  # an order is looked for several times a second
+    # An order is looked for several times a second, so a session of its own keeps the settings of the lake.
+    session = spark.newSession()
+    keep_hadoop_configuration(session)
     folder = beat_uri.rpartition("/")[0]
     shortest_poll_s = (
         _LONGEST_POLL_S if beat_uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_STORES)) else _POLL_S
     )
-    if _read(spark, f"{folder}/{layout.READY}") is None:
-        write_new(spark, folder, b"", layout.READY)
-    found = _orders_in(spark, folder)
+    if _read(session, f"{folder}/{layout.READY}") is None:
+        write_new(session, folder, b"", layout.READY)
+    found = _orders_in(session, folder)
     number, newest = min(found, default=1), max(found, default=0)
     beat, beat_changed_at, beat_read_at = None, clock(), float("-inf")
     ordered_at = clock()
     while True:
-        order = _read(spark, f"{folder}/{layout.order(number)}")
+        order = _read(session, f"{folder}/{layout.order(number)}")
         if order == "":
             return
         if order is not None:
@@ -72,7 +74,7 @@ def ordered_plans(
             continue
         if clock() - beat_read_at >= _BEAT_S:
             beat_read_at = clock()
-            previous_beat, beat = beat, _read(spark, beat_uri)
+            previous_beat, beat = beat, _read(session, beat_uri)
             if beat is not None and beat != previous_beat:
                 beat_changed_at = clock()
             if beat is None or clock() - beat_changed_at > beat_timeout_s:
@@ -80,10 +82,10 @@ def ordered_plans(
         sleep(min(_LONGEST_POLL_S, max(shortest_poll_s, (clock() - ordered_at) / _POLLS_PER_PAUSE)))
 
 
-def _orders_in(spark: SparkSession, folder: str) -> list[int]:
+def _orders_in(session: SparkSession, folder: str) -> list[int]:
     prefix = layout.order(0).removesuffix("0")
     try:
-        names = [name for name, _ in visible_files(spark, folder)]
+        names = [name for name, _ in visible_files(session, folder)]
     except Py4JJavaError as failed:
         if is_missing_file(failed):
             return []
@@ -91,10 +93,10 @@ def _orders_in(spark: SparkSession, folder: str) -> list[int]:
     return [int(name.removeprefix(prefix)) for name in names if name.startswith(prefix)]
 
 
-def _read(spark: SparkSession, uri: str) -> str | None:
+def _read(session: SparkSession, uri: str) -> str | None:
     """The file's text, None if there is no such file. Of an order that is no text, no plan has the name."""
     try:
-        return read_whole(spark, uri).decode(errors="replace")
+        return read_whole(session, uri).decode(errors="replace")
     except (FileNotFoundError, Py4JJavaError) as failed:
         if is_missing_file(failed):
             return None
