@@ -82,6 +82,7 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, [p.name for p in plugins_
     assert provider == [(REPOSITORY / "VERSION").read_text().strip(), "Tidemark", "Tidemark source (PostgreSQL)"]
 
 
+@pytest.mark.thorough
 def test_the_console_script_says_what_is_missing(installed: Installed, tmp_path: Path) -> None:
     file = tmp_path / "stock.yaml"
     file.write_text("source: {connection: stock}\ntables: [public.*]\nlake: /lake\nschedule: null\n")

@@ -376,6 +376,7 @@ def test_a_silent_server_is_a_retry_that_names_the_cause(pipeline: Pipeline, mon
     assert pipeline.registered() == []
 
 
+@pytest.mark.thorough
 def test_a_server_that_works_through_a_transaction_of_which_nothing_is_published_is_not_stalled(
     pipeline: Pipeline,
 ) -> None:
@@ -387,6 +388,7 @@ def test_a_server_that_works_through_a_transaction_of_which_nothing_is_published
     assert pipeline.drain().rows == 1
 
 
+@pytest.mark.thorough
 def test_a_drain_outlasts_what_its_databases_allow_idle_sessions(pipeline: Pipeline) -> None:
     publish_slowly(pipeline)
     pipeline.drain()

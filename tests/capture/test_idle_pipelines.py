@@ -115,6 +115,7 @@ def test_an_idle_hour_is_heartbeats_alone(shared: Shared) -> None:
     heartbeats_alone(shared.an_hour())
 
 
+@pytest.mark.thorough
 def test_a_transaction_that_stays_open_does_not_make_them_wake_each_other(shared: Shared) -> None:
     """Nobody's decoding can begin above it, so there is ever more WAL between there and the end."""
     source = shared.pipelines[0].source

@@ -168,6 +168,7 @@ def test_each_kind_alone_in_every_way(base: str, has_trigger: bool, make_pipelin
     require(covered(judged(make_pipeline, sequences, has_trigger)), with_rows=0.4, with_updates=0.3, with_a_chunk=0.2)
 
 
+@pytest.mark.thorough
 @EITHER
 def test_some_pairs_and_some_random_sequences(has_trigger: bool, make_pipeline: MakePipeline) -> None:
     pairs = list(of_length(2))

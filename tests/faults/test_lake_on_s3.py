@@ -89,6 +89,7 @@ def shop(shared: Environment, proxy: Proxy) -> Iterator[Environment]:
     proxy.fault = proxy.gate = lambda _: None
 
 
+@pytest.mark.thorough
 def test_changes_a_killed_drain_a_driver_that_outlives_its_task_and_a_backfill_end_equal(shop: Environment) -> None:
     """The next run finds history one step ahead of current, as behind a merge that was killed there."""
     workload.change(shop)
@@ -108,6 +109,7 @@ def test_changes_a_killed_drain_a_driver_that_outlives_its_task_and_a_backfill_e
     assert shop.confirmed_lsn() == shop.staged_lsn()
 
 
+@pytest.mark.thorough
 def test_whatever_requests_break_nothing_is_lost_and_nothing_there_twice(shop: Environment, proxy: Proxy) -> None:
     workload.change(shop)
     proxy.fault = one_in(7)

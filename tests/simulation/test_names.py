@@ -24,6 +24,7 @@ SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1"
 TABLES = 12 if "TIDEMARK_SIMULATION_SEEDS" in os.environ else 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_preflight_passes_merges(seed: int, new_environment: Callable[..., Environment]) -> None:
     random = Random(seed)

@@ -213,6 +213,7 @@ def test_a_backfill_of_one_column_beside_writers_leaves_the_others_as_they_are(l
     assert not any(c.lacking or c.inserted for result in results for c in result.chunks)
 
 
+@pytest.mark.thorough
 def test_rows_that_the_target_lacks_are_counted_and_not_made_of_one_column(lake: Lake) -> None:
     table = lake.table(table_schema("t", TEXTS))
     columns = tuple(replace(c, attnum=n) for n, c in enumerate(table.schema.columns, 1))
@@ -296,6 +297,7 @@ def test_a_sweep_without_all_of_its_chunks_removes_nothing(lake: Lake) -> None:
     assert lake.current(table.table) == rows
 
 
+@pytest.mark.thorough
 def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_its_keys(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

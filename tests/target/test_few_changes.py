@@ -169,6 +169,7 @@ def test_nan_is_found_above_all_numbers(lake: Lake, folded: list[bool]) -> None:
     assert folded == [True]
 
 
+@pytest.mark.thorough
 def test_many_rows_of_a_file_are_masked_by_a_vector_beside_it(lake: Lake, spark: SparkSession) -> None:
     """Also a small vector is no line of the log. What a DELETE of Spark's had masked stays so; of a file that
     has no row left nothing stays."""
@@ -237,6 +238,7 @@ def test_keys_of_every_type_that_the_driver_compares(lake: Lake, monkeypatch: py
     assert result.rows["updated"] == result.rows["deleted"] == 4
 
 
+@pytest.mark.thorough
 def test_a_column_that_was_added_is_known_to_be_nothing_in_older_files(both: BothWays) -> None:
     both.stage([insert(1), insert(2)])
     both.step()

@@ -188,6 +188,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.some(1)
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
 @pytest.mark.parametrize(

@@ -210,6 +210,7 @@ def test_an_older_plan_goes_on_after_a_newer_one_added_a_column_and_died(
     assert [r["extra"] for r in lake.current(table)] == [None, None, "new"]
 
 
+@pytest.mark.thorough
 @both_ways
 @pytest.mark.walks("MergeContested")
 def test_a_rival_that_never_stops_ends_in_an_error_to_retry(

@@ -92,6 +92,7 @@ def test_an_id_that_a_restored_ledger_gave_before_it_knew_the_relations_own_is_g
     assert captured.ledger_query('SELECT name FROM tidemark.relations WHERE "table" = %s', kept_as) == [(called,)]
 
 
+@pytest.mark.thorough
 def test_a_lost_ledger_is_built_again_with_few_manifests_in_memory(
     capture: HandStaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
