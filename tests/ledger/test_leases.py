@@ -17,6 +17,7 @@ from tidemark.errors import LeaseLost, LeaseTaken
 from tidemark.ledger import leases
 from tidemark.ledger.connection import Ledger, connect, open_ledger
 from tidemark.ledger.leases import SLOT, hold, hold_free
+from tidemark.postgres.postgres_session import one_row
 
 
 def test_another_holder_is_refused_with_the_holders_name(ledger: str) -> None:
@@ -46,7 +47,7 @@ def test_a_lease_is_free_again_when_its_block_ends(ledger: str) -> None:
         assert second.attempt != first.attempt
 
 
-def test_a_lease_is_given_back_by_another_connection_if_the_first_one_breaks(
+def test_a_lease_is_given_back_by_another_session_if_its_own_is_gone_and_the_next_one_breaks(
     ledger: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     breaks = iter([True])
@@ -56,8 +57,15 @@ def test_a_lease_is_given_back_by_another_connection_if_the_first_one_breaks(
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return connect(conninfo)
 
-    with hold(ledger, "shop", SLOT, "drain/1"):
+    with hold(ledger, "shop", SLOT, "drain/1"), connect(ledger) as other:
+        (ended,) = one_row(
+            other,
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'",
+        )
+        assert ended
         monkeypatch.setattr(leases, "connect", break_once)
+    assert next(breaks, None) is None
     with hold(ledger, "shop", SLOT, "confirm/2"):
         pass
 

@@ -18,17 +18,17 @@ that are free.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 from uuid import uuid4
 
 import psycopg
 
 from tidemark.errors import LeaseLost, LeaseTaken, TidemarkError
-from tidemark.ledger.connection import Ledger, connect, open_ledger
+from tidemark.ledger.connection import Ledger, connect
 from tidemark.wait_log import Wait
 from tidemark.wording import moment
 
@@ -126,28 +126,59 @@ def _held(
     try_to_take: Callable[[Ledger, Lease, float], LeaseTaken | None],
 ) -> Iterator[None]:
     """Take the lease, renew it while the block runs, give it back at its end."""
-    with open_ledger(conninfo, lease.pipeline) as ledger:
+    session = _Session(conninfo)
+    try:
+        ledger = Ledger(session.opened(), lease.pipeline)
         _end_what_a_faster_clock_left(ledger, lease_s)
         _wait_for(ledger, lease, wait_s, partial(try_to_take, ledger, lease, lease_s))
-    stop = threading.Event()
-    renewer = threading.Thread(
-        target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {lease.holder}", daemon=True
-    )
-    renewer.start()
-    try:
-        yield
+        stop = threading.Event()
+        renewer = threading.Thread(
+            target=_renew, args=(session, lease, lease_s, stop), name=f"lease of {lease.holder}", daemon=True
+        )
+        renewer.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            renewer.join()
+            _give_back(session, lease)
     finally:
-        stop.set()
-        renewer.join()
-        _give_back(conninfo, lease)
+        session.close()
 
 
-def _give_back(conninfo: str, lease: Lease) -> None:
-    """Delete the lease. Tried twice, since the next task waits for it to expire where a connection broke just now."""
-    for _ in range(2):
+class _Session:
+    """A session of the ledger, used by one thread at a time. After an error the next statement has a new one."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def opened(self) -> psycopg.Connection[Any]:
+        if self._connection is None:
+            self._connection = connect(self._conninfo)
+        return self._connection
+
+    def rows_changed(self, statement: LiteralString, values: Sequence[Any]) -> int:
+        """Execute the statement. Returns the number of rows that it changed."""
+        try:
+            return self.opened().execute(statement, values).rowcount
+        except psycopg.Error:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def _give_back(session: _Session, lease: Lease) -> None:
+    """Delete the lease. Tried again in a new session, since the next task waits for it to expire where the connection
+    broke just now."""
+    for _ in range(3):
         # Where the ledger is away the lease expires by itself; that must not hide how the block ended.
-        with suppress(psycopg.Error, TidemarkError), connect(conninfo) as connection:
-            connection.execute(
+        with suppress(psycopg.Error, TidemarkError):
+            session.rows_changed(
                 "DELETE FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s) AND attempt = %s::uuid",
                 (lease.pipeline, list(lease.names), lease.attempt),
             )
@@ -301,25 +332,16 @@ def _taken(ledger: Ledger, names: Collection[str]) -> dict[str, LeaseTaken]:
     return taken
 
 
-def _renew(conninfo: str, lease: Lease, lease_s: float, stop: threading.Event) -> None:
+def _renew(session: _Session, lease: Lease, lease_s: float, stop: threading.Event) -> None:
     """Push the expiry ahead until told to stop. An unreachable ledger is tried again:
     the lease may outlive the outage."""
-    connection: psycopg.Connection[Any] | None = None
     while not stop.wait(lease_s / 3):
-        try:
-            if connection is None:
-                connection = connect(conninfo)
-            renewed = connection.execute(
+        with suppress(psycopg.Error, TidemarkError):
+            renewed = session.rows_changed(
                 "UPDATE tidemark.leases SET expires_at = clock_timestamp() + %s "
                 "WHERE pipeline = %s AND name = ANY(%s) AND attempt = %s::uuid",
                 (timedelta(seconds=lease_s), lease.pipeline, list(lease.names), lease.attempt),
-            ).rowcount
+            )
             if renewed < len(lease.names):
                 lease.mark_lost()
                 break
-        except (psycopg.Error, TidemarkError):
-            if connection is not None:
-                connection.close()
-            connection = None
-    if connection is not None:
-        connection.close()

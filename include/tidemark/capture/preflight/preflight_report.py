@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -176,9 +177,10 @@ class _PreflightRun:
         if wanted.is_needed and not self.act and (wanted.before is not None or not self.migrates):
             self.note("ledger", f"Would bring the ledger's schema from {wanted.origin} to version {wanted.after}")
             return
-        migration = migrations.migrate(self.about.ledger)
-        if migration.is_needed and migration.before is not None:
-            self.note("ledger", f"Brought the ledger's schema from {migration.origin} to version {migration.after}")
+        if wanted.is_needed:
+            migration = migrations.migrate(self.about.ledger)
+            if migration.is_needed and migration.before is not None:
+                self.note("ledger", f"Brought the ledger's schema from {migration.origin} to version {migration.after}")
         self.ledger_ready = True
 
     def note(self, check: str, message: str) -> None:
@@ -203,13 +205,13 @@ class _PreflightRun:
                 return
             created_by = facts.service.provider.trigger_by if facts.service else "a superuser"
             self.findings += event_trigger.trigger_findings(source, self.config, created_by)
-            own = self.own_slot(source, slot)
-            if slot is not None:
-                self.run("slot", lambda: self.slot_state(source, slot, own))
-            if not self.ledger_ready:
-                table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=KnownTables())
-                return
-            with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
+            with open_ledger(self.about.ledger, self.config.pipeline) if self.ledger_ready else nullcontext() as ledger:
+                own = self.own_slot(source, ledger, slot)
+                if slot is not None:
+                    self.run("slot", lambda: self.slot_state(source, slot, own))
+                if ledger is None:
+                    table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=KnownTables())
+                    return
                 postgres_session.require_own_process(ledger.connection, "ledger")
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
@@ -272,12 +274,11 @@ class _PreflightRun:
         self.findings += findings
         return followed
 
-    def own_slot(self, source: psycopg.Connection[Any], slot: SlotState | None) -> bool | None:
+    def own_slot(self, source: psycopg.Connection[Any], ledger: Ledger | None, slot: SlotState | None) -> bool | None:
         """Whether the slot is this pipeline's; None if it does not exist, or the ledger is not ready."""
-        if slot is None or not self.ledger_ready:
+        if slot is None or ledger is None:
             return None
-        with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
-            return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake, self.config.lake_access))
+        return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake, self.config.lake_access))
 
     def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
         """Check the slot. A wrong kind of slot is reported before a wrong owner. The remedies for an invalid slot
