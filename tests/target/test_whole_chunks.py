@@ -388,7 +388,8 @@ def test_rows_of_other_writers_are_found_among_the_chunks(
     ("module", "limit", "said"),
     [
         (first_load_of, "MAX_CHANGES", "changes may have keys of the chunks"),
-        (chunk_fold, "MAX_CHANGES", "rows of chunks have 1 change"),
+        (first_load_of, "MAX_SOUGHT_BYTES", "the keys of the changes are too large"),
+        (chunk_fold, "MAX_TOUCHED_CHANGES", "rows of chunks have 1 change"),
     ],
 )
 def test_more_changes_than_the_driver_holds_are_left_to_spark(

@@ -43,7 +43,7 @@ from tidemark.target.spark import visibility
 from tidemark.target.spark.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCHANGED
 from tidemark.wording import counted
 
-MAX_CHANGES: Final = 500_000  # of the keys of chunk rows; Python decides about each
+MAX_TOUCHED_CHANGES: Final = 500_000  # of the keys of chunk rows, older ones too; Python decides about each
 
 Stored = tuple[Any, ...]
 
@@ -142,7 +142,7 @@ class _ChunkFold:
         keys = KeySet([self.shape.field(k).type for k in schema.key], [[self.reads[k] for k in schema.key]])
         older = self._changes_of(touched.next_batches.evidence, keys)
         own = self.staged.filter(keys.holds([self.staged[k] for k in schema.key]))
-        if older.num_rows + own.num_rows > MAX_CHANGES:
+        if older.num_rows + own.num_rows > MAX_TOUCHED_CHANGES:
             raise Declined(f"rows of chunks have {counted(older.num_rows + own.num_rows, 'change')}")
         self.rows = pa.concat_tables([self.reads, older, own]).combine_chunks()
         self.changes_of = self._changes_by_key(older.num_rows)

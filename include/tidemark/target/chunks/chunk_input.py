@@ -36,11 +36,6 @@ class NextBatches:
     def sweeps(self) -> tuple[Sweep, ...]:
         return tuple(sweep for batch in self.batches for sweep in batch.sweeps)
 
-    @property
-    def changes(self) -> int:
-        """The number of changes, of the evidence too."""
-        return sum(batch.changes for batch in (*self.batches, *self.evidence))
-
     def claims_of(self, sweep: Sweep) -> list[Claim]:
         """All claims of the sweep's backfill. There may be more than chunks, see `may_share_keys`."""
         batches = (*self.evidence, *self.batches)

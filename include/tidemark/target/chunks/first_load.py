@@ -10,8 +10,9 @@ copied, and columns with one value each are added: those of the high watermark (
 masks all other rows in the copies. They are merged as any chunk's rows.
 
 There are two ways to show that no row of current has a key. Either current's files are chunks of the same backfill that
-were added here before, whose ranges do not overlap. Or the keys of current are read and compared. If these are too many
-for the memory, the chunks' keys are held there in their place. Masking too many rows is safe, masking too few is not.
+were added here before, whose ranges do not overlap. Or the keys of current are read and compared. If they are too many,
+the driver holds the chunks' keys in memory, and reads current's in pieces. Masking too many rows is safe, masking too
+few is not.
 A sweep removes nothing if the key of every row of current is in a chunk of the backfill, or in a change that the sweep
 spares. Otherwise `first_load` raises Declined.
 
@@ -60,10 +61,13 @@ from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
-MAX_KEYS: Final = 5_000_000  # of current or of chunks, which are held at once to be compared
-MAX_CHANGES: Final = 5_000_000  # whose keys are held beside them
-FEW_KEYS: Final = 500_000  # of both, which several tables may hold at the same time
-MAX_SWEPT: Final = 5_000_000  # rows of current that no change spares; the chunks must have their keys
+MAX_KEYS: Final = 5_000_000  # of changes and current, held in memory to be compared with the chunks' keys
+FEW_KEYS: Final = 500_000  # of changes and current, which several tables may hold at the same time
+GROUP_ROWS: Final = 2_000_000  # of chunks whose keys are looked up together, unless a single file has more
+MAX_CHANGES: Final = 1_000_000  # of the plan; for Spark's way their keys come to the driver as well
+MAX_ALL_CHANGES: Final = 5_000_000  # of plan and evidence
+MAX_SOUGHT_BYTES: Final = 256 * 2**20  # of the keys of the plan's changes and of masked rows
+MAX_UNSPARED: Final = 5_000_000  # rows of current that no change spares of a sweep, before the chunks are looked at
 MAX_PRESENT: Final = 20_000  # rows of chunks that are all there already; a proof is cheaper for more of them
 MAX_MASKED: Final = 1_000_000  # masked rows of chunks
 MAX_MASKED_BYTES: Final = 256 * 2**20  # of the masked rows, decoded
@@ -288,21 +292,37 @@ class _FirstLoadSearch:
         target = TargetRows.pinned(self.table, self.current, listed=MAX_FILES, opened=MAX_FILES)
         foreign = [f for f in target.files if not self._shares_no_key(f, attempts)]
         compared_files = foreign if sweeps else [f for f in foreign if _may_overlap(f, files)]
-        changes = self.next_batches.changes
-        if changes > MAX_CHANGES:
-            raise Declined(f"{counted(changes, 'change')} may have keys of the chunks")
-        is_alone = changes + sum(file.rows for file in compared_files) > FEW_KEYS
-        with driver_memory.reserved(driver_memory.CHUNKS_WAIT_S) if is_alone else nullcontext():
-            return self._searched(files, compared_files, target)
+        for sweep in sweeps:
+            if sweep.parts is not None or sweep.keys is not None:
+                raise Declined("what is swept is not the whole table")
+            if len(self.next_batches.claims_of(sweep)) < sweep.chunks:
+                raise Declined("a chunk of what is swept is missing")
+        changes = sum(batch.changes for batch in self.next_batches.batches)
+        older = sum(batch.changes for batch in self.next_batches.evidence)
+        if changes > MAX_CHANGES or changes + older > MAX_ALL_CHANGES:
+            raise Declined(f"{counted(changes + older, 'change')} may have keys of the chunks")
+        held = changes + older + sum(file.rows for file in compared_files)
+        with driver_memory.reserved(driver_memory.CHUNKS_WAIT_S) if held > FEW_KEYS else nullcontext():
+            return self._searched(files, compared_files, target, is_current_held=held <= MAX_KEYS)
 
     def _searched(
-        self, files: Sequence[_LoadedFile], compared_files: Sequence[DataFile], target: TargetRows
+        self,
+        files: Sequence[_LoadedFile],
+        compared_files: Sequence[DataFile],
+        target: TargetRows,
+        *,
+        is_current_held: bool,
     ) -> FirstLoad:
         changes = [*chunk_keys.changed_keys(self.table, self.next_batches.batches)]
-        older = [*chunk_keys.changed_keys(self.table, self.next_batches.evidence)]
         for sweep in self.next_batches.sweeps:
             self._prove_nothing_swept(sweep, compared_files, target, changes)
-        self._mask(files, compared_files, target, [*changes, *older])
+        changed = [*changes, *chunk_keys.changed_keys(self.table, self.next_batches.evidence)]
+        if is_current_held:
+            changed += [target.keys(file) for file in compared_files]
+        touched = KeySet(self._types, changed)
+        if len(touched) or not is_current_held:
+            for group in _at_most(files, GROUP_ROWS):
+                self._mask(group, touched, None if is_current_held else (target, compared_files))
         masked = sum(len(f.masked) for f in files)
         if masked > MAX_MASKED:
             raise Declined("many of their keys are there already, or changed meanwhile")
@@ -317,7 +337,10 @@ class _FirstLoadSearch:
                 if bytes_left < 0:
                     raise Declined("rows that were changed meanwhile are too large for the driver's memory")
                 wanted.append([file.rows[k] for k in self.table.schema.key])
-        target.find(KeySet(self._types, wanted).distinct().columns)
+        sought = KeySet(self._types, wanted).distinct().columns
+        if sum(column.nbytes for column in sought) > MAX_SOUGHT_BYTES:
+            raise Declined("the keys of the changes are too large for the driver's memory")
+        target.find(sought)
         overlapping = [f for f in compared_files if _may_overlap(f, files)]
         load = FirstLoad(self.table, self.next_batches, files, target, overlapping)
         load.check()
@@ -357,25 +380,24 @@ class _FirstLoadSearch:
     def _mask(
         self,
         files: Sequence[_LoadedFile],
-        compared_files: Sequence[DataFile],
-        target: TargetRows,
-        changed: Sequence[chunk_keys.Keys],
+        touched: KeySet,
+        searched: tuple[TargetRows, Sequence[DataFile]] | None,
     ) -> None:
-        """Mask the rows whose keys changes or these files of current have."""
-        if sum(file.rows for file in compared_files) <= MAX_KEYS:
-            touched = KeySet(self._types, [*changed, *(target.keys(file) for file in compared_files)])
-            for file in files if len(touched) else ():
-                file.masked = pc.indices_nonzero(touched.holds(chunk_keys.keys_in(self.table, file.file)))
-            return
-        changed_keys = KeySet(self._types, changed)
-        for group in _at_most(files, MAX_KEYS):
-            keys = [chunk_keys.keys_in(self.table, file.file) for file in group]
-            are_there = target.are_in(compared_files, KeySet(self._types, keys).columns)
+        """Mask the rows whose keys are in `touched`, or in one of the files of current that are `searched`."""
+        keys = [chunk_keys.keys_in(self.table, file.file) for file in files]
+        masks = [pc.is_valid(places) for places in touched.places_of(keys)]
+        if searched is not None:
+            target, of_current = searched
+            own = KeySet(self._types, keys)
+            if own.has_doubles:  # such as a corrupt index at the source gives
+                raise Declined("a chunk has a key twice")
+            are_there = pa.array(target.are_in(of_current, own.columns))
             begins = 0
-            for file, own in zip(group, keys, strict=True):
-                is_there = pa.array(are_there[begins : begins + len(own[0])])
-                file.masked = pc.indices_nonzero(pc.or_(changed_keys.holds(own), is_there))
-                begins += len(own[0])
+            for number, mask in enumerate(masks):
+                masks[number] = pc.or_(mask, are_there.slice(begins, len(mask)))
+                begins += len(mask)
+        for file, mask in zip(files, masks, strict=True):
+            file.masked = pc.indices_nonzero(mask)
 
     def _rows(self, file: _LoadedFile) -> pa.Table:
         """The masked rows of a file. Only the row groups that hold them are read."""
@@ -402,25 +424,26 @@ class _FirstLoadSearch:
 
         Each row of current's foreign files must be in a chunk of the backfill, or have changed since its beginning.
         """
-        claims = self.next_batches.claims_of(sweep)
-        if sweep.parts is not None or sweep.keys is not None or len(claims) < sweep.chunks:
-            raise Declined("what is swept is not the whole table, or a chunk is missing")
         unseen = chunk_keys.keys_not_seen(self.table, self.next_batches.evidence, sweep)
         spared = KeySet(self._types, [*changes, *unseen])
         unspared_keys: list[list[pa.ChunkedArray]] = []
         unspared = 0
         for foreign_file in foreign_files:
-            masked = data_files.masked_rows(self.table.session, self.current, foreign_file)
+            masked: set[int] | None = None
             for group in target.groups(foreign_file):
                 columns = target.keys_of(group)
                 unknown = pc.indices_nonzero(pc.invert(spared.holds(columns)))
+                if not len(unknown):
+                    continue
+                if masked is None:
+                    masked = data_files.masked_rows(self.table.session, self.current, foreign_file)
                 rows = pa.array([row for row in unknown.to_pylist() if group.begins + row not in masked], pa.int64())
                 unspared_keys.append([column.take(rows) for column in columns])
                 unspared += len(rows)
-                if unspared > MAX_SWEPT:
-                    raise Declined("no change spares many rows of current")
+                if unspared > MAX_UNSPARED:
+                    raise Declined("many rows of current have no change that spares them")
         unproven_keys = KeySet(self._types, unspared_keys)
-        for file in (f for c in claims for f in c.files):
+        for file in (f for c in self.next_batches.claims_of(sweep) for f in c.files):
             if not len(unproven_keys):
                 return
             unproven_keys = unproven_keys.without(chunk_keys.keys_in(self.table, file))

@@ -18,7 +18,7 @@ from tidemark.target.merge_choice import Declined
 # takes ten and more.
 WAIT_S: Final = 20.0
 
-# The longest wait of a table's chunks. Spark would join all of current with them.
+# The longest wait of a table's chunks. It is long because Spark would otherwise join all of current with them.
 CHUNKS_WAIT_S: Final = 60.0
 
 _RESERVATION: Final = threading.BoundedSemaphore(1)

@@ -245,8 +245,10 @@ class TargetRows:
         return known
 
     def are_in(self, files: Sequence[DataFile], columns: Sequence[pa.ChunkedArray]) -> NDArray[np.bool_]:
-        """For each of these keys, which are all different, whether one of these files of current has a row with it.
-        Raises Declined."""
+        """For each key whether one of these files of current has a row with it. Masked rows do not count.
+
+        The keys must all be different, and the files be some of `files`. Raises Declined.
+        """
         return self._search(columns, files).is_there
 
     def _search(self, columns: Sequence[pa.ChunkedArray], files: Sequence[DataFile]) -> FoundRows:

@@ -47,7 +47,8 @@ def ordered_plans(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Yield the URIs of the plans in order, each as soon as it is written. Raises PlanMissing if the operator died."""
-    # An order is looked for several times a second, so a session of its own keeps the settings of the lake.
+    # Hadoop's settings are kept, since an order is looked for several times a second. A session of its own keeps them:
+    # the application's session sees later ones.
     session = spark.newSession()
     keep_hadoop_configuration(session)
     folder = beat_uri.rpartition("/")[0]

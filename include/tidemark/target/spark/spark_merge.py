@@ -272,7 +272,8 @@ class Changes:
         return counted
 
     def _exchange(self, load: FirstLoad, newest: DataFrame, application: str) -> dict[str, int]:
-        """Commit few rows, whose keys come to the driver, together with the chunk files of a first load."""
+        """Commit the rows together with the chunk files of a first load. Their keys come to the driver; `first_load`
+        limits them."""
         assert self.current is not None
         newest = self._computed_once(newest)
         shape = row_schema(self.schema)
