@@ -384,6 +384,19 @@ def test_rows_of_other_writers_are_found_among_the_chunks(
     assert sorted(row["id"] for row in lake.stored("current", table)) == [0, 1, 2, 3, 5, 6, 7]
 
 
+def test_a_chunk_that_has_a_key_twice_masks_no_other_key(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a corrupt index at the source gives it. By their places, 7 would not be found, and be there twice."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage_committed([commit(table, 101, insert(7))])
+    lake.applied(table.planned())
+    monkeypatch.setattr(first_load_of, "MAX_KEYS", 0)
+    chunk = marked(table, read(table, "1-1", [full(5), full(5), full(6), row_of(table, 7, 0), full(8)], "103:103:"))
+    table.stage_committed([], (chunk,))
+    result = lake.apply(table.planned(1)).tables[0]
+    assert "a key twice" in result.why["chunks"]
+    assert [row["id"] for row in lake.stored("current", table)].count(7) == 1
+
+
 @pytest.mark.parametrize(
     ("module", "limit", "said"),
     [

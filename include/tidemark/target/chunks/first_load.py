@@ -13,6 +13,7 @@ There are two ways to show that no row of current has a key. Either current's fi
 were added here before, whose ranges do not overlap. Or the keys of current are read and compared. If they are too many,
 the driver holds the chunks' keys in memory, and reads current's in pieces. Masking too many rows is safe, masking too
 few is not.
+
 A sweep removes nothing if the key of every row of current is in a chunk of the backfill, or in a change that the sweep
 spares. Otherwise `first_load` raises Declined.
 
@@ -313,6 +314,10 @@ class _FirstLoadSearch:
         *,
         is_current_held: bool,
     ) -> FirstLoad:
+        """Compare the chunks' keys with those of the changes and of `compared_files`. Mask the rows that are not new.
+
+        With `is_current_held` the keys of current are held in memory, otherwise those of the chunks.
+        """
         changes = [*chunk_keys.changed_keys(self.table, self.next_batches.batches)]
         for sweep in self.next_batches.sweeps:
             self._prove_nothing_swept(sweep, compared_files, target, changes)
