@@ -8,8 +8,10 @@ import math
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.golden.test_values_against_postgres import CASES, DDL, UNFIT
+from tests.support import servers
 from tests.support.pipeline import Pipeline
 from tidemark.config import TableRule
 
@@ -44,6 +46,7 @@ def both(captured: Pipeline, table: str) -> tuple[list[dict[str, Any]], list[dic
     return streamed, read
 
 
+@pytest.mark.parametrize("captured_on_each", servers.ANY_WITH_VECTOR, indirect=True)
 def test_values_of_every_type(captured_on_each: Pipeline) -> None:
     captured = captured_on_each
     columns = [f"c{number} {type_}" for number, type_ in enumerate(CASES)]

@@ -16,6 +16,8 @@ VERSIONS: Final = (16, 17, 18)
 # The fixture of each.
 NAMES: Final = {16: "postgres16", 17: "postgres17", 18: "postgres"}
 ANY: Final = [pytest.param(version, marks=pytest.mark.server(version)) for version in VERSIONS]
+# 17 comes without the extension `vector`.
+ANY_WITH_VECTOR: Final = [pytest.param(version, marks=pytest.mark.server(version)) for version in OLDEST_AND_NEWEST]
 # For tests that `make test` plays on the oldest and on the newest.
 EACH: Final = [16, pytest.param(17, marks=pytest.mark.thorough), 18]
 
