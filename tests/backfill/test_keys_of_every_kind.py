@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.support.pipeline import Pipeline
 from tidemark.backfill import read_sessions
@@ -14,6 +16,7 @@ from tidemark.names import TableName
 from tidemark.source.catalogue import catalog
 from tidemark.source.rows import key_ranges
 from tidemark.source.rows.key_ranges import TableToRead
+from tidemark.staging.batch_writer import read_table
 
 ROWS = 2000
 
@@ -105,10 +108,35 @@ def fill(captured: Pipeline, kind: str, rows: int) -> None:
     captured.execute(definition, f"INSERT INTO t SELECT {values} FROM generate_series(0, {rows - 1}) AS i", "ANALYZE t")
 
 
+@pytest.fixture
+def by_pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """PostgreSQL expects every step to cost less by pages. Returns the limits of the steps that were read so."""
+    limits: list[int] = []
+    end_query = key_ranges.end_query
+
+    def noted(*of_step: Any, limit: int, **equal: int) -> sql.Composed:
+        limits.append(limit)
+        return end_query(*of_step, limit=limit, **equal)
+
+    monkeypatch.setattr(key_ranges, "end_query", noted)
+    monkeypatch.setattr(key_ranges, "is_cheaper_by_pages", lambda *_, **__: True)
+    return limits
+
+
 @pytest.mark.some(5)
 @pytest.mark.parametrize("kind", KEYS)
 def test_every_row_is_read_once_over_all_ranges(captured_on_each: Pipeline, kind: str) -> None:
-    captured = captured_on_each
+    read_over_all_ranges(captured_on_each, kind)
+
+
+@pytest.mark.some(5)
+@pytest.mark.parametrize("kind", KEYS)
+def test_every_row_is_read_once_page_by_page(captured: Pipeline, kind: str, by_pages: list[int]) -> None:
+    read_over_all_ranges(captured, kind)
+    assert by_pages
+
+
+def read_over_all_ranges(captured: Pipeline, kind: str) -> None:
     fill(captured, kind, ROWS)
     captured.capture()
     chunk_rows = random.Random(kind).choice([37, 100, 333, 1000])
@@ -143,16 +171,83 @@ def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, k
         first, second, upper = key_ranges.sampled_bounds(connection, table, 4)
         for position, bound in ((first, second), (first, upper), (first, None), (None, upper), (None, None)):
             for equal in key_ranges.steps_after(table, position):
-                query = key_ranges.chunk_query(table, position, bound, equal=equal, limit=500)
-                plan = "\n".join(
-                    line for (line,) in connection.execute(psycopg.sql.SQL("EXPLAIN {}").format(query)).fetchall()
-                )
+                query = key_ranges.rows_in_order_query(table, position, bound, equal=equal, limit=500)
+                plan = "\n".join(line for (line,) in connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall())
                 for node in ("-> Sort", "Incremental Sort", "Seq Scan", "Bitmap"):
                     assert node not in plan.replace("->  ", "-> "), plan
                 assert not plan.startswith("Sort"), plan
                 assert "Index" in plan, plan
                 if position is not None:
                     assert "Index Cond" in plan, plan
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_by_pages"), [("uuid", True), ("integer", False), ("composite", False), ("partitioned", False)]
+)
+def test_rows_that_lie_all_over_the_table_are_read_page_by_page(
+    captured: Pipeline, kind: str, is_by_pages: bool
+) -> None:
+    fill(captured, kind, 20_000)
+    captured.execute("VACUUM ANALYZE t")
+    with read_sessions.connect(captured.source, captured.config) as connection, connection.transaction():
+        for setting in read_sessions.INDEX_ALONE:
+            connection.execute(setting)
+        table = to_read(captured, connection)
+        lower, upper = key_ranges.sampled_bounds(connection, table, 3)
+        last = len(table.key) - 1
+        assert key_ranges.is_cheaper_by_pages(connection, table, lower, upper, equal=last) == is_by_pages
+        if not is_by_pages:
+            return
+        rows = key_ranges.rows_query(table, lower, upper, equal=last)
+        end = key_ranges.end_query(table, lower, upper, equal=last, limit=5000)
+        rows_plan, end_plan = (
+            "\n".join(line for (line,) in connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall())
+            for query in (rows, end)
+        )
+        assert "Bitmap Heap Scan" in rows_plan, rows_plan
+        assert "Index Only Scan" in end_plan, end_plan
+
+
+def test_a_chunk_that_is_read_page_by_page_has_the_rows_between_its_bounds(
+    captured: Pipeline, by_pages: list[int]
+) -> None:
+    fill(captured, "uuid", ROWS)
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=300, readers=1)
+    captured.read()
+    in_order = [key for (key,) in captured.query("SELECT u::text FROM t ORDER BY u")]
+    chunks = captured.chunks(backfill)
+    assert chunks[0].rows == by_pages[0] == 300
+    assert len(chunks) == len(by_pages)
+    for chunk in chunks:
+        keys = sorted(row["u"] for file in chunk.files for row in read_table(captured.store, file).to_pylist())
+        begins = 0 if chunk.lower is None else in_order.index(chunk.lower[0]) + 1
+        ends = ROWS if chunk.upper is None else in_order.index(chunk.upper[0]) + 1
+        assert keys == in_order[begins:ends]
+
+
+def test_a_filter_is_applied_in_the_order_of_the_index(captured: Pipeline, by_pages: list[int]) -> None:
+    fill(captured, "uuid", ROWS)
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.t"], row_filter="n < 200", chunk_rows=30, readers=1)
+    captured.read()
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(200))
+    assert by_pages == []
+
+
+def test_settings_of_the_role_do_not_make_the_source_sort(captured: Pipeline) -> None:
+    fill(captured, "uuid", 20_000)
+    with read_sessions.connect(captured.source, captured.config) as connection, connection.transaction():
+        for node in ("indexscan", "indexonlyscan", "bitmapscan"):
+            connection.execute(f"SET LOCAL enable_{node} = off".encode())
+        for setting in read_sessions.INDEX_ALONE:
+            connection.execute(setting)
+        table = to_read(captured, connection)
+        query = key_ranges.rows_in_order_query(table, None, None, equal=0, limit=500)
+        lines = connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall()
+    plan = "\n".join(line for (line,) in lines)
+    assert "Index Scan" in plan, plan
+    assert "->  Sort" not in plan, plan
 
 
 def test_a_key_whose_index_has_no_order_is_read_as_a_whole_and_by_its_keys(captured: Pipeline) -> None:

@@ -19,8 +19,9 @@ from tidemark.staging.chunk_writer import ChunkWriter
 
 
 class ChunkRows:
-    """The rows of a chunk that one session writes. `last_key` is the last row's key, None if the table has no key.
-    After `finish`, `files` are the chunk's files, and `ended` is whether the range has no more rows."""
+    """The rows of a chunk that one session writes. `last_key` is the key of the row that was read last, None if the
+    table has no key. After `finish`, `files` are the chunk's files, and `last_key` is the key after which the range
+    goes on, None if it has no more rows: then it has `ended`."""
 
     def __init__(
         self, conn: psycopg.Connection[Any], schema: TableSchema, salt: bytes | None, writer: ChunkWriter
@@ -64,7 +65,8 @@ class ChunkRows:
             self._conn.close()
             raise
 
-    def finish(self, *, ended: bool) -> None:
-        """Finish the files."""
+    def finish(self, last_key: Key | None = None) -> None:
+        """Finish the files. The range goes on after `last_key`; without one it has no more rows."""
         self.files = self.writer.finish()
-        self.ended = ended
+        self.last_key = last_key
+        self.ended = last_key is None
