@@ -415,6 +415,20 @@ def test_more_changes_than_the_driver_holds_are_left_to_spark(
     check(lake, table)
 
 
+def test_a_sweep_that_looks_for_many_rows_is_left_to_spark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Current has five rows from before the backfill. The source has four of them."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage_committed([commit(table, 101, *(insert(key) for key in range(5)))])
+    lake.applied(table.planned())
+    monkeypatch.setattr(first_load_of, "MAX_UNSPARED", 4)
+    chunk = marked(table, read(table, "1-1", [*(full(key) for key in range(4)), full(9)], "103:103:"))
+    table.stage_committed([], (chunk,), (Sweep("b1", "102:102:", 1),))
+    (result,) = lake.applied(table.planned(1))
+    assert "no change that spares them" in result.why["chunks"]
+    assert result.swept == {"b1": 1}
+    assert sorted(row["id"] for row in lake.stored("current", table)) == [0, 1, 2, 3, 9]
+
+
 def test_many_rows_that_changed_meanwhile_are_folded_for_one_table_at_a_time(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
 ) -> None:
