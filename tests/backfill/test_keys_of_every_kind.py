@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -14,8 +16,8 @@ from tidemark.backfill import read_sessions
 from tidemark.backfill.chunk_reading import only_table
 from tidemark.names import TableName
 from tidemark.source.catalogue import catalog
-from tidemark.source.rows import key_ranges
-from tidemark.source.rows.key_ranges import TableToRead
+from tidemark.source.rows import key_ranges, scattered_rows
+from tidemark.source.rows.key_ranges import Key, TableToRead
 from tidemark.staging.batch_writer import read_table
 
 ROWS = 2000
@@ -110,16 +112,16 @@ def fill(captured: Pipeline, kind: str, rows: int) -> None:
 
 @pytest.fixture
 def by_pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """PostgreSQL expects every step to cost less by pages. Returns the limits of the steps that were read so."""
+    """PostgreSQL expects every chunk to cost less by pages. Returns the limits of the chunks that were read so."""
     limits: list[int] = []
-    end_query = key_ranges.end_query
+    end_query = scattered_rows.end_query
 
-    def noted(*of_step: Any, limit: int, **equal: int) -> sql.Composed:
+    def noted(table: TableToRead, position: Key | None, upper: Key | None, limit: int) -> sql.Composed:
         limits.append(limit)
-        return end_query(*of_step, limit=limit, **equal)
+        return end_query(table, position, upper, limit)
 
-    monkeypatch.setattr(key_ranges, "end_query", noted)
-    monkeypatch.setattr(key_ranges, "is_cheaper_by_pages", lambda *_, **__: True)
+    monkeypatch.setattr(scattered_rows, "end_query", noted)
+    monkeypatch.setattr(scattered_rows, "is_cheaper", lambda *_: True)
     return limits
 
 
@@ -133,7 +135,7 @@ def test_every_row_is_read_once_over_all_ranges(captured_on_each: Pipeline, kind
 @pytest.mark.parametrize("kind", KEYS)
 def test_every_row_is_read_once_page_by_page(captured: Pipeline, kind: str, by_pages: list[int]) -> None:
     read_over_all_ranges(captured, kind)
-    assert by_pages
+    assert bool(by_pages) == (kind != "mixed ascending and descending")
 
 
 def read_over_all_ranges(captured: Pipeline, kind: str) -> None:
@@ -153,6 +155,17 @@ def read_over_all_ranges(captured: Pipeline, kind: str) -> None:
     assert result.chunks == len(captured.chunks(backfill)) > len(ranges)
 
 
+@contextmanager
+def read_by_index(
+    captured: Pipeline, of_role: Sequence[str] = ()
+) -> Iterator[tuple[psycopg.Connection[Any], TableToRead]]:
+    """A session that reads chunks of t, with settings of its role."""
+    with read_sessions.connect(captured.source, captured.config) as connection, connection.transaction():
+        for setting in (*of_role, *read_sessions.INDEX_ALONE):
+            connection.execute(setting.encode())
+        yield connection, to_read(captured, connection)
+
+
 def to_read(captured: Pipeline, connection: psycopg.Connection[object], name: str = "t") -> TableToRead:
     config = only_table(captured.config, TableName("public", name))
     assert config is not None
@@ -164,15 +177,12 @@ def to_read(captured: Pipeline, connection: psycopg.Connection[object], name: st
 @pytest.mark.parametrize("kind", KEYS)
 def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, kind: str) -> None:
     fill(captured, kind, 20_000)
-    with read_sessions.connect(captured.source, captured.config) as connection, connection.transaction():
-        for setting in read_sessions.INDEX_ALONE:
-            connection.execute(setting)
-        table = to_read(captured, connection)
+    with read_by_index(captured) as (connection, table):
         first, second, upper = key_ranges.sampled_bounds(connection, table, 4)
         for position, bound in ((first, second), (first, upper), (first, None), (None, upper), (None, None)):
             for equal in key_ranges.steps_after(table, position):
-                query = key_ranges.rows_in_order_query(table, position, bound, equal=equal, limit=500)
-                plan = "\n".join(line for (line,) in connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall())
+                query = key_ranges.chunk_query(table, position, bound, equal=equal, limit=500)
+                plan = plan_of(connection, query)
                 for node in ("-> Sort", "Incremental Sort", "Seq Scan", "Bitmap"):
                     assert node not in plan.replace("->  ", "-> "), plan
                 assert not plan.startswith("Sort"), plan
@@ -181,31 +191,38 @@ def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, k
                     assert "Index Cond" in plan, plan
 
 
-@pytest.mark.parametrize(
-    ("kind", "is_by_pages"), [("uuid", True), ("integer", False), ("composite", False), ("partitioned", False)]
-)
+@pytest.mark.parametrize(("kind", "is_scattered"), [("uuid", True), ("integer", False)])
 def test_rows_that_lie_all_over_the_table_are_read_page_by_page(
-    captured: Pipeline, kind: str, is_by_pages: bool
+    captured: Pipeline, kind: str, is_scattered: bool
 ) -> None:
     fill(captured, kind, 20_000)
     captured.execute("VACUUM ANALYZE t")
-    with read_sessions.connect(captured.source, captured.config) as connection, connection.transaction():
-        for setting in read_sessions.INDEX_ALONE:
-            connection.execute(setting)
-        table = to_read(captured, connection)
+    with read_by_index(captured) as (connection, table):
         lower, upper = key_ranges.sampled_bounds(connection, table, 3)
-        last = len(table.key) - 1
-        assert key_ranges.is_cheaper_by_pages(connection, table, lower, upper, equal=last) == is_by_pages
-        if not is_by_pages:
+        assert scattered_rows.is_cheaper(connection, table, lower, upper) == is_scattered
+        assert ("Bitmap" in plan_of(connection, scattered_rows.rows_query(table, lower, upper))) == is_scattered
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("kind", KEYS)
+def test_the_end_of_a_chunk_is_found_in_the_index_alone(captured: Pipeline, kind: str) -> None:
+    fill(captured, kind, 20_000)
+    captured.execute("VACUUM ANALYZE t")
+    with read_by_index(captured) as (connection, table):
+        lower, upper = key_ranges.sampled_bounds(connection, table, 3)
+        if not scattered_rows.is_possible(table, lower, upper):
+            assert kind == "mixed ascending and descending"
             return
-        rows = key_ranges.rows_query(table, lower, upper, equal=last)
-        end = key_ranges.end_query(table, lower, upper, equal=last, limit=5000)
-        rows_plan, end_plan = (
-            "\n".join(line for (line,) in connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall())
-            for query in (rows, end)
-        )
-        assert "Bitmap Heap Scan" in rows_plan, rows_plan
-        assert "Index Only Scan" in end_plan, end_plan
+        end = plan_of(connection, scattered_rows.end_query(table, lower, upper, 500))
+        rows = plan_of(connection, scattered_rows.rows_query(table, lower, upper))
+    assert "Index Only Scan" in end, end
+    for plan in (end, rows):
+        assert "Index Cond" in plan, plan
+        assert "Filter" not in plan, plan
+
+
+def plan_of(connection: psycopg.Connection[Any], query: sql.Composed) -> str:
+    return "\n".join(line for (line,) in connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall())
 
 
 def test_a_chunk_that_is_read_page_by_page_has_the_rows_between_its_bounds(
@@ -237,15 +254,9 @@ def test_a_filter_is_applied_in_the_order_of_the_index(captured: Pipeline, by_pa
 
 def test_settings_of_the_role_do_not_make_the_source_sort(captured: Pipeline) -> None:
     fill(captured, "uuid", 20_000)
-    with read_sessions.connect(captured.source, captured.config) as connection, connection.transaction():
-        for node in ("indexscan", "indexonlyscan", "bitmapscan"):
-            connection.execute(f"SET LOCAL enable_{node} = off".encode())
-        for setting in read_sessions.INDEX_ALONE:
-            connection.execute(setting)
-        table = to_read(captured, connection)
-        query = key_ranges.rows_in_order_query(table, None, None, equal=0, limit=500)
-        lines = connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall()
-    plan = "\n".join(line for (line,) in lines)
+    off = [f"SET LOCAL enable_{node} = off" for node in ("indexscan", "indexonlyscan", "bitmapscan")]
+    with read_by_index(captured, off) as (connection, table):
+        plan = plan_of(connection, key_ranges.chunk_query(table, None, None, equal=0, limit=500))
     assert "Index Scan" in plan, plan
     assert "->  Sort" not in plan, plan
 

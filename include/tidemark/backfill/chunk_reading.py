@@ -57,7 +57,7 @@ from tidemark.source.catalogue import catalog
 from tidemark.source.catalogue.catalog import CapturedTable
 from tidemark.source.catalogue.column_names import renamed_since
 from tidemark.source.catalogue.table_locks import lock_bounded
-from tidemark.source.rows import key_ranges, row_filter
+from tidemark.source.rows import key_ranges, row_filter, scattered_rows
 from tidemark.source.rows.key_ranges import TableToRead
 from tidemark.source.wal import wal_messages
 from tidemark.source.wal.slot import read_server
@@ -262,30 +262,26 @@ class ChunkReader:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
         upper = key_range.upper
+        if self._is_by_pages(to_read, position, upper):
+            end: Key | None = self._conn.execute(scattered_rows.end_query(to_read, position, upper, limit)).fetchone()
+            rows.copy(scattered_rows.rows_query(to_read, position, end or upper))
+            return end
         for equal in key_ranges.steps_after(to_read, position):
             remaining = limit - rows.count
-            if self._is_by_pages(to_read, position, upper, equal):
-                end_query = key_ranges.end_query(to_read, position, upper, equal=equal, limit=remaining)
-                end: Key | None = self._conn.execute(end_query).fetchone()
-                rows.copy(key_ranges.rows_query(to_read, position, end or upper, equal=equal))
-                if end is not None:
-                    return end
-            else:
-                in_order = key_ranges.rows_in_order_query(to_read, position, upper, equal=equal, limit=remaining)
-                rows.copy(in_order)
-                if rows.count >= limit:
-                    return rows.last_key
+            rows.copy(key_ranges.chunk_query(to_read, position, upper, equal=equal, limit=remaining))
+            if rows.count >= limit:
+                return rows.last_key
         return None
 
-    def _is_by_pages(self, to_read: TableToRead, position: Key | None, upper: Key | None, equal: int) -> bool:
-        """Whether the step's rows are read page by page. PostgreSQL is asked once for a range, since its answer takes
-        0.1 s for hundreds of partitions. A database of SQL_ASCII may have keys that only COPY can read."""
-        if not key_ranges.has_one_end(to_read, position, upper, equal=equal):
+    def _is_by_pages(self, to_read: TableToRead, position: Key | None, upper: Key | None) -> bool:
+        """Whether the rows are read page by page. PostgreSQL is asked once for a range, since its answer takes 0.1 s
+        for hundreds of partitions. A database of SQL_ASCII may have keys that only COPY can read."""
+        if not scattered_rows.is_possible(to_read, position, upper):
             return False
         if self._conn.info.parameter_status("server_encoding") == "SQL_ASCII":
             return False
         if to_read.table not in self._prefers_pages:
-            cheaper = key_ranges.is_cheaper_by_pages(self._conn, to_read, position, upper, equal=equal)
+            cheaper = scattered_rows.is_cheaper(self._conn, to_read, position, upper)
             self._prefers_pages[to_read.table] = cheaper
         return self._prefers_pages[to_read.table]
 

@@ -10,21 +10,15 @@ steps:
     a = x AND b > y               ORDER BY b, c
     a > x                         ORDER BY a, b, c
 
-Each step is one stretch of the index; all are read under one snapshot. The index scan stops at its LIMIT. Rows beyond
-the range's upper bound are removed outside of the scan, so that a chunk never reads more rows than its limit, however
-many rows share the leading columns.
-
-Rows whose key has no order, such as a random uuid, lie all over the table, and an index scan reads a page for each. So
-where PostgreSQL expects it to cost less, the end of a chunk is looked up in the index alone, and then its rows are read
-page by page, by a bitmap. docs/decisions/2026-11-28-scattered-rows-are-read-by-pages.md.
-
-Source: PostgreSQL documentation, 7.5 "Sorting Rows", 11.5 "Combining Multiple Indexes", 11.9 "Index-Only Scans", 11.10
+Each step is one statement, and so one stretch of the index; all run under one snapshot. The index scan stops at its
+LIMIT. Rows beyond the range's upper bound are removed outside of the scan, so that a chunk never reads more rows than
+its limit, however many rows share the leading columns. Source: PostgreSQL documentation, 7.5 "Sorting Rows", 11.10
 "Operator Classes and Operator Families", 53.3 "pg_amop", 53.26 "pg_index".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -221,89 +215,29 @@ def steps_after(table: TableToRead, position: Key | None) -> Iterator[int]:
     yield from range(len(table.key) - 1, -1, -1) if position is not None else (0,)
 
 
-def rows_in_order_query(
-    table: TableToRead, position: Key | None, upper: Key | None, *, equal: int, limit: int | None
-) -> sql.Composed:
+def chunk_query(table: TableToRead, position: Key | None, upper: Key | None, *, equal: int, limit: int) -> sql.Composed:
     """The rows of one step in `(position, upper]`, at most `limit`, in the key's order. If it returns fewer rows,
     the step has no more."""
-    names = (name for name, _ in table.columns)
-    rows = sql.SQL("{} LIMIT {}").format(_in_order(table, names, position, upper, equal), sql.Literal(limit))
-    return sql.SQL("{} ORDER BY {}").format(_copied(table, rows, upper), _order(table.key[equal:]))
-
-
-def rows_query(table: TableToRead, position: Key | None, upper: Key | None, *, equal: int) -> sql.Composed:
-    """All rows of one step in `(position, upper]`, in any order."""
-    names = (name for name, _ in table.columns)
-    return _copied(table, _step(table, names, position, upper, equal), upper)
-
-
-def end_query(table: TableToRead, position: Key | None, upper: Key | None, *, equal: int, limit: int) -> sql.Composed:
-    """The key of the step's row number `limit` in `(position, upper]`, as texts; no row if the step has fewer rows."""
-    keys = sql.SQL("{} LIMIT 1 OFFSET {}").format(_keys(table, position, upper, equal), sql.Literal(limit - 1))
-    texts = sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(sql.Identifier(c.name)) for c in table.key)
-    return sql.SQL("SELECT {} FROM ({}) AS last{}").format(texts, keys, _beyond_removed(table, upper))
-
-
-def has_one_end(table: TableToRead, position: Key | None, upper: Key | None, *, equal: int) -> bool:
-    """Whether `end_query` tells where a part of the step ends, from the index alone. The step must vary the last column
-    of the key alone. Conditions need the table's rows. Without any bound an index helps with the order only."""
-    varies_last = equal == len(table.key) - 1
-    return varies_last and not table.conditions and not (position is None and upper is None)
-
-
-def is_cheaper_by_pages(
-    conn: psycopg.Connection[Any], table: TableToRead, position: Key | None, upper: Key | None, *, equal: int
-) -> bool:
-    """Whether PostgreSQL expects the step's keys and its rows in any order to cost less than its rows in order."""
-    keys = _expected_cost(conn, _keys(table, position, upper, equal))
-    rows = _expected_cost(conn, rows_query(table, position, upper, equal=equal))
-    return keys + rows < _expected_cost(conn, rows_in_order_query(table, position, upper, equal=equal, limit=None))
-
-
-def _expected_cost(conn: psycopg.Connection[Any], query: sql.Composed) -> float:
-    """What the planner expects, in its own unit. The query is not run."""
-    (plan,) = one_row(conn, sql.SQL("EXPLAIN (FORMAT JSON) {}").format(query))
-    return float(plan[0]["Plan"]["Total Cost"])
-
-
-def _keys(table: TableToRead, position: Key | None, upper: Key | None, equal: int) -> sql.Composed:
-    """The keys of the step's rows, for which PostgreSQL reads the index alone where it can."""
-    return _in_order(table, (column.name for column in table.key), position, upper, equal)
-
-
-def _in_order(
-    table: TableToRead, names: Iterable[str], position: Key | None, upper: Key | None, equal: int
-) -> sql.Composed:
-    step = _step(table, names, position, upper, equal)
-    return sql.SQL("{} ORDER BY {}").format(step, _order(table.key[equal:]))
-
-
-def _step(
-    table: TableToRead, names: Iterable[str], position: Key | None, upper: Key | None, equal: int
-) -> sql.Composed:
-    """These columns of the rows that an index scan finds. Rows beyond `upper` may be among them (`_beyond_removed`)."""
     key = table.key
+    order = order_by(key[equal:])
     conditions = list(table.conditions)
     if position is not None:
         conditions += [column.compare("=", text) for column, text in zip(key[:equal], position, strict=False)]
         conditions.append(key[equal].compare(">", position[equal]))
     if upper is not None:
         conditions.append(_may_be_within(key, position, upper, equal))
-    columns = sql.SQL(", ").join(sql.Identifier(name) for name in names)
-    return sql.SQL("SELECT {} FROM {}{}").format(columns, table.relation, _where(conditions))
-
-
-def _copied(table: TableToRead, rows: sql.Composed, upper: Key | None) -> sql.Composed:
-    """The rows without those beyond `upper`, as COPY gets them."""
-    return sql.SQL("SELECT {} FROM ({}) AS chunk{}").format(copied_columns(table), rows, _beyond_removed(table, upper))
-
-
-def _beyond_removed(table: TableToRead, upper: Key | None) -> sql.Composable:
-    return _where([] if upper is None else [_within(table.key, upper)])
-
-
-def _order(key: Sequence[KeyColumn]) -> sql.Composed:
-    return sql.SQL(", ").join(column.order for column in key)
+    rows = sql.SQL("SELECT {} FROM {}{} ORDER BY {} LIMIT {}").format(
+        sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.columns),
+        table.relation,
+        where(conditions),
+        order,
+        sql.Literal(limit),
+    )
+    if upper is None:
+        return sql.SQL("SELECT {} FROM ({}) AS chunk ORDER BY {}").format(copied_columns(table), rows, order)
+    return sql.SQL("SELECT {} FROM ({}) AS chunk WHERE {} ORDER BY {}").format(
+        copied_columns(table), rows, _within(key, upper), order
+    )
 
 
 def _within(key: Sequence[KeyColumn], upper: Key) -> sql.Composed:
@@ -338,19 +272,25 @@ def keys_query(table: TableToRead, keys: Sequence[Key]) -> sql.Composed:
         for key in keys
     )
     return sql.SQL("SELECT {} FROM {}{}").format(
-        copied_columns(table), table.relation, _where([*table.conditions, sql.SQL("({})").format(any_key)])
+        copied_columns(table), table.relation, where([*table.conditions, sql.SQL("({})").format(any_key)])
     )
 
 
 def all_rows_query(table: TableToRead) -> sql.Composed:
     """All rows, in any order."""
-    return sql.SQL("SELECT {} FROM {}{}").format(copied_columns(table), table.relation, _where(table.conditions))
+    return sql.SQL("SELECT {} FROM {}{}").format(copied_columns(table), table.relation, where(table.conditions))
 
 
-def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
+def where(conditions: Sequence[sql.Composable]) -> sql.Composable:
+    """The WHERE clause, empty without any condition."""
     if not conditions:
         return sql.SQL("")
     return sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(conditions))
+
+
+def order_by(key: Sequence[KeyColumn]) -> sql.Composed:
+    """The list of an ORDER BY clause, in the order of the key's index."""
+    return sql.SQL(", ").join(column.order for column in key)
 
 
 # --- planning ---------------------------------------------------------------------------------------------------------
@@ -361,7 +301,7 @@ def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
     planner expects at least ten pages."""
     if not _pages(conn, table):
         return 0
-    query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
+    query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}{}").format(table.relation, where(table.conditions))
     (plan,) = one_row(conn, query)
     return int(plan[0]["Plan"]["Plan Rows"])
 
@@ -397,10 +337,10 @@ def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: in
             sql.SQL("{} AS {}").format(sql.Identifier(column.name), name)
             for column, name in zip(table.key, names, strict=True)
         ),
-        order=sql.SQL(", ").join(column.order for column in table.key),
+        order=order_by(table.key),
         relation=table.relation,
         percent=sql.Literal(percent),
-        where=_where(table.conditions),
+        where=where(table.conditions),
         pieces=sql.Literal(pieces),
     )
     return [tuple(key) for key in conn.execute(query).fetchall()]
@@ -413,7 +353,7 @@ def try_conditions(conn: psycopg.Connection[Any], table: TableToRead) -> None:
             sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.columns),
             table.relation,
             sql.Literal(_TRIED_ROWS),
-            _where(table.conditions),
+            where(table.conditions),
         )
     )
 
@@ -432,7 +372,7 @@ def equal_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Se
     """Groups of keys that are equal for PostgreSQL, and so identify the same row, such as 'Foo' and 'foo' of
     citext, or 1.0 and 1.00 of numeric. The keys are in PostgreSQL's output form; there must be at least one."""
     query = sql.SQL("SELECT number, dense_rank() OVER (ORDER BY {}) AS place FROM {} ORDER BY place, number").format(
-        sql.SQL(", ").join(column.order for column in _numbered_columns(key)), _keys_as_rows(key, keys)
+        order_by(_numbered_columns(key)), _keys_as_rows(key, keys)
     )
     in_order = conn.execute(query).fetchall()
     return [[keys[number] for number, _ in equal] for _, equal in groupby(in_order, key=lambda row: row[1])]

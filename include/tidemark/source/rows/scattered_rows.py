@@ -1,0 +1,84 @@
+"""Builds the statements that read the next rows of a key page by page, where they lie all over the table.
+
+    end_query     the last key of the chunk           in the index alone
+    rows_query    the rows up to it, in any order     by a bitmap: each page of the table once
+
+In the key's order, an index scan reads a page for each such row, as with a random uuid as key, or with a tenant and a
+number. PostgreSQL's planner decides: it knows how the rows lie, and how much of the index can be read without the
+table. Source: PostgreSQL documentation, 9.25.5 "Row Constructor Comparison", 11.5 "Combining Multiple Indexes", 11.9
+"Index-Only Scans"; docs/decisions/2026-11-28-scattered-rows-are-read-by-pages.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tidemark.postgres.postgres_session import one_row
+from tidemark.source.rows.key_ranges import Key, KeyColumn, TableToRead, copied_columns, order_by, where
+
+
+def is_possible(table: TableToRead, position: Key | None, upper: Key | None) -> bool:
+    """Whether one condition on the index says which keys are in `(position, upper]`, and the index alone has these
+    keys. Several columns are compared as a row, so they must have one order. Conditions need the table's rows. Without
+    any bound an index helps with the order only."""
+    is_bounded = position is not None or upper is not None
+    has_one_order = len({tuple(column.operators.items()) for column in table.key}) == 1
+    has_one_order &= len(table.key) == 1 or not any(column.descending for column in table.key)
+    return is_bounded and has_one_order and not table.conditions
+
+
+def is_cheaper(conn: psycopg.Connection[Any], table: TableToRead, position: Key | None, upper: Key | None) -> bool:
+    """Whether PostgreSQL expects the keys in `(position, upper]` and their rows in any order to cost less than their
+    rows in order."""
+    keys = _expected_cost(conn, _keys_in_order(table, position, upper))
+    rows = rows_query(table, position, upper)
+    in_order = sql.SQL("{} ORDER BY {}").format(rows, order_by(table.key))
+    return keys + _expected_cost(conn, rows) < _expected_cost(conn, in_order)
+
+
+def end_query(table: TableToRead, position: Key | None, upper: Key | None, limit: int) -> sql.Composed:
+    """The key number `limit` in `(position, upper]`, as texts; no row if there are fewer."""
+    texts = sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(sql.Identifier(c.name)) for c in table.key)
+    return sql.SQL("SELECT {} FROM ({} LIMIT 1 OFFSET {}) AS last").format(
+        texts, _keys_in_order(table, position, upper), sql.Literal(limit - 1)
+    )
+
+
+def rows_query(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
+    """The rows in `(position, upper]`, in any order."""
+    return sql.SQL("SELECT {} FROM {}{}").format(
+        copied_columns(table), table.relation, where(_bounds(table.key, position, upper))
+    )
+
+
+def _keys_in_order(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
+    return sql.SQL("SELECT {} FROM {}{} ORDER BY {}").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.key),
+        table.relation,
+        where(_bounds(table.key, position, upper)),
+        order_by(table.key),
+    )
+
+
+def _bounds(key: Sequence[KeyColumn], position: Key | None, upper: Key | None) -> list[sql.Composable]:
+    return [_compare(key, operator, texts) for operator, texts in ((">", position), ("<=", upper)) if texts is not None]
+
+
+def _compare(key: Sequence[KeyColumn], operator: str, texts: Key) -> sql.Composed:
+    if len(key) == 1:
+        return key[0].compare(operator, texts[0])
+    return sql.SQL("ROW({}) {} ROW({})").format(
+        sql.SQL(", ").join(column.value for column in key),
+        sql.SQL(key[0].operators[operator]),
+        sql.SQL(", ").join(column.literal(text) for column, text in zip(key, texts, strict=True)),
+    )
+
+
+def _expected_cost(conn: psycopg.Connection[Any], query: sql.Composed) -> float:
+    """What the planner expects, in its own unit. The query is not run."""
+    (plan,) = one_row(conn, sql.SQL("EXPLAIN (FORMAT JSON) {}").format(query))
+    return float(plan[0]["Plan"]["Total Cost"])
