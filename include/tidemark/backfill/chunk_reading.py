@@ -15,6 +15,7 @@ chunk has to be the whole table as of one snapshot. A table whose key has no ord
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -64,6 +65,8 @@ from tidemark.source.wal.slot import read_server
 from tidemark.staging.chunk_writer import ChunkWriter
 from tidemark.storage.store import Store
 
+log = logging.getLogger(__name__)
+
 KEY_REORDERED: Final = "the order of its key is another one since the backfill began"
 
 
@@ -72,7 +75,8 @@ class TableUnreadable(Exception):
 
 
 class ChunkReader:
-    """Reads chunks over one session at the source. Keeps each table's relation and schema between chunks."""
+    """Reads the chunks of one range over one session at the source. Keeps the table's relation and schema between
+    chunks. `is_by_pages` is whether they are read by pages, None before that is known."""
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class ChunkReader:
         self._imported = imported
         self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
         self._relations: dict[TableName, int] = {}
-        self._prefers_pages: dict[TableName, bool] = {}
+        self.is_by_pages: bool | None = None
 
     def read(
         self, backfill: Backfill, key_range: Range, attempt: str, *, low_lsn: Lsn, limit: int
@@ -264,6 +268,8 @@ class ChunkReader:
         upper = key_range.upper
         if self._is_by_pages(to_read, position, upper):
             end: Key | None = self._conn.execute(scattered_rows.end_query(to_read, position, upper, limit)).fetchone()
+            for setting in read_sessions.BY_PAGES:
+                self._conn.execute(setting)
             rows.copy(scattered_rows.rows_query(to_read, position, end or upper))
             return end
         for equal in key_ranges.steps_after(to_read, position):
@@ -280,10 +286,11 @@ class ChunkReader:
             return False
         if self._conn.info.parameter_status("server_encoding") == "SQL_ASCII":
             return False
-        if to_read.table not in self._prefers_pages:
-            cheaper = scattered_rows.is_cheaper(self._conn, to_read, position, upper)
-            self._prefers_pages[to_read.table] = cheaper
-        return self._prefers_pages[to_read.table]
+        if self.is_by_pages is None:
+            self.is_by_pages = scattered_rows.is_cheaper(self._conn, to_read, position, upper)
+            if self.is_by_pages:
+                log.info("The rows of %s lie all over the table: chunks are read by pages, and sorted", to_read.table)
+        return self.is_by_pages
 
     @contextmanager
     def _refusals(self, table: TableName) -> Iterator[None]:

@@ -204,7 +204,7 @@ class _RangeReader:
             wal_messages.emit(conn, structs.replace(mark, side="high"))
             reach("read.after_high")
             self.result += ReadResult(1, chunk.rows, int(ended))
-            self._note(backfill, chunk, limit)
+            self._note(backfill, chunk, limit, by_pages=bool(reader.is_by_pages))
             key_range = replace(
                 key_range, cursor=chunk.upper or key_range.cursor, next_chunk=key_range.next_chunk + 1, done=ended
             )
@@ -216,11 +216,15 @@ class _RangeReader:
             pipeline_files.require(self._ledger, self._config.digest)
             return chunks.record(self._ledger, lease, chunk, cursor_before=cursor_before, done=done)
 
-    def _note(self, backfill: Backfill, chunk: ReadChunk, limit: int) -> None:
+    def _note(self, backfill: Backfill, chunk: ReadChunk, limit: int, *, by_pages: bool) -> None:
         """Compute the size of the next chunk from this chunk's rate, and log the backfill's progress."""
         if chunk.rows == limit:
             self._sizes[backfill.backfill] = next_chunk_rows(
-                limit, chunk.seconds, wanted_s=self._config.bounds.chunk_s, first_rows=backfill.chunk_rows
+                limit,
+                chunk.seconds,
+                wanted_s=self._config.bounds.chunk_s,
+                first_rows=backfill.chunk_rows,
+                by_pages=by_pages,
             )
         size = f"{counted(chunk.rows, 'row')} in {duration(chunk.seconds)}"
         log.info("Chunk %s of %s: %s", chunk.chunk, backfill.table, size)

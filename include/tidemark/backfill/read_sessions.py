@@ -47,9 +47,8 @@ _TEXT_DEPENDS_ON: Final = (
 # The time limit of a statement while a row filter is tried.
 TRY_FILTER_S: Final = 60
 
-# The planner must use the key's index, and never sort the table. A query without an order may use a bitmap. The costs
-# are PostgreSQL's defaults: with the lower ones of many servers, the planner does not expect that a bitmap pays. The
-# memory is for the bitmap of one chunk. With too little, PostgreSQL checks all rows of a page, in twice the time.
+# The planner must scan the key's index in order, and never sort the table. The costs are PostgreSQL's defaults: with
+# the lower ones of many servers, the planner would not expect that reading by pages pays.
 INDEX_ALONE: Final = (
     "SET LOCAL enable_seqscan = off",
     "SET LOCAL enable_sort = off",
@@ -59,6 +58,13 @@ INDEX_ALONE: Final = (
     "SET LOCAL enable_bitmapscan = on",
     "SET LOCAL seq_page_cost = 1",
     "SET LOCAL random_page_cost = 4",
+)
+
+# For the rows of a chunk that is read by pages, behind INDEX_ALONE: they are sorted. The memory is for the bitmap and
+# the sort. With too little for the bitmap, PostgreSQL checks all rows of a page, in twice the time.
+BY_PAGES: Final = (
+    "SET LOCAL enable_indexscan = off",
+    "SET LOCAL enable_sort = on",
     "SET LOCAL work_mem = '64MB'",
 )
 

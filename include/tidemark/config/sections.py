@@ -360,7 +360,7 @@ class Bounds(BoundsSection):
     chunk_rows: int = 50_000
     """rows of a backfill's first chunk; default of the form"""
     chunk_s: int = 10
-    """target duration of a chunk, which sets the rows of the next one"""
+    """target duration of a chunk, which sets the rows of the next one; three times as long if it is read by pages"""
     readers: int = 2
     """tasks that read a backfill at the same time; default of the form"""
     join_wait_s: int = 300

@@ -26,3 +26,13 @@ from tidemark.backfill.chunk_size import next_chunk_rows
 )  # fmt: skip
 def test_the_next_chunk_takes_the_wanted_time(last_rows: int, elapsed_s: float, first_rows: int, expected: int) -> None:
     assert next_chunk_rows(last_rows, elapsed_s, wanted_s=10.0, first_rows=first_rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("last_rows", "elapsed_s", "expected"),
+    [(50_000, 10.0, 100_000), (400_000, 20.0, 600_000), (1_800_000, 1.0, 2_000_000)],
+)
+def test_a_chunk_that_is_read_by_pages_may_be_larger_and_take_longer(
+    last_rows: int, elapsed_s: float, expected: int
+) -> None:
+    assert next_chunk_rows(last_rows, elapsed_s, wanted_s=10.0, first_rows=50_000, by_pages=True) == expected

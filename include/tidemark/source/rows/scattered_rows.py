@@ -1,7 +1,7 @@
 """Builds the statements that read the next rows of a key page by page, where they lie all over the table.
 
-    end_query     the last key of the chunk           in the index alone
-    rows_query    the rows up to it, in any order     by a bitmap: each page of the table once
+    end_query     the last key of the chunk    in the index alone
+    rows_query    the rows up to it            by a bitmap, each page of the table once; then sorted
 
 In the key's order, an index scan reads a page for each such row, as with a random uuid as key, or with a tenant and a
 number. PostgreSQL's planner decides: it knows how the rows lie, and how much of the index can be read without the
@@ -33,11 +33,13 @@ def is_possible(table: TableToRead, position: Key | None, upper: Key | None) -> 
 
 def is_cheaper(conn: psycopg.Connection[Any], table: TableToRead, position: Key | None, upper: Key | None) -> bool:
     """Whether PostgreSQL expects the keys in `(position, upper]` and their rows in any order to cost less than their
-    rows in order."""
-    keys = _expected_cost(conn, _keys_in_order(table, position, upper))
-    rows = rows_query(table, position, upper)
-    in_order = sql.SQL("{} ORDER BY {}").format(rows, order_by(table.key))
-    return keys + _expected_cost(conn, rows) < _expected_cost(conn, in_order)
+    rows in order. False where temporary files are limited, because the sort of a chunk could exceed the limit."""
+    (limit,) = one_row(conn, "SELECT current_setting('temp_file_limit')")
+    if limit != "-1":
+        return False
+    keys, rows = _keys_in_order(table, position, upper), _rows(table, position, upper)
+    in_order = rows_query(table, position, upper)
+    return _expected_cost(conn, keys) + _expected_cost(conn, rows) < _expected_cost(conn, in_order)
 
 
 def end_query(table: TableToRead, position: Key | None, upper: Key | None, limit: int) -> sql.Composed:
@@ -49,10 +51,13 @@ def end_query(table: TableToRead, position: Key | None, upper: Key | None, limit
 
 
 def rows_query(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
-    """The rows in `(position, upper]`, in any order."""
-    return sql.SQL("SELECT {} FROM {}{}").format(
-        copied_columns(table), table.relation, where(_bounds(table.key, position, upper))
-    )
+    """The rows in `(position, upper]`, in the key's order."""
+    return sql.SQL("{} ORDER BY {}").format(_rows(table, position, upper), order_by(table.key))
+
+
+def _rows(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
+    bounds = where(_bounds(table.key, position, upper))
+    return sql.SQL("SELECT {} FROM {}{}").format(copied_columns(table), table.relation, bounds)
 
 
 def _keys_in_order(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
