@@ -128,7 +128,7 @@ def play(direct: Pipeline, seed: int, runs: int) -> tuple[Counter[str], Counter[
 def test_many_runs_whose_connections_break_lose_nothing(seed: int, pipeline: Pipeline) -> None:
     errors, ways = play(pipeline, seed, runs=25)
     print(f"errors {dict(errors)}, broken connections {dict(ways)}")
-    assert min(ways[way] for way in WAYS) > 10
+    assert min(ways[way] for way in WAYS) > 5
 
 
 def test_runs_whose_connections_break_lose_nothing(pipeline: Pipeline) -> None:
