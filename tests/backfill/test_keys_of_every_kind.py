@@ -14,7 +14,7 @@ from psycopg import sql
 from tests.support.pipeline import Pipeline
 from tidemark.backfill import read_sessions
 from tidemark.backfill.chunk_reading import only_table
-from tidemark.backfill.chunk_size import GROWTH_BY_PAGES
+from tidemark.backfill.chunk_size import GROWTH
 from tidemark.names import TableName
 from tidemark.source.catalogue import catalog
 from tidemark.source.rows import key_ranges, scattered_rows
@@ -22,6 +22,8 @@ from tidemark.source.rows.key_ranges import Key, TableToRead
 from tidemark.staging.batch_writer import read_table
 
 ROWS = 2000
+# Keys that cannot be compared as rows.
+IN_STEPS = ("mixed ascending and descending", "operator classes that descend")
 
 LETTERS = "(ARRAY['a', 'B', 'ä', 'Z', 'z-', 'é', '', 'ß'])[1 + i % 8] || i / 8"
 BY_INDEX = "ALTER TABLE t REPLICA IDENTITY USING INDEX k"
@@ -103,11 +105,26 @@ KEYS = {
         """CREATE TABLE t (n int, "Größe ""%s {}" int, "select" text, PRIMARY KEY ("select", "Größe ""%s {}"))""",
         "i, i, i % 5",
     ),
+    "names of outputs": (
+        'CREATE TABLE t (n int, "case" int, value interval, value_ int, PRIMARY KEY ("case", value, value_))',
+        "i, i / 2, make_interval(hours => i % 30), i",
+    ),
+}
+# A key with a class that falls for each column. PostgreSQL may sort the rows of one of its steps.
+FALLING = {
+    "operator classes that descend": (
+        "CREATE FUNCTION falling(int, int) RETURNS int IMMUTABLE STRICT LANGUAGE sql AS"
+        " 'SELECT CASE WHEN $1 > $2 THEN -1 WHEN $1 < $2 THEN 1 ELSE 0 END';"
+        "CREATE OPERATOR CLASS falling FOR TYPE int USING btree AS OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =,"
+        " OPERATOR 4 <=, OPERATOR 5 <, FUNCTION 1 falling(int, int); CREATE TABLE t (n int NOT NULL, a int NOT NULL);"
+        f"CREATE UNIQUE INDEX k ON t (a falling, n falling); {BY_INDEX}",
+        "i, i % 6",
+    ),
 }
 
 
 def fill(captured: Pipeline, kind: str, rows: int) -> None:
-    definition, values = KEYS[kind]
+    definition, values = (KEYS | FALLING)[kind]
     captured.execute(definition, f"INSERT INTO t SELECT {values} FROM generate_series(0, {rows - 1}) AS i", "ANALYZE t")
 
 
@@ -127,16 +144,16 @@ def by_pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.some(5)
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", KEYS | FALLING)
 def test_every_row_is_read_once_over_all_ranges(captured_on_each: Pipeline, kind: str) -> None:
     read_over_all_ranges(captured_on_each, kind)
 
 
 @pytest.mark.some(5)
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", KEYS | FALLING)
 def test_every_row_is_read_once_page_by_page(captured: Pipeline, kind: str, by_pages: list[int]) -> None:
     read_over_all_ranges(captured, kind)
-    assert bool(by_pages) == (kind != "mixed ascending and descending")
+    assert bool(by_pages) == (kind not in IN_STEPS)
 
 
 def read_over_all_ranges(captured: Pipeline, kind: str) -> None:
@@ -206,14 +223,14 @@ def test_rows_that_lie_all_over_the_table_are_read_page_by_page(
 
 
 @pytest.mark.some(3)
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", KEYS | FALLING)
 def test_a_chunk_is_found_in_the_index_alone_and_read_by_its_pages(captured: Pipeline, kind: str) -> None:
     fill(captured, kind, 20_000)
     captured.execute("VACUUM ANALYZE t")
     with read_by_index(captured) as (connection, table):
         lower, upper = key_ranges.sampled_bounds(connection, table, 3)
         if not scattered_rows.is_possible(table, lower, upper):
-            assert kind == "mixed ascending and descending"
+            assert kind in IN_STEPS
             return
         end = plan_of(connection, scattered_rows.end_query(table, lower, upper, 500))
         for setting in read_sessions.BY_PAGES:
@@ -240,13 +257,28 @@ def test_a_chunk_that_is_read_page_by_page_has_the_rows_between_its_bounds(
     in_order = [key for (key,) in captured.query("SELECT u::text FROM t ORDER BY u")]
     chunks = captured.chunks(backfill)
     assert chunks[0].rows == by_pages[0] == 10
-    assert max(by_pages) == 10 * GROWTH_BY_PAGES
+    assert max(by_pages) > 10 * GROWTH
     assert len(chunks) == len(by_pages)
     for chunk in chunks:
         keys = [row["u"] for file in chunk.files for row in read_table(captured.store, file).to_pylist()]
         begins = 0 if chunk.lower is None else in_order.index(chunk.lower[0]) + 1
         ends = ROWS if chunk.upper is None else in_order.index(chunk.upper[0]) + 1
         assert keys == in_order[begins:ends]
+
+
+def test_a_range_in_order_does_not_begin_with_the_size_of_one_by_pages(
+    captured: Pipeline, by_pages: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(captured, "uuid", ROWS)
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    monkeypatch.setattr(scattered_rows, "is_cheaper", lambda *_: not by_pages)
+    captured.read()
+    largest = {
+        r.range: max(c.rows for c in captured.chunks(backfill) if c.range == r.range) for r in captured.ranges(backfill)
+    }
+    assert largest.pop(1) > 10 * GROWTH
+    assert max(largest.values()) == 10 * GROWTH
 
 
 def test_a_filter_is_applied_in_the_order_of_the_index(captured: Pipeline, by_pages: list[int]) -> None:

@@ -76,7 +76,7 @@ class TableUnreadable(Exception):
 
 class ChunkReader:
     """Reads the chunks of one range over one session at the source. Keeps the table's relation and schema between
-    chunks. `is_by_pages` is whether they are read by pages, None before that is known."""
+    chunks. `has_read_by_pages` is whether the last chunk was read by pages."""
 
     def __init__(
         self,
@@ -95,7 +95,8 @@ class ChunkReader:
         self._imported = imported
         self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
         self._relations: dict[TableName, int] = {}
-        self.is_by_pages: bool | None = None
+        self.has_read_by_pages = False
+        self._prefers_pages: bool | None = None
 
     def read(
         self, backfill: Backfill, key_range: Range, attempt: str, *, low_lsn: Lsn, limit: int
@@ -266,7 +267,8 @@ class ChunkReader:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
         upper = key_range.upper
-        if self._is_by_pages(to_read, position, upper):
+        self.has_read_by_pages = self._is_by_pages(to_read, position, upper)
+        if self.has_read_by_pages:
             end: Key | None = self._conn.execute(scattered_rows.end_query(to_read, position, upper, limit)).fetchone()
             for setting in read_sessions.BY_PAGES:
                 self._conn.execute(setting)
@@ -286,11 +288,11 @@ class ChunkReader:
             return False
         if self._conn.info.parameter_status("server_encoding") == "SQL_ASCII":
             return False
-        if self.is_by_pages is None:
-            self.is_by_pages = scattered_rows.is_cheaper(self._conn, to_read, position, upper)
-            if self.is_by_pages:
+        if self._prefers_pages is None:
+            self._prefers_pages = scattered_rows.is_cheaper(self._conn, to_read, position, upper)
+            if self._prefers_pages:
                 log.info("The rows of %s lie all over the table: chunks are read by pages, and sorted", to_read.table)
-        return self.is_by_pages
+        return self._prefers_pages
 
     @contextmanager
     def _refusals(self, table: TableName) -> Iterator[None]:

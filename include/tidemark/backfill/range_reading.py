@@ -28,7 +28,7 @@ from msgspec import structs
 
 from tidemark.backfill import read_sessions
 from tidemark.backfill.chunk_reading import ChunkReader, TableUnreadable
-from tidemark.backfill.chunk_size import next_chunk_rows
+from tidemark.backfill.chunk_size import GROWTH, next_chunk_rows
 from tidemark.backfill.read_sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.capture import lake_folder
 from tidemark.errors import (
@@ -180,6 +180,9 @@ class _RangeReader:
     ) -> None:
         while not key_range.done:
             limit = self._sizes.get(backfill.backfill, backfill.chunk_rows)
+            if not reader.has_read_by_pages:
+                # The size may be from another range, which was read by pages.
+                limit = min(limit, GROWTH * backfill.chunk_rows)
             mark = Watermark(
                 "low",
                 self._config.pipeline,
@@ -204,7 +207,7 @@ class _RangeReader:
             wal_messages.emit(conn, structs.replace(mark, side="high"))
             reach("read.after_high")
             self.result += ReadResult(1, chunk.rows, int(ended))
-            self._note(backfill, chunk, limit, by_pages=bool(reader.is_by_pages))
+            self._note(backfill, chunk, limit, by_pages=reader.has_read_by_pages)
             key_range = replace(
                 key_range, cursor=chunk.upper or key_range.cursor, next_chunk=key_range.next_chunk + 1, done=ended
             )

@@ -200,11 +200,19 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
 
 def copied_columns(table: TableToRead) -> sql.Composed:
     """The captured columns as texts of their output functions, for COPY in binary form. `IS DISTINCT FROM NULL`,
-    because a composite value of NULLs alone IS NULL and yet is a value."""
+    because a composite value of NULLs alone IS NULL and yet is a value.
+
+    ORDER BY prefers the name of an output to that of a column, and PostgreSQL would call these outputs "case". So they
+    have a name that no column of the key has.
+    """
+    alias = "value"
+    while any(column.name == alias for column in table.key):
+        alias += "_"
+    as_text = "CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END AS {1}"
     return sql.SQL(", ").join(
         sql.Identifier(name)
         if type_oid in SENT_AS_TEXT
-        else sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(sql.Identifier(name))
+        else sql.SQL(as_text).format(sql.Identifier(name), sql.Identifier(alias))
         for name, type_oid in table.columns
     )
 
@@ -412,7 +420,7 @@ _ORDERED_ALIKE: Final = frozenset(
     }
 )
 _TEXTS: Final = ("text", "character varying")
-_OWN_LESS: Final = "OPERATOR(pg_catalog.<)"
+OWN_LESS: Final = "OPERATOR(pg_catalog.<)"
 
 
 def is_ordered_as_stored(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], stored: Mapping[str, str]) -> bool:
@@ -420,7 +428,7 @@ def is_ordered_as_stored(conn: psycopg.Connection[Any], key: Sequence[KeyColumn]
     column to its Delta type."""
     return all(
         not column.descending
-        and column.operators["<"] == _OWN_LESS
+        and column.operators["<"] == OWN_LESS
         and (
             (column.type, stored.get(column.name)) in _ORDERED_ALIKE
             or (column.type == "numeric" and stored.get(column.name, "").startswith("decimal("))

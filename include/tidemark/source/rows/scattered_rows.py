@@ -11,24 +11,26 @@ table. Source: PostgreSQL documentation, 9.25.5 "Row Constructor Comparison", 11
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from tidemark.postgres.postgres_session import one_row
-from tidemark.source.rows.key_ranges import Key, KeyColumn, TableToRead, copied_columns, order_by, where
+from tidemark.source.rows.key_ranges import OWN_LESS, Key, KeyColumn, TableToRead, copied_columns, order_by, where
 
 
 def is_possible(table: TableToRead, position: Key | None, upper: Key | None) -> bool:
-    """Whether one condition on the index says which keys are in `(position, upper]`, and the index alone has these
-    keys. Several columns are compared as a row, so they must have one order. Conditions need the table's rows. Without
-    any bound an index helps with the order only."""
+    """Whether one condition on the index says which keys are in `(position, upper]`. Without any bound an index helps
+    with the order only.
+
+    Several columns are compared as a row, with one operator for all, so they must have PostgreSQL's own "<" and ascend.
+    The table must have no conditions, because they need its rows.
+    """
     is_bounded = position is not None or upper is not None
-    has_one_order = len({tuple(column.operators.items()) for column in table.key}) == 1
-    has_one_order &= len(table.key) == 1 or not any(column.descending for column in table.key)
-    return is_bounded and has_one_order and not table.conditions
+    is_plain = all(column.operators["<"] == OWN_LESS and not column.descending for column in table.key)
+    return is_bounded and not table.conditions and (is_plain or len(table.key) == 1)
 
 
 def is_cheaper(conn: psycopg.Connection[Any], table: TableToRead, position: Key | None, upper: Key | None) -> bool:
@@ -38,7 +40,7 @@ def is_cheaper(conn: psycopg.Connection[Any], table: TableToRead, position: Key 
     if limit != "-1":
         return False
     keys, rows = _keys_in_order(table, position, upper), _rows(table, position, upper)
-    in_order = rows_query(table, position, upper)
+    in_order = sql.SQL("{} ORDER BY {}").format(rows, order_by(table.key))
     return _expected_cost(conn, keys) + _expected_cost(conn, rows) < _expected_cost(conn, in_order)
 
 
@@ -51,22 +53,25 @@ def end_query(table: TableToRead, position: Key | None, upper: Key | None, limit
 
 
 def rows_query(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
-    """The rows in `(position, upper]`, in the key's order."""
-    return sql.SQL("{} ORDER BY {}").format(_rows(table, position, upper), order_by(table.key))
+    """The rows in `(position, upper]`, in the key's order. Stored values are sorted, and become texts behind the sort:
+    OFFSET keeps PostgreSQL from doing both at once."""
+    order = order_by(table.key)
+    rows = sql.SQL("{} ORDER BY {} OFFSET 0").format(_rows(table, position, upper), order)
+    return sql.SQL("SELECT {} FROM ({}) AS chunk ORDER BY {}").format(copied_columns(table), rows, order)
 
 
 def _rows(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
-    bounds = where(_bounds(table.key, position, upper))
-    return sql.SQL("SELECT {} FROM {}{}").format(copied_columns(table), table.relation, bounds)
+    return _select(table, (name for name, _ in table.columns), position, upper)
 
 
 def _keys_in_order(table: TableToRead, position: Key | None, upper: Key | None) -> sql.Composed:
-    return sql.SQL("SELECT {} FROM {}{} ORDER BY {}").format(
-        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.key),
-        table.relation,
-        where(_bounds(table.key, position, upper)),
-        order_by(table.key),
-    )
+    keys = _select(table, (column.name for column in table.key), position, upper)
+    return sql.SQL("{} ORDER BY {}").format(keys, order_by(table.key))
+
+
+def _select(table: TableToRead, names: Iterable[str], position: Key | None, upper: Key | None) -> sql.Composed:
+    columns = sql.SQL(", ").join(sql.Identifier(name) for name in names)
+    return sql.SQL("SELECT {} FROM {}{}").format(columns, table.relation, where(_bounds(table.key, position, upper)))
 
 
 def _bounds(key: Sequence[KeyColumn], position: Key | None, upper: Key | None) -> list[sql.Composable]:
