@@ -212,7 +212,7 @@ def staged(change: Change, table: TableSchema) -> dict[str, Any]:
     captured = [c.name for c in table.columns]
     sent_names = captured if change.form == "O" else table.key
     for name in captured:
-        sent = name in old and old[name] is not UNCHANGED and (change.form == "O" or old[name] is not None)
+        sent = name in old and (change.form == "O" or old[name] is not None)
         if new.get(name) is UNCHANGED and name in sent_names and sent:
             new[name] = old[name]
     row: dict[str, Any] = {"_commit_lsn": change.commit_lsn, "_ordinal": change.ordinal, "_xid": change.xid}
@@ -226,6 +226,5 @@ def staged(change: Change, table: TableSchema) -> dict[str, Any]:
     row["_unchanged"] = [name for name in captured if new.get(name) is UNCHANGED] or None
     row["_text"] = None
     if table.is_multiset:
-        whole = {name: None if old.get(name) is UNCHANGED else old.get(name) for name in captured}
-        row["_old"] = whole if old else None
+        row["_old"] = {name: old.get(name) for name in captured} if old else None
     return row

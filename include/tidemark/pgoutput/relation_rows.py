@@ -148,6 +148,9 @@ def _read_rows(block: Buffer, relation: StreamRelation, index: NDArray[np.intp],
     if len(old_rows):
         old, after = _read_tuple(block, relation, at[old_rows] + 1, ends[old_rows])
         at[old_rows] = after
+        # PostgreSQL logs old rows with their TOAST values, so a server never sends this.
+        if any((values.kind == UNCHANGED).any() for values in old):
+            raise MalformedMessage(detail=f"an old row of relation {oid} has an unchanged value")
     if is_delete.any() and (at[is_delete] != ends[is_delete]).any():
         raise MalformedMessage(detail=f"a DELETE of relation {oid} has bytes left over")
     everywhere = bool(has_new.all())
@@ -302,7 +305,7 @@ def _fill_from_old(relation: StreamRelation, tuples: _Tuples, is_delete: Mask) -
     for i, (new, old) in enumerate(zip(tuples.new, tuples.old, strict=True)):
         in_key = i in relation.key
         # In a 'K' tuple NULL means "not sent"; under FULL it is the value.
-        is_sent = (old.kind == TEXT) & (full | in_key) | (old.kind == NULL) & full
+        is_sent = full | (old.kind == TEXT) & in_key
         from_old = np.flatnonzero((new.kind[tuples.old_rows] == UNCHANGED) & is_sent | (deletes & in_key))
         if len(from_old):
             new.fill(tuples.old_rows[from_old], old, from_old)
