@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ from tests.golden.test_values_against_postgres import CASES, DDL, UNFIT
 from tests.support import servers
 from tests.support.pipeline import Pipeline
 from tidemark.config import TableRule
+from tidemark.source.rows import scattered_rows
 
 METADATA = {"_generation", "_commit_lsn", "_ordinal", "_xid", "_committed_at", "_op", "_old_key", "_unchanged", "_old"}
 
@@ -132,20 +134,42 @@ def test_a_column_that_the_stream_does_not_know_yet_is_a_version_of_its_own(capt
     assert captured.table_row("public.t").life.merge == "merging"
 
 
-def test_bytes_that_are_no_utf8_are_read_as_the_stream_sends_them(captured: Pipeline) -> None:
+@pytest.fixture
+def in_sql_ascii(captured: Pipeline) -> Iterator[Pipeline]:
+    """In a database of the encoding SQL_ASCII, whose texts may have any bytes."""
     name = psycopg.conninfo.conninfo_to_dict(captured.source)["dbname"]
     captured.execute(f"CREATE DATABASE {name}_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
     captured.source = captured.source.replace(f"dbname={name}", f"dbname={name}_ascii")
     whole = captured.connection
     try:
         with psycopg.connect(captured.source, autocommit=True, client_encoding="utf8") as captured.connection:
-            captured.execute("CREATE TABLE t (n int PRIMARY KEY, v text, w varchar)")
-            captured.capture()
-            captured.execute("INSERT INTO t VALUES (1, E'a\\xffb', 'é'), (2, 'é', E'\\x80')")
-            streamed, read = both(captured, "public.t")
-            assert read == streamed
-            assert [row["_text"] for row in read] == [[("v", "a\\xffb")], [("w", "\\x80")]]
+            yield captured
             captured.drop_slot()
     finally:
         captured.connection = whole
         captured.execute(f"DROP DATABASE {name}_ascii WITH (FORCE)")
+
+
+def test_bytes_that_are_no_utf8_are_read_as_the_stream_sends_them(in_sql_ascii: Pipeline) -> None:
+    in_sql_ascii.execute("CREATE TABLE t (n int PRIMARY KEY, v text, w varchar)")
+    in_sql_ascii.capture()
+    in_sql_ascii.execute("INSERT INTO t VALUES (1, E'a\\xffb', 'é'), (2, 'é', E'\\x80')")
+    streamed, read = both(in_sql_ascii, "public.t")
+    assert read == streamed
+    assert [row["_text"] for row in read] == [[("v", "a\\xffb")], [("w", "\\x80")]]
+
+
+def test_a_key_that_is_no_utf8_parks_its_table(in_sql_ascii: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between bounds that are, where a query for the end of a chunk would fail on it."""
+    monkeypatch.setattr(scattered_rows, "is_cheaper", lambda *_: True)
+    key = "lpad(i::text, 3, '0') || CASE WHEN i % 25 = 0 THEN '' ELSE E'\\xff' END"
+    in_sql_ascii.execute(
+        "CREATE TABLE t (k text PRIMARY KEY)", f"INSERT INTO t SELECT {key} FROM generate_series(1, 100) AS i"
+    )
+    in_sql_ascii.capture()
+    (backfill,) = in_sql_ascii.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    in_sql_ascii.read()
+    assert len(in_sql_ascii.ranges(backfill)) == 4
+    row = in_sql_ascii.table_row("public.t")
+    assert row.error is not None
+    assert (row.life.merge, row.error.kind) == ("parked", "KeyValueUnfit")
