@@ -6,7 +6,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help packages setup demo up down test unit lint coverage simulation soak faults clusters scheduler page bench bench-latency site lock versions dist clean witnesses tutorial release
+.PHONY: help packages setup demo up down test unit lint coverage simulation soak faults fuzz clusters scheduler page bench bench-latency site lock versions dist clean witnesses tutorial release
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
@@ -26,6 +26,7 @@ help:
 	@echo 'make bench   the table and plots of docs/performance.md, in .tidemark/bench; BENCH_SCALE=small: smaller; make bench-latency: from commit to Delta, under Airflow'
 	@echo 'make simulation, faults, clusters, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, Spark clusters, all that Airflow runs; each takes long'
 	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers; then the same of one that follows its source'
+	@echo 'make fuzz    decoders of what other processes wrote, an hour each (TIDEMARK_FUZZ_MINUTES), under a fuzzer that sees what an input reaches'
 	@echo "make witnesses POSTGRES_SOURCE=…  PostgreSQL's own test suites, played in a captured database; FILES=\"alter_table …\": these alone"
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make dist    sdists and wheels of both distributions in dist/, checked by twine'
@@ -42,7 +43,7 @@ packages setup:
 unit lint: packages
 	@$(SANDBOX) $@
 
-demo up test coverage simulation soak faults clusters scheduler page bench bench-latency site lock versions dist witnesses tutorial release: setup
+demo up test coverage simulation soak faults fuzz clusters scheduler page bench bench-latency site lock versions dist witnesses tutorial release: setup
 	@$(SANDBOX) $@
 
 down:

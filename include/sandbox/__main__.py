@@ -76,6 +76,7 @@ COMMANDS = {
     "soak": suites.soak,
     "witnesses": suites.witnesses,
     "faults": suites.faults,
+    "fuzz": suites.fuzz,
     "clusters": suites.clusters,
     "tutorial": suites.tutorial,
     "scheduler": suites.scheduler,

@@ -14,7 +14,7 @@ from typing import Final
 
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
-from sandbox.setup import axe, postgres17, system_packages
+from sandbox.setup import atheris, axe, postgres17, system_packages
 from sandbox.setup.jars import yarn_jars
 from sandbox.steps import StepFailed, Steps, run, waited_for
 from tidemark.spark_submit.jar_versions import Jar, azure_jars, google_jars
@@ -278,6 +278,14 @@ def witnesses(checkout: Checkout) -> int:
     database; FILES names some of them. Played whole, they write docs/witnesses.md."""
     chosen = os.environ.get("FILES", "").split()
     return _all(checkout, {"witnesses": ["tests.witnesses", *chosen]})
+
+
+def fuzz(checkout: Checkout) -> int:
+    """Every decoder of what another process wrote under a fuzzer, for TIDEMARK_FUZZ_MINUTES each, 60 where nothing
+    names another number; as many at once as there are cores."""
+    atheris.install(checkout)
+    minutes = os.environ.get("TIDEMARK_FUZZ_MINUTES") or "60"
+    return _all(checkout, {"fuzz": ["tests.fuzzing", "--minutes", minutes]})
 
 
 def bench(checkout: Checkout) -> int:

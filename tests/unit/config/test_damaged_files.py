@@ -36,8 +36,7 @@ HOSTILE = (
 )
 
 
-def damaged(random_: random.Random) -> bytes:
-    text = SOUND
+def damaged(random_: random.Random, text: str) -> bytes:
     for _ in range(random_.randint(1, 4)):
         at = random_.randrange(len(text))
         lines = text.splitlines(keepends=True)
@@ -64,6 +63,6 @@ def test_a_damaged_file_is_read_or_has_problems(seed: int, tmp_path: Path) -> No
     random_ = random.Random(seed)
     path = tmp_path / "shop.yaml"
     for _ in range(DAMAGES):
-        path.write_bytes(damaged(random_))
+        path.write_bytes(damaged(random_, SOUND))
         config, problems = file_reader.read(path)
         assert (config is None) == bool(problems)

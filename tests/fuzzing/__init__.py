@@ -1,0 +1,1 @@
+"""Decoders under a fuzzer that sees what an input reaches: `make fuzz`."""

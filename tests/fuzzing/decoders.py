@@ -1,0 +1,226 @@
+"""Every decoder of what another process wrote, as a function of bytes: the named error, or what is in the bytes.
+
+Another exception is a fault, and so is a row that is not in the bytes. Bytes that stand for several messages or files
+are their parts, each behind its length.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import struct
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.config import test_damaged_files
+from tests.unit.formats import test_damaged_ledger_rows
+from tests.unit.formats.test_damaged_ledger_rows import RECORDS
+from tests.unit.formats.test_hostile_files import WHOLE
+from tests.unit.pgoutput import test_damaged_copies, test_damaged_streams
+from tests.unit.pgoutput.test_damaged_copies import random_copy
+from tests.unit.pgoutput.test_decoder import random_stream
+from tests.unit.target import test_damaged_footers, test_damaged_logs
+from tidemark.config import file_reader
+from tidemark.errors import FormatIsNewer, LakeFileBroken, MalformedMessage, SchemaDisagrees
+from tidemark.strict_json import NotStrictJson
+from tidemark.target.delta.compact_thrift import UnsupportedParquet
+from tidemark.target.driver.text_pages import pages_of_texts
+
+SEEDS: Final = range(40)
+_LENGTH: Final = struct.Struct(">H")
+_TEXTS: Final = 60
+_FOLDER_OF_PIPELINES: Final = Path(test_damaged_files.__file__).parent / "pipelines"
+
+
+def _pages(codec: str) -> bytes:
+    sink = io.BytesIO()
+    texts = pa.table({"key": [f"{number * 7919:012}" for number in range(_TEXTS)]})
+    pq.write_table(texts, sink, compression=codec, use_dictionary=False, data_page_size=200, write_batch_size=10)
+    return sink.getvalue()
+
+
+def _footer(file: bytes) -> bytes:
+    (length,) = struct.unpack("<I", file[-8:-4])
+    return file[-8 - length : -8]
+
+
+PAGES: Final = [_pages(codec) for codec in ("zstd", "snappy", "none")]
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def parts_of(content: bytes) -> list[bytes]:
+    """The last part is what is left, whatever its length says."""
+    parts, at = [], 0
+    while at + _LENGTH.size <= len(content):
+        (length,) = _LENGTH.unpack_from(content, at)
+        at += _LENGTH.size
+        parts.append(content[at : at + length])
+        at += length
+    return parts
+
+
+def pgoutput(content: bytes) -> bool:
+    messages = parts_of(content)
+    try:
+        rows = sorted(map(repr, test_damaged_streams.decoded(messages, [])))
+    except (MalformedMessage, SchemaDisagrees):
+        return False
+    assert rows == sorted(map(repr, test_damaged_streams.decoded(messages, [len(messages) // 2])))
+    try:
+        there = test_damaged_streams.in_the_bytes(messages)
+    except UnicodeDecodeError:
+        return True  # a value that is no text
+    assert rows == sorted(map(repr, there))
+    return True
+
+
+def copy(content: bytes) -> bool:
+    messages = parts_of(content)
+    try:
+        rows = test_damaged_copies.decoded(messages, [])
+    except MalformedMessage:
+        return False
+    assert rows == test_damaged_copies.decoded(messages, [len(messages) // 2])
+    with suppress(UnicodeDecodeError):  # a value that is no text
+        assert rows == test_damaged_copies.in_the_bytes(messages)
+    return True
+
+
+def parquet_footers(content: bytes) -> bool:
+    """The footer alone is fuzzed: 50 rows of five columns lie in front of it."""
+    sound = test_damaged_footers.FILES[0]
+    file = sound[: -8 - len(_footer(sound))] + content + struct.pack("<I", len(content)) + b"PAR1"
+    try:
+        test_damaged_footers.rewritten(file)
+    except UnsupportedParquet:
+        return False
+    return True
+
+
+def parquet_pages(content: bytes) -> bool:
+    """The pages alone are fuzzed, and the footer of the sound file stays. The first byte says which file."""
+    sound = PAGES[content[0] % len(PAGES)] if content else PAGES[0]
+    footer = sound[-8 - len(_footer(sound)) :]
+    body = content[1:][: len(sound) - len(footer)].ljust(len(sound) - len(footer), b"\0")
+    source = io.BytesIO(body + footer)
+    try:
+        assert sum(map(len, pages_of_texts(source, pq.ParquetFile(source), 0, "key"))) == _TEXTS  # type: ignore[arg-type]
+    except UnsupportedParquet:
+        return False
+    return True
+
+
+def delta_logs(content: bytes) -> bool:
+    """Three commits and a checkpoint; an empty part is a file that is missing."""
+    names = [*test_damaged_logs.LOGS[1]]
+    log = {name: part for name, part in zip(names, parts_of(content), strict=False) if part}
+    with pytest.MonkeyPatch.context() as patch:
+        return test_damaged_logs.outcome(log, patch) == "read"
+
+
+def lake_files(content: bytes) -> bool:
+    """Manifests, plans, results and the other files of the lake; the first byte says which."""
+    kind = type(WHOLE[content[0] % len(WHOLE)]) if content else type(WHOLE[0])
+    try:
+        read = kind.from_json(content[1:], "shop/a file.json")
+    except (LakeFileBroken, FormatIsNewer):
+        return False
+    assert kind.from_json(read.to_json()) == read
+    return True
+
+
+def ledger_rows(content: bytes) -> bool:
+    """What the ledger's columns of JSON hold; the first byte says which."""
+    kind = type(RECORDS[content[0] % len(RECORDS)]) if content else type(RECORDS[0])
+    try:
+        raw = json.loads(content[1:])
+    except (ValueError, RecursionError):
+        return False  # no PostgreSQL stores it as JSON
+    try:
+        read = kind.from_json(raw)
+    except NotStrictJson:
+        return False
+    assert kind.from_json(json.loads(json.dumps(read.to_json()))) == read
+    return True
+
+
+def pipeline_files(content: bytes) -> bool:
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
+        file.write(content)
+        file.flush()
+        config, problems = file_reader.read(Path(file.name))
+    assert (config is None) == bool(problems)
+    return config is not None
+
+
+def _other_json(content: bytes, random_: random.Random) -> bytes:
+    """A value of the JSON behind the first byte becomes another one, is lost, or is nested."""
+    try:
+        raw = json.loads(content[1:])
+    except (ValueError, RecursionError):
+        return content
+    return content[:1] + json.dumps(test_damaged_ledger_rows.damaged(random_, raw)).encode()
+
+
+def _other_log(content: bytes, random_: random.Random) -> bytes:
+    """The same in one action of one commit."""
+    parts = parts_of(content)
+    commits = [number for number, part in enumerate(parts) if part.startswith(b"{")]
+    if commits:
+        number = random_.choice(commits)
+        lines = parts[number].splitlines()
+        at = random_.randrange(len(lines))
+        lines[at] = _other_json(b" " + lines[at], random_)
+        parts[number] = b"\n".join(lines)
+    return joined(parts)
+
+
+def _other_yaml(content: bytes, random_: random.Random) -> bytes:
+    return test_damaged_files.damaged(random_, content.decode(errors="replace") or " ")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A function of bytes, and what a fuzzer needs for it.
+
+    `has_read` is whether the bytes were read; False if they were refused by name. `seeds` are where a fuzzer begins:
+    bytes that are read. `mutated` changes bytes so that most of their grammar stays.
+    """
+
+    has_read: Callable[[bytes], bool]
+    seeds: Callable[[], Iterable[bytes]]
+    mutated: Callable[[bytes, random.Random], bytes] | None = None
+
+
+DECODERS: Final = {
+    "pgoutput": Decoder(pgoutput, lambda: (joined(random_stream(random.Random(seed))) for seed in SEEDS)),
+    "copy": Decoder(copy, lambda: (joined(random_copy(random.Random(seed))) for seed in SEEDS)),
+    "parquet-footers": Decoder(parquet_footers, lambda: map(_footer, test_damaged_footers.FILES)),
+    "parquet-pages": Decoder(
+        parquet_pages, lambda: (bytes([n]) + file[: -8 - len(_footer(file))] for n, file in enumerate(PAGES))
+    ),
+    "delta-logs": Decoder(delta_logs, lambda: (joined(log.values()) for log in test_damaged_logs.LOGS), _other_log),
+    "lake-files": Decoder(
+        lake_files, lambda: (bytes([n]) + file.to_json().encode() for n, file in enumerate(WHOLE)), _other_json
+    ),
+    "ledger-rows": Decoder(
+        ledger_rows,
+        lambda: (bytes([n]) + json.dumps(row.to_json()).encode() for n, row in enumerate(RECORDS)),
+        _other_json,
+    ),
+    "pipeline-files": Decoder(
+        pipeline_files, lambda: (file.read_bytes() for file in _FOLDER_OF_PIPELINES.glob("*.yaml")), _other_yaml
+    ),
+}
