@@ -22,15 +22,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.config import test_damaged_files
-from tests.unit.formats import test_damaged_ledger_rows
+from tests.unit.formats import test_damaged_ledger_rows, test_definition
 from tests.unit.formats.test_damaged_ledger_rows import RECORDS
 from tests.unit.formats.test_hostile_files import WHOLE
+from tests.unit.formats.test_watermark import MARK
 from tests.unit.pgoutput import test_damaged_copies, test_damaged_streams
 from tests.unit.pgoutput.test_damaged_copies import random_copy
 from tests.unit.pgoutput.test_decoder import random_stream
 from tests.unit.target import test_damaged_footers, test_damaged_logs
 from tidemark.config import file_reader
 from tidemark.errors import FormatIsNewer, LakeFileBroken, MalformedMessage, SchemaDisagrees
+from tidemark.formats.definition import UnknownDefinition
+from tidemark.formats.watermark import Watermark
 from tidemark.strict_json import NotStrictJson
 from tidemark.target.delta.compact_thrift import UnsupportedParquet
 from tidemark.target.driver.text_pages import pages_of_texts
@@ -165,6 +168,14 @@ def pipeline_files(content: bytes) -> bool:
     return config is not None
 
 
+def wal_messages(content: bytes) -> bool:
+    """What any login may write into the WAL, under the prefix of watermarks and, with a code, of definitions."""
+    mark = Watermark.parse(content)
+    assert mark is None or Watermark.parse(mark.content().encode()) == mark
+    told = test_definition.read(test_definition.signed(content))
+    return mark is not None or not isinstance(told, UnknownDefinition | None)
+
+
 def _other_json(content: bytes, random_: random.Random) -> bytes:
     """A value of the JSON behind the first byte becomes another one, is lost, or is nested."""
     try:
@@ -212,6 +223,11 @@ DECODERS: Final = {
         parquet_pages, lambda: (bytes([n]) + file[: -8 - len(_footer(file))] for n, file in enumerate(PAGES))
     ),
     "delta-logs": Decoder(delta_logs, lambda: (joined(log.values()) for log in test_damaged_logs.LOGS), _other_log),
+    "wal-messages": Decoder(
+        wal_messages,
+        lambda: (MARK.content().encode(), test_definition.text(test_definition.RELATION)),
+        lambda content, random_: _other_json(b" " + content, random_)[1:],
+    ),
     "lake-files": Decoder(
         lake_files, lambda: (bytes([n]) + file.to_json().encode() for n, file in enumerate(WHOLE)), _other_json
     ),
