@@ -29,6 +29,8 @@ MOST_MB: Final = 1024
 LARGEST: Final = 16_384
 LARGEST_KEPT: Final = 2500
 LONGEST_S: Final = 20
+# Atheris keeps some memory of each input, so a new process goes on after so long.
+ROUND_S: Final = 300
 
 
 def main() -> int:
@@ -53,7 +55,10 @@ def fuzz(name: str, minutes: float, is_kept: bool) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate([*DECODERS[name].seeds(), *corpora.kept(name)]):
         (folder / f"seed-{number}").write_bytes(content)
-    code = _libfuzzer(name, f"-max_total_time={round(minutes * 60)}", str(folder))
+    code, seconds = 0, round(minutes * 60)
+    while not code and seconds > 0:
+        code = _libfuzzer(name, f"-max_total_time={min(seconds, ROUND_S)}", str(folder))
+        seconds -= ROUND_S
     told = [line for line in (MADE / f"{name}.log").read_text(errors="replace").splitlines() if "cov:" in line]
     print(f"{name}: {'a fault' if code else 'no fault'}; {told[-1] if told else 'nothing was run'}", flush=True)
     if is_kept and not code:

@@ -22,11 +22,11 @@ def main() -> None:
     def mutated(content: bytes, most: int, seed: int) -> bytes:
         """By the decoder's own grammar half the time, else by libFuzzer."""
         random_ = random.Random(seed)
-        if decoder.mutated is None or random_.random() < 0.5:
+        if random_.random() < 0.5:
             return atheris.Mutate(content, most)
         return decoder.mutated(content, random_)[:most]
 
-    atheris.Setup(arguments, decoder.has_read, custom_mutator=mutated)
+    atheris.Setup(arguments, decoder.has_read, **({"custom_mutator": mutated} if decoder.mutated else {}))
     atheris.Fuzz()
 
 
