@@ -63,6 +63,27 @@ def test_whole_numbers_have_the_same_places_by_order_and_by_hash(
             assert not keys.has_doubles
 
 
+def test_keys_that_follow_each_other_in_the_set_are_found_there_and_others_where_they_are() -> None:
+    own = [*range(0, 40, 2), *range(41, 80, 2)]
+    for chosen in (own, own[::-1], own[20:] + own[:20]):
+        keys = KeySet([pa.int64()], [[pa.chunked_array([chosen])]])
+        given = [
+            own[:5],
+            own[7:19],
+            own[18:23],
+            own[30:],
+            [*own[3:6], 7],
+            [own[5], own[4]],
+            [own[5], own[7]],
+            [99, 101],
+            [],
+        ]
+        pieces = [[pa.chunked_array([pa.array(piece, pa.int64())])] for piece in given]
+        assert [of.to_pylist() for of in keys.places_of(pieces)] == [
+            [chosen.index(key) if key in chosen else None for key in piece] for piece in given
+        ]
+
+
 @pytest.mark.parametrize("keys", [[2, 1, 2], [1, 2, 2], [None, None, 1]])
 def test_a_key_that_was_given_twice_is_noticed(keys: list[int | None]) -> None:
     assert KeySet([pa.int64()], [[pa.chunked_array([pa.array(keys, pa.int64())])]]).has_doubles

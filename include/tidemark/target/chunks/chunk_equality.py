@@ -543,7 +543,8 @@ def _are_equal(chunk_values: pa.ChunkedArray, current_values: pa.ChunkedArray) -
         return chunk_fold.stored_forms(pa.table({"of": chunk_values}), ["of"]) == chunk_fold.stored_forms(
             pa.table({"of": current_values}), ["of"]
         )
-    if not _all(pc.equal(pc.is_null(chunk_values), pc.is_null(current_values))):
+    have_nulls = chunk_values.null_count or current_values.null_count
+    if have_nulls and not _all(pc.equal(pc.is_null(chunk_values), pc.is_null(current_values))):
         return False
     if pa.types.is_floating(chunk_values.type):
         nan = pc.fill_null(pc.is_nan(chunk_values), True)
