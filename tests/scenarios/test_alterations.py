@@ -3,11 +3,13 @@ two runs, in the middle of a batch, while a merge is killed, while a chunk is re
 pipeline.
 
 A file says in parts what there is, which rows, a change from before the alteration, it, and changes behind it, then the
-outcome: one expectation per line. Behind a chunk, and the backfill that the outcome may ask for, each table is
-merged; a chunk from before the alteration is `read again` where the file says for which reason."""
+outcome: one expectation per line, for all places or `in` some. Behind a chunk, and the backfill that the outcome may
+ask for, each table is merged; a chunk from before the alteration is `read again` where the file says for which
+reason."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +26,8 @@ pytestmark = pytest.mark.thorough
 
 FOLDER = Path(__file__).parent / "alterations"
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql"))
+# What comes of it in some of the places, where that is not what comes of it in the others.
+OUTCOME_IN = re.compile(r"-- outcome in (?P<places>[a-z_, ]+): (?P<outcome>.*)")
 PARTS = ("table", "rows", "before", "alteration", "after")
 PLACES = {
     "between_runs": """{table}
@@ -81,9 +85,10 @@ PLACES = {
 }
 
 
-def read_parts(name: str) -> dict[str, str]:
+def read_parts(name: str, place: str) -> dict[str, str]:
     lines = (FOLDER / f"{name}.sql").read_text(encoding="utf-8").splitlines()
     parts: dict[str, list[str]] = {"head": [], "outcome": [], "again": []}
+    of_place: list[str] = []
     at = "head"
     for line in lines:
         if line.startswith("-- part: "):
@@ -92,10 +97,15 @@ def read_parts(name: str) -> dict[str, str]:
             parts[at] = []
         elif line.startswith("-- outcome: "):
             parts["outcome"].append(line.replace("outcome", "expect", 1))
+        elif match := OUTCOME_IN.fullmatch(line):
+            if place in match["places"].split(", "):
+                of_place.append(f"-- expect: {match['outcome']}")
         elif line.startswith("-- read again: "):
             parts["again"].append(f"-- expect: backfill open item ({line.removeprefix('-- read again: ')})")
         else:
             parts[at].append(line)
+    if of_place:
+        parts |= {"outcome": of_place, "again": []}
     assert set(parts) == {"head", "outcome", "again", *PARTS}, f"{name}.sql lacks a part"
     return {part: "\n".join(text) for part, text in parts.items()}
 
@@ -103,8 +113,9 @@ def read_parts(name: str) -> dict[str, str]:
 def is_merged_in_the_end(name: str) -> bool:
     """Of what parks a table, or makes another one of it, no chunk is followed by a merge; nor where the file says why
     there is none."""
-    outcome = read_parts(name)["outcome"]
-    if "-- no chunk: " in read_parts(name)["head"]:
+    parts = read_parts(name, "while_a_chunk_is_read")
+    outcome = parts["outcome"]
+    if "-- no chunk: " in parts["head"]:
         return False
     return "parked" not in outcome and "marked" not in outcome
 
@@ -151,7 +162,7 @@ def outcome_in(
 
 
 def written(folder: Path, place: str, name: str) -> scenario.Scenario:
-    parts = read_parts(name)
+    parts = read_parts(name, place)
     marks = [line for line in parts["outcome"].splitlines() if "needs backfill" in line]
     seen, rejected = "\n".join(marks), "\n".join([*marks, parts["again"]])
     mended = sorted({line.split()[4] for line in marks} or {"item"})

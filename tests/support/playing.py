@@ -290,8 +290,11 @@ class Play:
         return f"{self.scenario.name} {name}"
 
     def _id(self, name: str) -> str:
-        """The id of a table of the scenario; "item~2" is the second one of its name."""
+        """The id of a table of the scenario; "item~2" is the second one of its name, "item~last" the last."""
         name, _, place = name.partition("~")
+        if place == "last":
+            places = (TableName.parse(table) for table in self._captured())
+            place = str(max(one.place for one in places if one.name == name))
         return str(TableName(self.scenario.name, name, int(place or 1)))
 
     def _captured(self) -> dict[str, judge.TableRow]:

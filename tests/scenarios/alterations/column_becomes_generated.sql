@@ -12,3 +12,4 @@ ALTER TABLE item ADD COLUMN size int GENERATED ALWAYS AS (2 * id) STORED;
 -- part: after
 UPDATE item SET name = 'after' WHERE id = 3;
 -- outcome: needs backfill item (generated one|rewritten)
+-- outcome in mid_batch, while_a_chunk_is_read: needs backfill item~last (columns were dropped beside others.*built anew)

@@ -15,3 +15,4 @@ UPDATE item SET size = 'after' WHERE id = 3;
 INSERT INTO item (id, size) VALUES (5, 'new');
 -- outcome: merging item
 -- outcome: columns item (id, size, body, size__2)
+-- outcome in mid_batch, while_a_chunk_is_read: needs backfill item~last (columns were dropped beside others.*built anew)

@@ -1,5 +1,4 @@
 -- A column is taken out of the publication's list while changes come, and is back: what changed meanwhile lacks it.
--- read again: taken out of the publication and added again
 -- part: table
 CREATE TABLE item (id int PRIMARY KEY, size int, name text);
 -- part: rows
@@ -14,4 +13,4 @@ DELETE FROM item WHERE id = 4;
 DO $$DECLARE publication name := (SELECT pubname FROM pg_publication); BEGIN EXECUTE format('ALTER PUBLICATION %I DROP TABLE item', publication); EXECUTE format('ALTER PUBLICATION %I ADD TABLE item', publication); END$$;
 -- part: after
 UPDATE item SET size = 30 WHERE id = 3;
--- outcome: needs backfill item (came without column)
+-- outcome: needs backfill item~last (columns were dropped beside others.*built anew)

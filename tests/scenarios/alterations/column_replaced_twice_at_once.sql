@@ -1,6 +1,5 @@
 -- A column is dropped and one of its name comes, twice, and no change shows the table in between: by names alone a change
--- may be of any of the three, so the table is marked, and goes by the order of the transactions' ids.
--- read again: dropped and added again
+-- may be of any of the three.
 -- part: table
 CREATE TABLE item (id int PRIMARY KEY, size int, body text);
 -- part: rows
@@ -15,5 +14,4 @@ ALTER TABLE item DROP COLUMN size, ADD COLUMN size int DEFAULT 7;
 -- part: after
 UPDATE item SET size = 30 WHERE id = 3;
 INSERT INTO item (id, size) VALUES (5, 50);
--- outcome: needs backfill item (which of the two some changes mean is not certain)
--- outcome: columns item (id, size, body, size__2, size__3)
+-- outcome: needs backfill item~last (columns were dropped beside others.*built anew)

@@ -1,5 +1,4 @@
 -- A column is dropped and one of its name comes, in one transaction with rows before, between and behind.
--- read again: dropped and added again
 -- part: table
 CREATE TABLE item (id int PRIMARY KEY, size int, body text);
 -- part: rows
@@ -16,5 +15,4 @@ UPDATE item SET size = 33 WHERE id = 3;
 COMMIT;
 -- part: after
 INSERT INTO item (id, size) VALUES (5, 50);
--- outcome: merging item
--- outcome: columns item (id, size, body, size__2)
+-- outcome: needs backfill item~last (columns were dropped beside others.*built anew)

@@ -11,4 +11,4 @@ ALTER TABLE item ALTER COLUMN id TYPE text COLLATE pg_c_utf8;
 -- part: after
 UPDATE item SET id = 'd' WHERE id = 'D';
 UPDATE item SET size = 7 WHERE id = 'c';
--- outcome: merging item
+-- outcome: needs backfill item (its key was made anew)

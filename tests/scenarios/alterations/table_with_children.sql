@@ -18,3 +18,5 @@ UPDATE special SET name = 'after' WHERE id = 13;
 INSERT INTO item VALUES (5, 50);
 -- outcome: merging item
 -- outcome: merging special
+-- outcome in mid_batch, while_a_chunk_is_read: needs backfill item~last (columns were dropped beside others.*built anew)
+-- outcome in mid_batch, while_a_chunk_is_read: merging special

@@ -16,3 +16,4 @@ ALTER TABLE item ADD COLUMN mood mood;
 UPDATE item SET mood = 'sad' WHERE id = 3;
 -- outcome: merging item
 -- outcome: columns item (id, mood, name, mood__2)
+-- outcome in mid_batch, while_a_chunk_is_read: needs backfill item~last (columns were dropped beside others.*built anew)
