@@ -205,6 +205,16 @@ def read(messages: Iterable[bytes]) -> Iterator[Change]:
             ordinal += 1
 
 
+def written(change: Change) -> bytes:
+    """The change's message, if the server had written it: nothing more, and as many values as there are columns."""
+    oid = int.from_bytes(change.relation[1:5])
+    assert all(len(row) in (0, len(change.names)) for row in (change.old, change.new))
+    old = {"key": change.old if change.form == "K" else None, "old": change.old if change.form == "O" else None}
+    if change.op == "insert":
+        return insert(oid, change.new)
+    return update(oid, change.new, **old) if change.op == "update" else delete(oid, **old)
+
+
 def staged(change: Change, table: TableSchema) -> dict[str, Any]:
     """The staged row that the decoder must make of a change where every column is text."""
     old = dict(zip(change.names, change.old, strict=False))

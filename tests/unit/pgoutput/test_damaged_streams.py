@@ -109,8 +109,12 @@ def decoded(messages: Messages, cuts: list[int]) -> list[tuple[str, dict[str, An
 
 
 def in_the_bytes(messages: Messages) -> list[tuple[str, dict[str, Any]]]:
+    """Every row, if the messages are those of a server: nothing stands between and behind the values."""
+    changes = [*wire.read(messages)]
+    said = [message for message in messages if message[:1] in (b"I", b"U", b"D")]
+    assert [wire.written(change) for change in changes if change.op != "truncate"] == said
     rows = []
-    for change in wire.read(messages):
+    for change in changes:
         schema = as_text(parse_relation(change.relation))
         rows.append((str(schema.table), wire.staged(change, schema)))
     return rows
