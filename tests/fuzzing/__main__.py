@@ -1,8 +1,11 @@
-"""Fuzzes the decoders, guided by the lines that an input reaches: `make fuzz`, or `python -m tests.fuzzing NAME …`.
+"""Fuzzes decoders, guided by the lines that an input reaches: `make fuzz`, or `python -m tests.fuzzing NAME …`.
 
-Inputs that reach new lines stay in .tidemark/fuzzing/NAME, where the next play goes on. `--keep` writes the shortest
-of them that reach the same lines to tests/fuzzing/corpora, which `make test` plays. The fuzzer is Atheris, with
-libFuzzer: https://github.com/google/atheris. `sandbox.setup.atheris` installs it.
+Each run starts from the inputs in .tidemark/fuzzing/NAME, and adds those that reach new lines. An input that is a fault
+stays there as crash-…, timeout-… or oom-…, and every later run tries it first. `--replay` decodes one input without
+the fuzzer. `--keep` replaces tests/fuzzing/corpora/NAME.txt, which `make test` plays, by a small set of inputs that
+reach the same lines.
+
+The fuzzer is Atheris, with libFuzzer: https://github.com/google/atheris. `sandbox.setup.atheris` installs it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from tests.fuzzing.decoders import DECODERS
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 MADE: Final = REPOSITORY / ".tidemark" / "fuzzing"
+FAULTS: Final = ("crash-*", "timeout-*", "oom-*")
 # The decoders' packages alone take 0.2 GB.
 MOST_MB: Final = 1024
 # Bytes of an input.
@@ -34,52 +38,68 @@ ROUND_S: Final = 300
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("decoders", nargs="*", help="which; all without any")
-    parser.add_argument("--minutes", type=float, default=60, help="for each decoder")
-    parser.add_argument("--keep", action="store_true", help="write what was found to tests/fuzzing/corpora")
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzzing", description=__doc__)
+    parser.add_argument("decoders", nargs="*", help=f"default: all of {', '.join(DECODERS)}")
+    parser.add_argument("--minutes", type=float, default=60, help="for each decoder; default 60")
+    parser.add_argument("--keep", action="store_true", help="replace the inputs that make test plays")
+    parser.add_argument("--replay", type=Path, help="an input, decoded by the one decoder that is named")
     arguments = parser.parse_args()
     names = arguments.decoders or [*DECODERS]
     if unknown := set(names) - set(DECODERS):
         parser.error(f"no decoder is called {' or '.join(sorted(unknown))}; there are {', '.join(DECODERS)}")
+    if arguments.replay is not None:
+        if len(names) > 1:
+            parser.error("name the decoder of the input")
+        print("read" if DECODERS[names[0]].has_read(arguments.replay.read_bytes()) else "refused by name")
+        return 0
+    if not (REPOSITORY / FOLDER).is_dir():
+        parser.error("Atheris is not installed: run `python -m sandbox.setup.atheris`")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        codes = pool.map(lambda name: fuzz(name, arguments.minutes, arguments.keep), names)
-        faults = [name for name, code in zip(names, codes, strict=True) if code]
-    for name in faults:
-        print(f"{name}: see the end of {MADE / name}.log, and crash-…, timeout-… or oom-… in {MADE}", file=sys.stderr)
-    return 1 if faults else 0
+        return max(pool.map(lambda name: fuzz(name, arguments.minutes, arguments.keep), names))
 
 
-def fuzz(name: str, minutes: float, is_kept: bool) -> int:
-    folder = MADE / name
+def fuzz(name: str, minutes: float, replaces_corpus: bool) -> int:
+    """Returns 1 for a fault, or if the fuzzer did not run."""
+    folder, log = MADE / name, MADE / f"{name}.log"
     folder.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate([*DECODERS[name].seeds(), *corpora.kept(name)]):
         (folder / f"seed-{number}").write_bytes(content)
+    log.write_bytes(b"")
     code, seconds = 0, round(minutes * 60)
     while not code and seconds > 0:
         code = _libfuzzer(name, f"-max_total_time={min(seconds, ROUND_S)}", str(folder))
         seconds -= ROUND_S
-    told = [line for line in (MADE / f"{name}.log").read_text(errors="replace").splitlines() if "cov:" in line]
-    print(f"{name}: {'a fault' if code else 'no fault'}; {told[-1] if told else 'nothing was run'}", flush=True)
-    if is_kept and not code:
-        with tempfile.TemporaryDirectory() as fewest:
-            code = _libfuzzer(name, "-merge=1", f"-max_len={LARGEST_KEPT}", fewest, str(folder))
-            corpora.keep(name, [file.read_bytes() for file in Path(fewest).iterdir()])
-    return code
+    coverage = [line for line in log.read_text(errors="replace").splitlines() if "cov:" in line]
+    if replaces_corpus and not code:
+        with tempfile.TemporaryDirectory() as merged:
+            code = _libfuzzer(name, "-merge=1", f"-max_len={LARGEST_KEPT}", merged, str(folder))
+            contents = [file.read_bytes() for file in Path(merged).iterdir()]
+        if contents and not code:
+            corpora.keep(name, contents)
+    # A merge passes over an input that is a fault.
+    faults = [file for pattern in FAULTS for file in folder.glob(pattern)] if code or replaces_corpus else []
+    for file in faults:
+        replay = f"PYTHONPATH=include:plugins:. .venv/bin/python -m tests.fuzzing {name} --replay {file}"
+        print(f"{name}: a fault, or one that was: {replay}", file=sys.stderr)
+    if code and not faults:
+        print(f"{name}: the fuzzer ended with {code}: see {log}", file=sys.stderr)
+    if not code:
+        print(f"{name}: no fault; {coverage[-1] if coverage else 'nothing was played'}", flush=True)
+    return 1 if code else 0
 
 
 def _libfuzzer(name: str, *options: str) -> int:
-    """In a process of its own, which ends with it. libFuzzer starts its program again to merge, so there is a script
-    to start."""
-    script = MADE / f"{name}.sh"
+    """Run libFuzzer in a process of its own, which it ends. To merge, it starts its program again: so that is a
+    script."""
+    folder, script = MADE / name, MADE / f"{name}.sh"
     command = [sys.executable, "-m", "tests.fuzzing.instrumented", name, str(script)]
     script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     script.chmod(0o755)
-    limits = [f"-rss_limit_mb={MOST_MB}", f"-timeout={LONGEST_S}", f"-max_len={LARGEST}", f"-artifact_prefix={MADE}/"]
+    limits = [f"-rss_limit_mb={MOST_MB}", f"-timeout={LONGEST_S}", f"-max_len={LARGEST}", f"-artifact_prefix={folder}/"]
     paths = [str(REPOSITORY / FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     with (MADE / f"{name}.log").open("ab") as log:
         return subprocess.run(
-            [script, *limits, *options],
+            ["/bin/sh", script, *limits, *options],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=log,
             stderr=log,

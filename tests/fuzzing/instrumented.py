@@ -7,7 +7,9 @@ OPTIONS are its own, and folders of inputs.
 from __future__ import annotations
 
 import random
+import struct
 import sys
+from contextlib import suppress
 
 import atheris
 
@@ -23,8 +25,9 @@ def main() -> None:
         """By the decoder's own grammar half the time, else by libFuzzer."""
         random_ = random.Random(seed)
         if random_.random() < 0.5:
-            return atheris.Mutate(content, most)
-        return decoder.mutated(content, random_)[:most]
+            with suppress(RecursionError, ValueError, struct.error):  # such as a part that is too long
+                return decoder.mutated(content, random_)[:most]
+        return atheris.Mutate(content, most)
 
     atheris.Setup(arguments, decoder.has_read, **({"custom_mutator": mutated} if decoder.mutated else {}))
     atheris.Fuzz()

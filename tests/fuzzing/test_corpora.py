@@ -1,4 +1,4 @@
-"""What the fuzzer found of each decoder is refused by name, or read as it is there."""
+"""What the fuzzer found of each decoder is read or refused by name, as tests/fuzzing/decoders.py says."""
 
 from __future__ import annotations
 

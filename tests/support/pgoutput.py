@@ -94,6 +94,14 @@ def logical(prefix: str, content: bytes, *, lsn: int, transactional: bool = True
     return body + struct.pack(">I", len(content)) + content
 
 
+def origin(lsn: int) -> bytes:
+    return struct.pack(">cQ", b"O", lsn) + b"upstream\0"
+
+
+def type_of(oid: int) -> bytes:
+    return struct.pack(">cI", b"Y", oid) + b"public\0mood\0"
+
+
 # --- definitions -----------------------------------------------------------------------------------------------------
 
 

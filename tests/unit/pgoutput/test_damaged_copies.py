@@ -12,6 +12,7 @@ import pytest
 from tests.support import pgoutput as wire
 from tests.support.thorough import seeds_of_damage
 from tests.unit.pgoutput.test_copy_rows import HEADER, TRAILER, Row, messages
+from tests.unit.pgoutput.test_copy_rows import row as packed
 from tests.unit.pgoutput.test_damaged_streams import Messages, damage, refused_of_200
 from tidemark.errors import MalformedMessage
 from tidemark.pgoutput.copy_rows import CopyDecoder
@@ -39,18 +40,19 @@ def decoded(copied: Messages, cuts: list[int]) -> list[list[str | None]]:
 
 
 def in_the_bytes(copied: Messages) -> list[list[str | None]]:
-    """The rows up to the trailer; UnicodeDecodeError where a value is no text."""
+    """The rows, if the messages are those of a server; UnicodeDecodeError where a value is no text."""
     header = len(HEADER) + int.from_bytes(copied[0][len(HEADER) - 4 : len(HEADER)], "big")
+    told = [copied[0][header:], *copied[1:]]
+    assert [message for message in told if message == TRAILER] == told[-1:]
     rows = []
-    for message in [copied[0][header:], *copied[1:]]:
-        if message == TRAILER:
-            break
+    for message in told[:-1]:
         at, row = 2, []
         for _ in range(struct.unpack(">h", message[:2])[0]):
             (length,) = struct.unpack(">i", message[at : at + 4])
             at += 4
             row.append(None if length < 0 else message[at : at + length].decode())
             at += max(0, length)
+        assert packed(row) == message
         rows.append(row)
     return rows
 

@@ -478,6 +478,10 @@ def random_stream(random_: random.Random) -> list[bytes]:
                 messages.append(define(oid))
             elif dice < 0.1:
                 messages.append(wire.truncate(*random_.sample([1, 2, 3, 4, 5], random_.randint(1, 5))))
+            elif dice < 0.15:
+                messages.append(
+                    random_.choice([wire.logical("p", b"said", lsn=lsn), wire.origin(lsn), wire.type_of(99)])
+                )
             else:
                 messages.append(change(oid))
         messages.append(wire.commit(lsn, end_lsn=lsn + random_.randint(1, 50)))
