@@ -26,7 +26,7 @@ help:
 	@echo 'make bench   the table and plots of docs/performance.md, in .tidemark/bench; BENCH_SCALE=small: smaller; make bench-latency: from commit to Delta, under Airflow'
 	@echo 'make simulation, faults, clusters, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, Spark clusters, all that Airflow runs; each takes long'
 	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers; then the same of one that follows its source'
-	@echo 'make fuzz    decoders of what other processes wrote, an hour each (TIDEMARK_FUZZ_MINUTES), under a fuzzer that sees what an input reaches'
+	@echo 'make fuzz    decoders of what other processes wrote, an hour each (TIDEMARK_FUZZ_MINUTES), under a fuzzer that sees which lines an input reaches'
 	@echo "make witnesses POSTGRES_SOURCE=…  PostgreSQL's own test suites, played in a captured database; FILES=\"alter_table …\": these alone"
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make dist    sdists and wheels of both distributions in dist/, checked by twine'
