@@ -15,7 +15,7 @@ change, by the name at the time of the change.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -134,7 +134,7 @@ class TableIds:
     def relation_of(self, table: TableName) -> RelationRecord | None:
         """The relation that has this id. Of several, the one that exists; None if no relation has it."""
         of_table = [relation for relation in self._relations.values() if relation.table == table]
-        return max(of_table, key=lambda relation: (relation.gone_lsn is None, relation.oid), default=None)
+        return max(of_table, key=_most_present, default=None)
 
     def name_of(self, table: TableName) -> TableName:
         """The present or last name at the source of the table with this id."""
@@ -150,14 +150,23 @@ class TableIds:
         """The ids of dropped tables whose last name was this one."""
         return [r.table for r in self._relations.values() if r.gone_lsn is not None and r.name == name]
 
-    def is_superseded(self, table: TableName) -> bool:
-        """Whether another relation now has the name under which the rows of this table came, or the relation
-        continues as another table."""
-        relation = self.relation_of(table)
-        if str(table) in self._followed:
-            return True
-        if relation is None:
-            return False
-        names = {table.at_source} if relation.gone_lsn is None else {table.at_source, relation.name}
-        others = (other for other in self._relations.values() if other is not relation and other.gone_lsn is None)
-        return any(other.name in names for other in others)
+    def superseded(self, tables: Collection[str]) -> list[str]:
+        """Those of these tables that get no more changes: another relation now has the name under which their rows
+        came, or the relation continues as another table."""
+        having: dict[TableName, set[int]] = {}
+        of_table: dict[str, RelationRecord] = {}
+        for relation in sorted(self._relations.values(), key=_most_present):
+            of_table[str(relation.table)] = relation
+            if relation.gone_lsn is None:
+                having.setdefault(relation.name, set()).add(relation.oid)
+
+        def is_replaced(relation: RelationRecord) -> bool:
+            names = {relation.table.at_source, relation.table.at_source if relation.gone_lsn is None else relation.name}
+            return any(having.get(name, set()) - {relation.oid} for name in names)
+
+        return [t for t in tables if t in self._followed or (t in of_table and is_replaced(of_table[t]))]
+
+
+def _most_present(relation: RelationRecord) -> tuple[bool, int]:
+    """Of several relations of one id, the one that exists comes last."""
+    return relation.gone_lsn is None, relation.oid

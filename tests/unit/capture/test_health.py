@@ -57,7 +57,7 @@ def a_table(
             "paused_by": None,
             "holes": {},
             "hole_keys": [],
-            "fingerprint": None,
+            "looked_at": None,
             **columns,
         }
     )
@@ -184,20 +184,20 @@ def test_exact_proven_and_waiting_are_different_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "fingerprint", "expected"),
+    ("days", "looked_at", "expected"),
     [
         (59, None, [("unproven", "note")]),
         (61, None, [("proof is old", "warning")]),
-        (61, {"key": ["id"], "identity": "default"}, [("proof is old", "warning")]),
-        (61, {"key": [], "identity": "full"}, [("proof is old", "warning")]),
-        (61, {"key": [], "identity": "nothing"}, []),
+        (61, '{"key": ["id"], "identity": "default"}', [("proof is old", "warning")]),
+        (61, '{"key": [], "identity": "full"}', [("proof is old", "warning")]),
+        (61, '{"key": [], "identity": "nothing"}', []),
     ],
 )
 @pytest.mark.parametrize("verified", [None, Verified(30, 29, None, None, ())])
 def test_what_was_never_proven_is_not_right_for_ever(
-    verified: Verified | None, days: int, fingerprint: dict[str, Any] | None, expected: list[tuple[str, str]]
+    verified: Verified | None, days: int, looked_at: str | None, expected: list[tuple[str, str]]
 ) -> None:
-    table = a_table("s.a", verified=verified, fingerprint=fingerprint, state_since=ago(days=days))
+    table = a_table("s.a", verified=verified, looked_at=looked_at, state_since=ago(days=days))
     ledger = a_ledger(table)
     opened_long_ago = replace(ledger.generation, opened_at=ago(days=90))
     assert kinds(judge(CONFIG, replace(ledger, generation=opened_long_ago), now=NOW)) == expected

@@ -297,12 +297,14 @@ class CatalogueComparison:
         once: the mark stays until the table is back. A table is left out if another one has its name, because that one
         is captured."""
         at_source = {str(t.table) for t in self._first.tables.values()}
+        missing = self._fingerprints.before.keys() - self._fingerprints.now.keys() - at_source
+        gone = [t for t in missing if rows[t].life.is_captured or not rows[t].life.needs_backfill]
+        superseded = set(self._table_ids.superseded(gone))
         return sorted(
             table
-            for table in self._fingerprints.before.keys() - self._fingerprints.now.keys() - at_source
-            if self._config.rule(self._table_ids.name_of(TableName.parse(table))) is not None
-            and not self._table_ids.is_superseded(TableName.parse(table))
-            and (rows[table].life.is_captured or not rows[table].life.needs_backfill)
+            for table in gone
+            if table not in superseded
+            and self._config.rule(self._table_ids.name_of(TableName.parse(table))) is not None
         )
 
     def _has_key_too_early(self, table: CapturedTable) -> bool:

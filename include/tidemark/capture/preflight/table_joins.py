@@ -160,13 +160,8 @@ def to_put_aside(survey: PreflightContext) -> list[str]:
     """Tables without waiting changes that get no more of them, since another table has their name or they have
     another shape."""
     rows = ledger_tables.all_of(survey.ledger)
-    done = [
-        row.table
-        for row in rows
-        if row.life.capture == table_life.LEFT
-        and row.life.is_merged
-        and survey.table_ids.is_superseded(TableName.parse(row.table))
-    ]
+    left = [row.table for row in rows if row.life.capture == table_life.LEFT and row.life.is_merged]
+    done = survey.table_ids.superseded(left)
     waiting = batches.unapplied_counts(survey.ledger, done) if done else {}
     return [table for table in done if table not in waiting]
 
@@ -191,16 +186,16 @@ def recheck_marked(survey: PreflightContext, matched: Matching) -> None:
     everything else. The fingerprints of the runs show what happened to such a table since its join."""
     tables = {str(survey.table_ids.id_of_table(table)): table for table in matched.tables}
     checks = _EmptyChecks(survey.source, survey.config.bounds.lock_timeout_s)
-    rows = [row for row in ledger_tables.all_of(survey.ledger) if row.life.may_be_seen_empty and row.fingerprint]
-    as_created = _as_created(survey, {row.table: Fingerprint.from_json(row.fingerprint) for row in rows})
+    rows = [r for r in ledger_tables.all_of(survey.ledger) if r.life.may_be_seen_empty and r.table in tables]
+    looks = {row.table: Fingerprint.from_json(row.fingerprint) for row in rows if row.looked_at is not None}
+    as_created = _as_created(survey, looks)
     for row in rows:
-        table = tables.get(row.table)
-        if table is None or row.join_horizon is None or row.table not in as_created:
+        if row.join_horizon is None or row.table not in as_created:
             continue
-        if checks.is_empty(table, row.join_horizon) is True and joins.clear_existing_rows(
+        if checks.is_empty(tables[row.table], row.join_horizon) is True and joins.clear_existing_rows(
             survey.ledger, row.table, make_durable(survey.source)
         ):
-            survey.note("tables", f"{table.table} was seen empty: it needs no backfill")
+            survey.note("tables", f"{tables[row.table].table} was seen empty: it needs no backfill")
 
 
 def _as_created(survey: PreflightContext, looks: Mapping[str, Fingerprint]) -> set[str]:

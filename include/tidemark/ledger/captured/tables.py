@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,7 +23,7 @@ from tidemark.schema.table_life import TableLife
 
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
-    "backfill_since, marks, error, error_at, failed_runs, holes, hole_keys, fingerprint, "
+    "backfill_since, marks, error, error_at, failed_runs, holes, hole_keys, fingerprint::text AS looked_at, "
     "paused_by, lost_keys, columns_in_doubt, changed_at"
 )
 
@@ -31,7 +32,8 @@ _COLUMNS = (
 class TableRow:
     """A table's row. `life` is its states, which the stages read.
 
-    - `error` is the last failure, None after a success; `fingerprint` the JSON of `schema.fingerprint.Fingerprint`.
+    - `error` is the last failure, None after a success.
+    - `looked_at` is the text of `fingerprint`, since a stage reads all rows and few of the fingerprints.
     - `marks` counts how often a backfill was required, even if an earlier mark was still there.
     - `holes` maps a column to the number of rows whose unchanged value is unknown; `hole_keys` has keys of these rows.
     - `paused_by` is who paused it.
@@ -53,18 +55,23 @@ class TableRow:
     failed_runs: int
     holes: dict[str, int]
     hole_keys: list[list[str]]
-    fingerprint: dict[str, Any] | None
+    looked_at: str | None = field(repr=False)
     paused_by: str | None = None
     lost_keys: list[list[str]] | None = field(default=None, repr=False)
     columns_in_doubt: list[int] | None = None
     changed_at: datetime | None = None
 
     @property
+    def fingerprint(self) -> dict[str, Any] | None:
+        """The JSON of `schema.fingerprint.Fingerprint`, None before the table was looked at."""
+        return None if self.looked_at is None else json.loads(self.looked_at)
+
+    @property
     def has_current(self) -> bool:
         """Whether it is more than history alone, as the last batch that was staged found it at the source; a table that
         no batch has met yet counts as any other."""
-        looked_at = self.fingerprint
-        return looked_at is None or bool(looked_at.get("key")) or looked_at.get("identity") == "full"
+        fingerprint = self.fingerprint
+        return fingerprint is None or bool(fingerprint.get("key")) or fingerprint.get("identity") == "full"
 
     @property
     def uncaptured(self) -> tuple[UncapturedColumn, ...]:
