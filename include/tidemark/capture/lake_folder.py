@@ -62,7 +62,8 @@ def require(config: PipelineConfig, store: Store, generation: Generation) -> Non
     raise LakeTaken(
         folder=_folder(store, config.pipeline),
         generation=generation.number,
-        evidence=f"because {staged.reason}, the one of that number in the ledger because {generation.reason}",
+        evidence=f"on server {staged.system_identifier}, because {staged.reason}; the one of that number in the ledger "
+        f"on server {generation.system_identifier}, because {generation.reason}",
         own="Its ledger is of another folder, so `--adopt-slot` is no way out",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from tidemark.errors import (
     SourceReplaced,
     TimelineNotFollowed,
 )
+from tidemark.formats import layout
 from tidemark.postgres.postgres_session import connect_walsender
 from tidemark.source.wal import slot as slots
 from tidemark.spark_submit.spark_connection import SparkConnection
@@ -152,7 +154,10 @@ def test_after_a_gap_the_next_run_goes_on_and_a_backfill_fills_it(
     shop.backfill()
     ends_equal(shop)
 
-    # The database was replaced by a copy of itself on another server, as the ledger sees it.
+    # The database was replaced by a copy of itself on another server, as ledger and lake see it.
+    opened = Path(str(shop.config.lake), layout.generation_file(shop.config.pipeline, 2))
+    raw = json.loads(opened.read_text())
+    opened.write_text(json.dumps({**raw, "system_identifier": "7"}))
     shop.ledger_query("UPDATE tidemark.generations SET system_identifier = '7' WHERE number = 2")
     shop.ledger_query("UPDATE tidemark.belongings SET system_identifier = '7' WHERE kind = 'publication'")
     with told(SourceReplaced, "the next run goes on from there. Start a backfill of the pipeline's tables"):
