@@ -75,8 +75,10 @@ def without_values(
 
 
 def from_result(result: pq.abc.PGresult, safe: tuple[str, ...] = SAFE_SQLSTATES) -> psycopg.Error:
-    """As `psycopg.errors.error_from_result`, without values."""
-    return without_values(psycopg.errors.error_from_result(result), safe=safe)
+    """As `psycopg.errors.error_from_result`, without values. Without an SQLSTATE it is libpq's own, which lost the
+    connection: psycopg has no class of its own for that."""
+    failed = psycopg.errors.error_from_result(result)
+    return without_values(failed if failed.sqlstate else psycopg.OperationalError(str(failed)), safe=safe)
 
 
 def _sentence(
