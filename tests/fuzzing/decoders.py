@@ -70,7 +70,7 @@ def joined(parts: Iterable[bytes]) -> bytes:
 
 
 def parts_of(content: bytes) -> list[bytes]:
-    """The last part is what is left, whatever its length says."""
+    """The parts that `joined` joined. If the bytes end before the last part does, that part is shorter."""
     parts, at = [], 0
     while at + _LENGTH.size <= len(content):
         (length,) = _LENGTH.unpack_from(content, at)
