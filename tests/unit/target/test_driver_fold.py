@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -98,7 +99,9 @@ class _Columns:
 @pytest.fixture
 def current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Current:
     made = Current(tmp_path)
-    monkeypatch.setattr(data_files, "masked_rows", lambda _s, _t, file: made.masked.get(file.path, set()))
+    monkeypatch.setattr(
+        data_files, "masked_rows", lambda _s, _t, file: np.array(sorted(made.masked.get(file.path, ())), np.int64)
+    )
     return made
 
 

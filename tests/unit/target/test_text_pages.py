@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -107,7 +108,7 @@ def test_found_is_what_a_dictionary_finds(
         monkeypatch.setattr(text_pages, "_HEADER_BYTES", 200)
         monkeypatch.setattr(target_rows, "PIECE_BYTES", 1_000)
     masked: dict[str, set[int]] = {}
-    monkeypatch.setattr(data_files, "masked_rows", lambda _s, _t, file: masked[file.path])
+    monkeypatch.setattr(data_files, "masked_rows", lambda _s, _t, file: np.array(sorted(masked[file.path])))
     files, rows = [], dict[str, list[tuple[int, int]]]()
     for number in range(3):
         texts = [KINDS[kind](rng) for _ in range(ROWS)]
@@ -132,7 +133,7 @@ def test_found_is_what_a_dictionary_finds(
 
 
 def test_a_key_of_several_columns_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "masked_rows", lambda *_: set())
+    monkeypatch.setattr(data_files, "masked_rows", lambda *_: np.empty(0, np.int64))
     rng = random.Random(0)
     texts = [random_uuid(rng) for _ in range(50)]
     rows = pa.table({"id": [text for text in texts for _ in range(3)], "n": [0, 1, 2] * 50})
@@ -171,7 +172,7 @@ def read(path: Path, name: str) -> tuple[list[str], int]:
 
 def test_behind_the_last_page_of_one_length_arrow_reads_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same text stands in either part; each row is found once."""
-    monkeypatch.setattr(data_files, "masked_rows", lambda *_: set())
+    monkeypatch.setattr(data_files, "masked_rows", lambda *_: np.empty(0, np.int64))
     monkeypatch.setattr(target_rows, "PIECE_BYTES", 2_000)
     texts = [random_uuid(random.Random(n % 500)) for n in range(ROWS)]
     texts[400] = "another"

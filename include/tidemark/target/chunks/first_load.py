@@ -30,10 +30,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from tidemark.errors import StagedFileDiffers
@@ -54,6 +56,7 @@ from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
 from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver import driver_memory
+from tidemark.target.driver.arrow_columns import picked
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import TargetRows, group_bounds
@@ -325,12 +328,13 @@ class _FirstLoadSearch:
         if is_current_held:
             changed += [target.keys(file) for file in compared_files]
         touched = KeySet(self._types, changed)
+        masked = 0
         if len(touched) or not is_current_held:
             for group in _at_most(files, GROUP_ROWS):
                 self._mask(group, touched, None if is_current_held else (target, compared_files))
-        masked = sum(len(f.masked) for f in files)
-        if masked > MAX_MASKED:
-            raise Declined("many of their keys are there already, or changed meanwhile")
+                masked += sum(len(f.masked) for f in group)
+                if masked > MAX_MASKED:
+                    raise Declined("many of their keys are there already, or changed meanwhile")
         if masked > MAX_PRESENT and masked == sum(f.file.rows for f in files):
             raise Declined("none of their rows are new")
         bytes_left = MAX_MASKED_BYTES
@@ -434,7 +438,7 @@ class _FirstLoadSearch:
         unspared_keys: list[list[pa.ChunkedArray]] = []
         unspared = 0
         for foreign_file in foreign_files:
-            masked: set[int] | None = None
+            masked: NDArray[np.int64] | None = None
             for group in target.groups(foreign_file):
                 columns = target.keys_of(group)
                 unknown = pc.indices_nonzero(pc.invert(spared.holds(columns)))
@@ -442,8 +446,9 @@ class _FirstLoadSearch:
                     continue
                 if masked is None:
                     masked = data_files.masked_rows(self.table.session, self.current, foreign_file)
-                rows = pa.array([row for row in unknown.to_pylist() if group.begins + row not in masked], pa.int64())
-                unspared_keys.append([column.take(rows) for column in columns])
+                rows = np.asarray(unknown.to_numpy(), np.int64)
+                rows = rows[~np.isin(rows + group.begins, masked)]
+                unspared_keys.append([picked(column, rows) for column in columns])
                 unspared += len(rows)
                 if unspared > MAX_UNSPARED:
                     raise Declined("many rows of current have no change that spares them")

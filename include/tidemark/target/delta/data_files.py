@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.lsn import Lsn
@@ -144,14 +146,14 @@ def names_of(table: PinnedTable, files: Collection[DataFile]) -> set[str]:
     return names
 
 
-def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:
-    """The numbers of the file's rows that its vector masks."""
+def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> NDArray[np.int64]:
+    """The numbers of the file's rows that its vector masks, in ascending order."""
     if not file.masked:
-        return set()
+        return np.empty(0, np.int64)
     longs = _vector(spark, table, file).toArray()
     buffer = java_class(spark, "java.nio.ByteBuffer").allocate(8 * len(longs))
     buffer.asLongBuffer().put(longs)
-    return {row for (row,) in struct.iter_unpack(">q", bytes(buffer.array()))}
+    return np.frombuffer(bytes(buffer.array()), ">i8").astype(np.int64)
 
 
 def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:

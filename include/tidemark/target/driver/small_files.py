@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.target.delta import data_files
 from tidemark.target.delta.data_files import ROWS_TAG, DataFile
+from tidemark.target.driver.arrow_columns import picked
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import Declined
 
@@ -64,8 +66,9 @@ def join_small_files(
         except Declined:  # the file is too large in memory, or of another kind, and is not joined
             continue
         bytes_left -= rows.nbytes
-        masked = data_files.masked_rows(target.session, target.current, file).union(replaced_rows.get(file.path, ()))
-        pieces.append(rows.take(pa.array([n for n in range(rows.num_rows) if n not in masked], pa.int64())))
+        masked = data_files.masked_rows(target.session, target.current, file)
+        gone = np.union1d(masked, np.array(replaced_rows.get(file.path, ()), np.int64))
+        pieces.append(picked(rows, np.setdiff1d(np.arange(rows.num_rows), gone, assume_unique=True)))
         joined.append(file)
     if len(joined) < 2:  # joining a single file gains nothing
         return nothing
