@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -33,8 +34,9 @@ MOST_MB: Final = 1024
 LARGEST: Final = 16_384
 LARGEST_KEPT: Final = 2500
 LONGEST_S: Final = 20
-# Atheris keeps some memory of each input, so a new process goes on after so long.
+# Atheris keeps some 450 bytes for each input, so a new process goes on after so long or so many.
 ROUND_S: Final = 300
+ROUND_INPUTS: Final = 1_000_000
 
 
 def main() -> int:
@@ -65,10 +67,9 @@ def fuzz(name: str, minutes: float, replaces_corpus: bool) -> int:
     for number, content in enumerate([*DECODERS[name].seeds(), *corpora.kept(name)]):
         (folder / f"seed-{number}").write_bytes(content)
     log.write_bytes(b"")
-    code, seconds = 0, round(minutes * 60)
-    while not code and seconds > 0:
-        code = _libfuzzer(name, f"-max_total_time={min(seconds, ROUND_S)}", str(folder))
-        seconds -= ROUND_S
+    code, until = 0, time.monotonic() + minutes * 60
+    while not code and (left := round(until - time.monotonic())) > 0:
+        code = _libfuzzer(name, f"-max_total_time={min(left, ROUND_S)}", f"-runs={ROUND_INPUTS}", str(folder))
     coverage = [line for line in log.read_text(errors="replace").splitlines() if "cov:" in line]
     if replaces_corpus and not code:
         with tempfile.TemporaryDirectory() as merged:
