@@ -35,7 +35,6 @@ from tidemark.target.chunks.chunk_input import NextBatches, TouchedRows, may_sha
 from tidemark.target.delta import data_files, hadoop_files
 from tidemark.target.delta.delta_tables import PinnedPair
 from tidemark.target.driver import driver_memory
-from tidemark.target.driver.arrow_columns import picked
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import RowGroup, TargetRows, bytes_of, group_bounds
@@ -134,8 +133,7 @@ class _CurrentGroups:
     def unmasked(self, group: RowGroup) -> Rows:
         """The numbers in the row group of the rows that no deletion vector masks."""
         if group.file.path not in self._masked:
-            masked = data_files.masked_rows(self.target.session, self.target.current, group.file)
-            self._masked[group.file.path] = masked
+            self._masked[group.file.path] = data_files.masked_rows(self.target.session, self.target.current, group.file)
         masked_numbers = self._masked[group.file.path] - group.begins
         return np.setdiff1d(np.arange(group.rows, dtype=np.int64), masked_numbers, assume_unique=True)
 
@@ -154,7 +152,7 @@ class _CurrentGroups:
             rows = self.unmasked(group)
             rows = rows[np.unpackbits(packed, count=group.rows)[rows] == 0]
             if len(rows):
-                yield [picked(column, rows) for column in self.target.keys_of(group)]
+                yield [column.take(pa.array(rows)) for column in self.target.keys_of(group)]
 
 
 class _Current:
@@ -200,13 +198,12 @@ class _Current:
         return [np.asarray(of.to_numpy(), np.int64) for of in numbers]
 
     def by_group(self, places: Rows) -> list[tuple[RowGroup, NDArray[np.intp]]]:
-        """The row groups that hold these rows, that of the first row first, each with the indices in `places` of its
-        rows."""
+        """The row groups that hold these rows, each with the indices in `places` of its rows."""
         numbers = np.searchsorted(self.ends, places, side="right")
-        parts = [
-            (number, np.flatnonzero(numbers == number)) for number in np.flatnonzero(np.bincount(numbers)).tolist()
+        return [
+            (self.groups[number], np.flatnonzero(numbers == number))
+            for number in np.flatnonzero(np.bincount(numbers)).tolist()
         ]
-        return [(self.groups[number], indices) for number, indices in sorted(parts, key=lambda part: part[1][0])]
 
     def mark_found(self, current: _CurrentGroups, places: Sequence[Rows]) -> None:
         """Note in `current` that chunks have these rows."""
@@ -444,7 +441,7 @@ class _Proof:
             raise Declined("the chunks' rows lie all over current")
         if not len(places):
             return
-        in_order = np.concatenate([indices for _, indices in of_groups])
+        in_order = pa.array(np.concatenate([indices for _, indices in of_groups]))
         schema = self.table.schema
         names = [c.name for c in schema.columns if c.name not in (*schema.key, *schema.dropped)]
         whole = sum(chunk.bytes for chunk in group) <= AT_ONCE_BYTES
@@ -453,7 +450,7 @@ class _Proof:
         for names_at_once in [[ROW_HOLES, *names]] if whole else [[name] for name in (ROW_HOLES, *names)]:
             current_pieces: dict[str, list[pa.Array]] = {name: [] for name in names_at_once}
             for row_group, indices in of_groups:
-                rows = current.rows[places[indices]]
+                rows = pa.array(current.rows[places[indices]])
                 for name, column in current.target.columns(row_group, names_at_once, rows).items():
                     current_pieces[name] += column.chunks
             of_chunks = [name for name in names_at_once if name != ROW_HOLES]
@@ -466,12 +463,10 @@ class _Proof:
                 of_current = pa.chunked_array(current_pieces[name], current.target.types[name])
                 own = [
                     of[name].cast(of_current.type).filter(pa.array(chunk.untouched))
-                    if chunk.touched.any()
-                    else of[name].cast(of_current.type)
                     for of, chunk in zip(chunk_tables, group, strict=True)
                 ]
                 chunk_column = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
-                if not _are_equal(picked(chunk_column, in_order), of_current):
+                if not _are_equal(chunk_column.take(in_order), of_current):
                     raise Declined("a row differs")
 
 

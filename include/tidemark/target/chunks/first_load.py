@@ -56,7 +56,6 @@ from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
 from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver import driver_memory
-from tidemark.target.driver.arrow_columns import picked
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.target_rows import TargetRows, group_bounds
@@ -448,7 +447,7 @@ class _FirstLoadSearch:
                     masked = data_files.masked_rows(self.table.session, self.current, foreign_file)
                 rows = np.asarray(unknown.to_numpy(), np.int64)
                 rows = rows[~np.isin(rows + group.begins, masked)]
-                unspared_keys.append([picked(column, rows) for column in columns])
+                unspared_keys.append([column.take(pa.array(rows)) for column in columns])
                 unspared += len(rows)
                 if unspared > MAX_UNSPARED:
                     raise Declined("many rows of current have no change that spares them")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 Key = tuple[Any, ...]
-Picked = TypeVar("Picked", pa.ChunkedArray, pa.Table)
 
 
 def is_comparable(of: pa.DataType) -> bool:
@@ -42,14 +39,6 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     if pa.types.is_date32(column.type):
         return column.cast(pa.int32())
     return column
-
-
-def picked(values: Picked, rows: NDArray[np.integer[Any]]) -> Picked:
-    """The values, or a table's rows, at these numbers. Rows that follow each other are not copied, unless they are few:
-    a view of them would keep all others in memory."""
-    if 0 < len(values) <= 2 * len(rows) and (rows[1:] - rows[:-1] == 1).all():
-        return values.slice(int(rows[0]), len(rows))
-    return values.take(pa.array(rows))
 
 
 def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from tidemark.target.delta import data_files
 from tidemark.target.delta.data_files import ROWS_TAG, DataFile
-from tidemark.target.driver.arrow_columns import picked
 from tidemark.target.driver.target_rows import TargetRows
 from tidemark.target.merge_choice import Declined
 
@@ -68,7 +67,7 @@ def join_small_files(
         bytes_left -= rows.nbytes
         masked = data_files.masked_rows(target.session, target.current, file)
         gone = np.union1d(masked, np.array(replaced_rows.get(file.path, ()), np.int64))
-        pieces.append(picked(rows, np.setdiff1d(np.arange(rows.num_rows), gone, assume_unique=True)))
+        pieces.append(rows.take(pa.array(np.setdiff1d(np.arange(rows.num_rows), gone, assume_unique=True))))
         joined.append(file)
     if len(joined) < 2:  # joining a single file gains nothing
         return nothing

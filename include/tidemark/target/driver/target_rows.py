@@ -28,7 +28,7 @@ from tidemark.target.delta import data_files, hadoop_files
 from tidemark.target.delta.compact_thrift import UnsupportedParquet
 from tidemark.target.delta.data_files import DataFile
 from tidemark.target.delta.delta_tables import PinnedTable
-from tidemark.target.driver.arrow_columns import in_shape, picked
+from tidemark.target.driver.arrow_columns import in_shape
 from tidemark.target.driver.change_reader import StagedTable
 from tidemark.target.driver.key_set import KeySet
 from tidemark.target.driver.text_pages import Candidates, TextFilter, pages_of_texts
@@ -106,7 +106,7 @@ class SoughtKeys:
         return [
             None
             if bounds is None or (isinstance(bounds[0], str) and len(column) > MAX_SORTED)
-            else _once(np.asarray(column.to_numpy(), np.int64))
+            else np.sort(np.asarray(column.to_numpy(), np.int64), kind="stable")  # in one pass if they rise already
             if isinstance(bounds[0], int)
             else sorted(column.to_pylist())
             for column, bounds in zip(self.columns, self._bounds, strict=True)
@@ -146,12 +146,6 @@ class SoughtKeys:
         rows = np.searchsorted(own, between)
         found: Numbers = rows[own[rows] == between]
         return found
-
-
-def _once(numbers: Numbers) -> Numbers:
-    """Each number once, in ascending order. The keys of a chunk are that already; NumPy would hash them first, which
-    is a hundred times the work."""
-    return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
 
 
 def bounds_of(column: pa.ChunkedArray) -> tuple[int, int] | tuple[str, str] | None:
@@ -379,7 +373,9 @@ class TargetRows:
             raise Declined(_MANY_KEYS)
         return list(self.columns(group, self.key).values())
 
-    def columns(self, group: RowGroup, names: Sequence[str], rows: Numbers | None = None) -> dict[str, pa.ChunkedArray]:
+    def columns(
+        self, group: RowGroup, names: Sequence[str], rows: pa.Array | None = None
+    ) -> dict[str, pa.ChunkedArray]:
         """These columns of one of `groups`, masked rows included: all rows, or `rows` by their numbers in the
         group. Values that the file stores once in a dictionary stay in a dictionary until the rows are taken.
         Raises Declined."""
@@ -392,7 +388,7 @@ class TargetRows:
             there = [name for name in names if name in parquet.schema_arrow.names]
             # Of no column it would not say how many rows there are.
             read = parquet.read_row_group(group.number, columns=there or [self.key[0]])
-            read = read if rows is None else picked(read, rows)
+            read = read if rows is None else read.take(rows)
             return {name: self._column(read, name) for name in names}
 
     def whole(self, file: DataFile, shape: pa.Schema, most_bytes: int) -> pa.Table:
