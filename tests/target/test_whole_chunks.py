@@ -429,6 +429,53 @@ def test_a_sweep_that_looks_for_many_rows_is_left_to_spark(lake: Lake, monkeypat
     assert sorted(row["id"] for row in lake.stored("current", table)) == [0, 1, 2, 3, 9]
 
 
+def test_chunks_of_which_many_rows_are_there_are_not_searched_to_their_end(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    """Three rows of each of three chunks are there; the second chunk exceeds the limit."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage_committed([commit(table, 101, *(insert(key) for key in range(9)))])
+    lake.applied(table.planned())
+    monkeypatch.setattr(first_load_of, "GROUP_ROWS", 1)
+    monkeypatch.setattr(first_load_of, "MAX_MASKED", 5)
+    searched: list[int] = []
+    mask = first_load_of._FirstLoadSearch._mask
+    monkeypatch.setattr(
+        first_load_of._FirstLoadSearch, "_mask", lambda self, group, *of: searched.append(mask(self, group, *of))
+    )
+    chunks = [
+        marked(
+            table, read(table, f"{n}-1", [full(10 + n), *(row_of(table, 3 * n + m, 0) for m in range(3))], "103:103:")
+        )
+        for n in range(3)
+    ]
+    table.stage_committed([], tuple(chunks))
+    (result,) = lake.applied(table.planned(1))
+    assert "many of their keys are there already" in result.why["chunks"]
+    assert len(searched) == 2
+    assert sorted(row["id"] for row in lake.stored("current", table)) == [*range(9), 10, 11, 12]
+
+
+@pytest.mark.parametrize("is_at_source", [True, False])
+def test_a_masked_row_hides_no_row_of_another_row_group_from_a_sweep(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added, is_at_source: bool
+) -> None:
+    """The key 305 has the number in its row group that the deleted key 5 has in the file."""
+    monkeypatch.setattr(pq, "write_table", _in_many_groups(pq.write_table))
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage_committed([commit(table, 101, *(insert(key) for key in range(600)))])
+    lake.applied(table.planned())
+    table.stage_committed([commit(table, 102, delete(5))])
+    lake.applied(table.planned(1, 2))
+    keys = [key for key in range(601) if key != 5 and (is_at_source or key != 305)]
+    chunk = marked(table, read(table, "1-1", [row_of(table, key, 0) for key in keys], "104:104:"))
+    table.stage_committed([], (chunk,), (Sweep("b1", "103:103:", 1),))
+    (result,) = lake.applied(table.planned(2))
+    assert added[-1] == ("t", 1 if is_at_source else None)
+    assert result.swept == {"b1": 0 if is_at_source else 1}
+    assert sorted(row["id"] for row in lake.stored("current", table)) == keys
+
+
 def test_many_rows_that_changed_meanwhile_are_folded_for_one_table_at_a_time(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
 ) -> None:
