@@ -18,12 +18,15 @@ from tests.support.google_server import Google
 from tests.support.merge_ways import leave_to_spark, take_the_public_path
 from tests.support.s3_server import S3Server
 from tests.target.lake import Lake, LakeInABucket
+from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.merge_choice import Step, Way
 from tidemark.target.merge_record import MergeRecord
 from tidemark.target.table_merge import TableMerge
 
 Proven = list[bool]
 Ways = list[tuple[str, str, Way]]
+Added = list[tuple[str, int | None]]
+Folded = list[tuple[str, int | None]]
 
 
 @pytest.fixture
@@ -126,4 +129,35 @@ def is_proven(proven: Proven, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool
         return compared
 
     monkeypatch.setattr(TableMerge, "_compare", spied)
+    return done
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Added:
+    """Per merge of a table how many rows of chunks were added as they are; None if all went through Spark."""
+    done: Added = []
+    original = TableMerge._chunks
+
+    def spied(own: TableMerge, *given: Any) -> Any:
+        load, equal = original(own, *given)
+        done.append((own.schema.table.name, None if load is None else load.rows))
+        return load, equal
+
+    monkeypatch.setattr(TableMerge, "_chunks", spied)
+    return done
+
+
+@pytest.fixture
+def folded(monkeypatch: pytest.MonkeyPatch) -> Folded:
+    """Per merge with rows of chunks that changes have too, how many of them the driver folded; None: Spark did."""
+    done: Folded = []
+    original = TableMerge._by_driver
+
+    def spied(own: TableMerge, batches: Any, tables: Any, load: FirstLoad | None, ahead: Any) -> Any:
+        changes = original(own, batches, tables, load, ahead)
+        if load is not None and load.masked:
+            done.append((own.schema.table.name, None if changes is None else load.masked))
+        return changes
+
+    monkeypatch.setattr(TableMerge, "_by_driver", spied)
     return done

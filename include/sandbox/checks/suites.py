@@ -29,6 +29,7 @@ def lint(checkout: Checkout) -> int:
 # of captures a fourth one, which wait for leases and servers. All other tests are the fifth.
 _MERGES_ELSEWHERE: Final = (
     "tests/target/test_any_moment.py",
+    "tests/target/test_chunks_as_by_spark.py",
     "tests/target/test_columns_come_and_go.py",
     "tests/target/test_whole_chunks.py",
     "tests/target/test_wide_tables.py",

@@ -11,8 +11,8 @@ of a key are then a list in R1 order. The chunk's snapshot saw the beginning of 
                   └─ the plan's newest change below the watermark, if any: the row by the stream
                      else the newest older change: the row by the chunk, which current already has if it is right
 
-`visibility` has the same rule as a Spark plan; change both together. tests/target/test_whole_chunks.py compares the
-two, row by row and count by count.
+`visibility` has the same rule as a Spark plan; change both together. tests/target/test_chunks_as_by_spark.py compares
+the two, row by row and count by count.
 """
 
 from __future__ import annotations
