@@ -243,6 +243,16 @@ def test_a_chunk_is_found_in_the_index_alone_and_read_by_its_pages(captured: Pip
         assert "Filter" not in plan, plan
 
 
+@pytest.mark.parametrize(("of_the_server", "of_the_reader"), [("4MB", "64MB"), ("1500kB", "64MB"), ("2GB", "2GB")])
+def test_the_memory_for_the_bitmap_is_raised_and_never_lowered(
+    captured: Pipeline, of_the_server: str, of_the_reader: str
+) -> None:
+    with captured.connection.transaction():
+        captured.execute(f"SET LOCAL work_mem = '{of_the_server}'")
+        captured.execute(*read_sessions.BY_PAGES)
+        assert captured.query("SHOW work_mem") == [(of_the_reader,)]
+
+
 def plan_of(connection: psycopg.Connection[Any], query: sql.Composed) -> str:
     return "\n".join(line for (line,) in connection.execute(sql.SQL("EXPLAIN {}").format(query)).fetchall())
 

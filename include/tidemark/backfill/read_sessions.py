@@ -61,11 +61,13 @@ INDEX_ALONE: Final = (
 )
 
 # For the rows of a chunk that is read by pages, behind INDEX_ALONE: they are sorted. The memory is for the bitmap and
-# the sort. With too little for the bitmap, PostgreSQL checks all rows of a page, in twice the time.
+# the sort; a larger setting of the server stays. With too little for the bitmap, PostgreSQL checks all rows of a page,
+# in twice the time.
 BY_PAGES: Final = (
     "SET LOCAL enable_indexscan = off",
     "SET LOCAL enable_sort = on",
-    "SET LOCAL work_mem = '64MB'",
+    "SELECT pg_catalog.set_config('work_mem', '64MB', true)"
+    " WHERE pg_catalog.pg_size_bytes(pg_catalog.current_setting('work_mem')) < pg_catalog.pg_size_bytes('64MB')",
 )
 
 
