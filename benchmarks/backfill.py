@@ -6,7 +6,8 @@ tasks; every merge is a spark-submit of its own. The pair is of one and the same
 Delta, and until its readers have them in Parquet. Ends by comparing number and sums of the rows of source and current.
 
 `backfill-following` and `repair-following` do it beside a run that follows the source, which merges chunks while others
-are read. A repair is a second backfill. It finds all rows equal, except those that change during it.
+are read. A repair is a second backfill. It finds all rows equal, except those that change during it. The
+other lines named by a kind of key, such as `backfill-uuid`, are the same for rows that do not lie in their key's order.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks import workloads
 from benchmarks.bursts import following
 from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Scale, Setting, Taken, main
 from benchmarks.pipeline import DELTA, QUIET, SERVER, Pipeline, Refused, jars, pipeline_on
+from benchmarks.workloads import OTHER_KEYS, KeyKind
 from sandbox.services.postgres import PostgresServer, running, wait_for
 from tidemark.backfill.backfill_report import report
 from tidemark.backfill.backfill_tables import BackfillRequest
@@ -49,13 +51,13 @@ SUMS = "count(*), sum(id), sum(price)"
 Beside = Callable[[Pipeline], AbstractContextManager[Any]]
 
 
-def pairs(setting: Setting, capturing: Beside, *, again: bool = False) -> Pairs:
+def pairs(setting: Setting, capturing: Beside, *, again: bool = False, key: KeyKind = "bigint") -> Pairs:
     """One pair a round, with the capture beside it; `again` yields the one of a second backfill."""
     with running(setting.folder / "postgres", 18, **SERVER) as server:
         for number in range(setting.rounds):
             pipeline = pipeline_on(server, f"source{number}", setting.folder / f"lake{number}")
             with psycopg.connect(pipeline.source, autocommit=True) as connection:
-                workloads.fill(connection, setting.size)
+                workloads.fill(connection, setting.size, key)
             copy_s = statistics.median(copied(server, f"source{number}") for _ in range(2))
             pipeline.begin()
             pair = backfilled(pipeline, setting.size, copy_s, capturing)
@@ -230,11 +232,19 @@ SIZES: Final[Mapping[Scale, int]] = {"tiny": 1_000, "small": 500_000, "full": 5_
 # What two drivers take to start is the same for any number of rows.
 LARGE: Final[Mapping[Scale, int]] = {"tiny": 2_000, "small": 2_000_000, "full": 20_000_000}
 
+
+def of_another_key(key: KeyKind) -> Iterator[Benchmark]:
+    what = f"backfill of {key} keys, all in Delta, a run following"
+    yield benchmark(f"backfill-{key}", what, partial(FOLLOWING, key=key), LARGE, 1.3)
+    yield benchmark(f"repair-{key}", f"second {what}", partial(REPAIR, key=key), LARGE, 1.2)
+
+
 BENCHMARKS = (
     benchmark("backfill", "backfill, all in Delta, capture running", RUNS, SIZES),
     benchmark("backfill-large", "backfill, all in Delta, capture running", RUNS, LARGE),
     benchmark("backfill-following", "backfill, all in Delta, a run following", FOLLOWING, LARGE, 1.3),
     benchmark("repair-following", "second backfill, all in Delta, a run following", REPAIR, LARGE, 1.2),
+    *(line for key in OTHER_KEYS for line in of_another_key(key)),
 )
 
 if __name__ == "__main__":

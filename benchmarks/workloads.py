@@ -6,11 +6,14 @@ transaction.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import psycopg
 
 BLOCK: Final = 10_000
+
+KeyKind = Literal["bigint", "uuid", "text", "composite"]
 
 COLUMNS: Final = (
     "id bigint PRIMARY KEY, customer int, name text, price numeric(10,2), weight float8, created timestamptz, "
@@ -23,14 +26,30 @@ ROWS: Final = (
 )
 
 
+# Other keys than the id: a column of its own, and the columns of the key. Rows lie in no order of any of them.
+OTHER_KEYS: Final[Mapping[KeyKind, tuple[str, str]]] = {
+    "uuid": ("ADD key uuid NOT NULL DEFAULT gen_random_uuid(), ", "key"),
+    "text": ("ADD key text NOT NULL DEFAULT left('order ' || gen_random_uuid(), 30 + (12 * random())::int), ", "key"),
+    "composite": ("", "customer, id"),
+}
+
+
 def create(connection: psycopg.Connection[Any]) -> None:
     connection.execute(f"CREATE TABLE measurements ({COLUMNS})".encode())
 
 
-def fill(connection: psycopg.Connection[Any], rows: int) -> None:
-    """The table with so many rows, as one that is old: all of them visible, and known to the planner."""
+def fill(connection: psycopg.Connection[Any], rows: int, key: KeyKind = "bigint") -> None:
+    """The table with so many rows, as one that is old: all of them visible, and known to the planner. Whatever its key,
+    an index finds rows by their id."""
     create(connection)
-    insert(connection, 0, rows)
+    if key == "bigint":
+        insert(connection, 0, rows)
+    else:
+        added, columns = OTHER_KEYS[key]
+        change = f"ALTER TABLE measurements {added}DROP CONSTRAINT measurements_pkey, ADD UNIQUE (id)"
+        connection.execute(change.encode())
+        insert(connection, 0, rows)
+        connection.execute(f"ALTER TABLE measurements ADD PRIMARY KEY ({columns})".encode())
     connection.execute("VACUUM ANALYZE measurements")
 
 
