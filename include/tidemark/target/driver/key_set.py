@@ -15,12 +15,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.target.driver.arrow_columns import comparable
+from tidemark.target.driver.key_numbers import KeyNumbers, Numbers, are_whole_numbers, have_numbers
 
 Columns = Sequence[pa.ChunkedArray]
 
 # The most given keys per key of the set that are looked up by order. Arrow hashes the set again for each call, which
 # only pays for more keys.
 GIVEN_PER_KEY: Final = 4
+
+# Keys that are not one whole number get numbers in a set of so many, of fewer bytes, if at most one of so many shares
+# its number. Smaller sets fit in the processor's cache, where hashing is as fast.
+LEAST_NUMBERED: Final = 100_000
+MAX_NUMBERED_BYTES: Final = 2**30
+SHARING: Final = 4
 
 
 class KeySet:
@@ -56,13 +63,17 @@ class KeySet:
         return found
 
     @cached_property
-    def _in_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """The keys in ascending order and their positions, if the key is one whole number; None for other keys."""
-        numbers = _whole_numbers(self._own)
-        if numbers is None:
+    def _in_order(self) -> _NumberedKeys | None:
+        """The keys by their numbers; None for keys without numbers, or if many keys share theirs with others."""
+        own = self._own
+        if not have_numbers(own):
             return None
-        order = np.argsort(numbers, kind="stable")  # fast for keys that rise, or nearly do
-        return numbers[order], order
+        if are_whole_numbers(own):
+            return _NumberedKeys(own)
+        if len(self) < LEAST_NUMBERED or sum(column.nbytes for column in own) > MAX_NUMBERED_BYTES:
+            return None
+        numbered = _NumberedKeys(own)
+        return numbered if SHARING * numbered.shares.sum() <= len(self) else None
 
     def __len__(self) -> int:
         """The number of keys; a key that was given twice counts twice."""
@@ -72,8 +83,7 @@ class KeySet:
     def has_doubles(self) -> bool:
         """Whether a key was given twice."""
         if self._in_order is not None:
-            keys, _ = self._in_order
-            return bool((keys[1:] == keys[:-1]).any())
+            return self._in_order.has_doubles
         return len(self._pairs[-1] if self._pairs else self._values[0]) < len(self)
 
     def distinct(self) -> KeySet:
@@ -90,10 +100,8 @@ class KeySet:
         """For each row the number of its key in the set, NULL if the set does not have it. In a set without doubles
         this is the position at which the key was given."""
         given = [comparable(column.cast(of)) for column, of in zip(columns, self.types, strict=True)]
-        if len(self) and len(given[0]) <= GIVEN_PER_KEY * len(self):
-            sought = _whole_numbers(given)
-            if sought is not None and self._in_order is not None:
-                return pa.chunked_array([_places_in_order(*self._in_order, sought)])
+        if 0 < len(given[0]) <= GIVEN_PER_KEY * len(self) and have_numbers(given) and self._in_order is not None:
+            return pa.chunked_array([self._in_order.places(given)])
         numbers = pc.index_in(given[0], self._values[0])
         for column, values, pairs in zip(given[1:], self._values[1:], self._pairs, strict=True):
             numbers = pc.index_in(_paired(numbers, column, values), pairs)
@@ -129,19 +137,52 @@ def _paired(numbers: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array)
     return pc.add(pc.multiply(numbers.cast(pa.int64()), max(1, len(values))), own)
 
 
-def _places_in_order(keys: NDArray[np.int64], positions: NDArray[np.int64], sought: NDArray[np.int64]) -> pa.Array:
-    """The positions of the sought keys among `keys`, which ascend; NULL for others. Keys that follow each other in the
-    set, such as those of a chunk, are compared with that part of it, which is a tenth of the work."""
-    if len(sought):
-        first = np.searchsorted(keys, sought[0])
-        if np.array_equal(keys[first : first + len(sought)], sought):
-            return pa.array(positions[first : first + len(sought)])
-    at = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
-    return pa.array(positions[at], mask=keys[at] != sought)
+class _NumberedKeys:
+    """The keys of a set in ascending order of their numbers. `shares` says which have the number of another one."""
 
+    def __init__(self, columns: Columns) -> None:
+        self._columns = [column.combine_chunks() for column in columns]
+        self._is_exact = are_whole_numbers(columns)
+        self._key_numbers, numbers = KeyNumbers.for_set(columns)
+        self._positions = np.argsort(numbers, kind="stable")  # fast for keys that ascend, or nearly do
+        self._numbers = numbers[self._positions]
+        is_as_next = self._numbers[1:] == self._numbers[:-1]
+        self.shares = np.zeros(len(numbers), np.bool_)
+        self.shares[1:] |= is_as_next
+        self.shares[:-1] |= is_as_next
 
-def _whole_numbers(columns: Columns) -> NDArray[np.int64] | None:
-    """The values of a key that is one whole number without NULLs; None for other keys."""
-    if len(columns) > 1 or not pa.types.is_integer(columns[0].type) or columns[0].null_count:
-        return None
-    return np.asarray(columns[0].to_numpy(), np.int64)
+    @cached_property
+    def _sharing(self) -> tuple[KeySet, NDArray[np.intp]]:
+        """The keys that share their numbers, and their positions."""
+        positions = self._positions[self.shares]
+        columns = [pa.chunked_array([own.take(pa.array(positions))]) for own in self._columns]
+        return KeySet([own.type for own in self._columns], [columns]), positions
+
+    @property
+    def has_doubles(self) -> bool:
+        return bool(self.shares.any()) and (self._is_exact or self._sharing[0].has_doubles)
+
+    def places(self, columns: Columns) -> pa.Array:
+        """The positions of these keys; NULL for others."""
+        sought = self._key_numbers.of(columns)
+        at = self._nearest(sought)
+        positions, is_there = self._positions[at], self._numbers[at] == sought
+        if not self._is_exact:
+            rows = np.flatnonzero(is_there & self.shares[at])
+            for own, given in zip(self._columns, columns, strict=True):
+                is_there &= np.asarray(pc.equal(given, own.take(pa.array(positions))))
+            if len(rows):
+                keys, of_keys = self._sharing
+                places = keys.places([given.take(pa.array(rows)) for given in columns])
+                is_there[rows] = np.asarray(pc.is_valid(places))
+                positions[rows] = of_keys[np.asarray(pc.fill_null(places.cast(pa.int64()), 0))]
+        return pa.array(positions, mask=~is_there)
+
+    def _nearest(self, sought: Numbers) -> NDArray[np.intp]:
+        """For each number where it is in the order, or another one if it is not there. Keys that follow each other in
+        the set, such as those of a chunk, are compared with that part of it, which is a tenth of the work."""
+        if len(sought):
+            first = int(np.searchsorted(self._numbers, sought[0]))
+            if np.array_equal(self._numbers[first : first + len(sought)], sought):
+                return np.arange(first, first + len(sought))
+        return np.minimum(np.searchsorted(self._numbers, sought), len(self._numbers) - 1)
