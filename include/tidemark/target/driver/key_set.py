@@ -15,24 +15,24 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.target.driver.arrow_columns import comparable
-from tidemark.target.driver.key_numbers import KeyNumbers, Numbers, are_whole_numbers, have_numbers
+from tidemark.target.driver.key_codes import Codes, KeyCodes, have_codes
 
 Columns = Sequence[pa.ChunkedArray]
 
-# The most given keys per key of the set that are looked up by order. Arrow hashes the set again for each call, which
+# The most given keys per key of the set that are looked up by codes. Arrow hashes the set again for each call, which
 # only pays for more keys.
 GIVEN_PER_KEY: Final = 4
 
-# Keys that are not one whole number get numbers in a set of so many, of fewer bytes, if at most one of so many shares
-# its number. Smaller sets fit in the processor's cache, where hashing is as fast.
-LEAST_NUMBERED: Final = 100_000
-MAX_NUMBERED_BYTES: Final = 2**30
-SHARING: Final = 4
+# Keys that are not one whole number get codes if they are so many, and no more of them than MOST_ALIKE have one code.
+# Of fewer keys in no order, hashing is faster.
+LEAST_CODED: Final = 100_000
+MOST_ALIKE: Final = 8
+MAX_CODED_BYTES: Final = 2**30  # of a set, and of the keys looked up at a time; an array of texts holds twice as many
 
 
 class KeySet:
-    """The keys of several pieces; a piece is one array per column of the key. Keys of several columns are compared
-    by the numbers of their values in the set."""
+    """The keys of several pieces; a piece is one array per column of the key. A set with codes is searched in their
+    order. Arrow hashes the keys of others, those of several columns by the numbers of their values."""
 
     def __init__(self, types: Sequence[pa.DataType], pieces: Iterable[Columns]) -> None:
         listed = list(pieces)
@@ -63,17 +63,15 @@ class KeySet:
         return found
 
     @cached_property
-    def _in_order(self) -> _NumberedKeys | None:
-        """The keys by their numbers; None for keys without numbers, or if many keys share theirs with others."""
-        own = self._own
-        if not have_numbers(own):
+    def _coded(self) -> _CodedKeys | None:
+        """The keys in the order of their codes; None for keys without codes, or if too many have the same one."""
+        is_whole_number = len(self.types) == 1 and pa.types.is_integer(self._own[0].type)
+        if not have_codes(self._own) or not (is_whole_number or len(self) >= LEAST_CODED):
             return None
-        if are_whole_numbers(own):
-            return _NumberedKeys(own)
-        if len(self) < LEAST_NUMBERED or sum(column.nbytes for column in own) > MAX_NUMBERED_BYTES:
+        if sum(column.nbytes for column in self._own) > MAX_CODED_BYTES and not is_whole_number:
             return None
-        numbered = _NumberedKeys(own)
-        return numbered if SHARING * numbered.shares.sum() <= len(self) else None
+        coded = _CodedKeys(self._own)
+        return coded if is_whole_number or coded.most_alike <= MOST_ALIKE else None
 
     def __len__(self) -> int:
         """The number of keys; a key that was given twice counts twice."""
@@ -82,8 +80,8 @@ class KeySet:
     @property
     def has_doubles(self) -> bool:
         """Whether a key was given twice."""
-        if self._in_order is not None:
-            return self._in_order.has_doubles
+        if self._coded is not None:
+            return self._coded.has_doubles
         return len(self._pairs[-1] if self._pairs else self._values[0]) < len(self)
 
     def distinct(self) -> KeySet:
@@ -97,11 +95,12 @@ class KeySet:
         return pc.is_valid(self.places(columns))
 
     def places(self, columns: Columns) -> pa.ChunkedArray:
-        """For each row the number of its key in the set, NULL if the set does not have it. In a set without doubles
-        this is the position at which the key was given."""
+        """For each row an integer, NULL if the set does not have its key. In a set without doubles this is the position
+        at which the key was given."""
         given = [comparable(column.cast(of)) for column, of in zip(columns, self.types, strict=True)]
-        if 0 < len(given[0]) <= GIVEN_PER_KEY * len(self) and have_numbers(given) and self._in_order is not None:
-            return pa.chunked_array([self._in_order.places(given)])
+        is_small = sum(column.nbytes for column in given) <= MAX_CODED_BYTES
+        if len(given[0]) <= GIVEN_PER_KEY * len(self) and is_small and have_codes(given) and self._coded is not None:
+            return pa.chunked_array([self._coded.positions(given)])
         numbers = pc.index_in(given[0], self._values[0])
         for column, values, pairs in zip(given[1:], self._values[1:], self._pairs, strict=True):
             numbers = pc.index_in(_paired(numbers, column, values), pairs)
@@ -109,9 +108,9 @@ class KeySet:
 
     def places_of(self, pieces: Sequence[Columns]) -> list[pa.ChunkedArray]:
         """`places` of each piece. Arrow hashes the set again for each call, so pieces with many keys are looked up
-        together: a hundred pieces of five million keys took a minute one by one. Of keys in order each piece is looked
-        up alone, because its keys are likely to follow each other in the set."""
-        if not pieces or self._in_order is not None:
+        together: a hundred pieces of five million keys took a minute one by one. By codes each piece is looked up
+        alone, because its keys are likely to follow each other in the set."""
+        if not pieces or self._coded is not None:
             return [self.places(piece) for piece in pieces]
         together = [
             pa.chunked_array([chunk for piece in pieces for chunk in piece[n].cast(of).chunks], of)
@@ -137,52 +136,71 @@ def _paired(numbers: pa.ChunkedArray, column: pa.ChunkedArray, values: pa.Array)
     return pc.add(pc.multiply(numbers.cast(pa.int64()), max(1, len(values))), own)
 
 
-class _NumberedKeys:
-    """The keys of a set in ascending order of their numbers. `shares` says which have the number of another one."""
+class _CodedKeys:
+    """The keys of a set in the order of their codes. `most_alike` is the most of them with one code, or the first
+    number above MOST_ALIKE."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = [column.combine_chunks() for column in columns]
-        self._is_exact = are_whole_numbers(columns)
-        self._key_numbers, numbers = KeyNumbers.for_set(columns)
-        self._positions = np.argsort(numbers, kind="stable")  # fast for keys that ascend, or nearly do
-        self._numbers = numbers[self._positions]
-        is_as_next = self._numbers[1:] == self._numbers[:-1]
-        self.shares = np.zeros(len(numbers), np.bool_)
-        self.shares[1:] |= is_as_next
-        self.shares[:-1] |= is_as_next
-
-    @cached_property
-    def _sharing(self) -> tuple[KeySet, NDArray[np.intp]]:
-        """The keys that share their numbers, and their positions."""
-        positions = self._positions[self.shares]
-        columns = [pa.chunked_array([own.take(pa.array(positions))]) for own in self._columns]
-        return KeySet([own.type for own in self._columns], [columns]), positions
+        self._lengths = [_lengths(column) for column in self._columns]
+        self.key_codes, codes = KeyCodes.for_set(columns)
+        self._positions = np.argsort(codes, kind="stable")  # fast for codes in order, or nearly so
+        self._codes = codes[self._positions]
+        step = 1
+        while step <= MOST_ALIKE and (self._codes[step:] == self._codes[:-step]).any():
+            step += 1
+        self.most_alike = step
 
     @property
     def has_doubles(self) -> bool:
-        return bool(self.shares.any()) and (self._is_exact or self._sharing[0].has_doubles)
+        if self.key_codes.is_exact:
+            return self.most_alike > 1
+        for step in range(1, self.most_alike):
+            first = np.flatnonzero(self._codes[step:] == self._codes[:-step])
+            others = pa.array(self._positions[first + step])
+            keys = [pa.chunked_array([column.take(others)]) for column in self._columns]
+            if (self._positions_if_equal(first, self._codes[first], keys) >= 0).any():
+                return True
+        return False
 
-    def places(self, columns: Columns) -> pa.Array:
+    def positions(self, columns: Columns) -> pa.Array:
         """The positions of these keys; NULL for others."""
-        sought = self._key_numbers.of(columns)
-        at = self._nearest(sought)
-        positions, is_there = self._positions[at], self._numbers[at] == sought
-        if not self._is_exact:
-            rows = np.flatnonzero(is_there & self.shares[at])
-            for own, given in zip(self._columns, columns, strict=True):
-                is_there &= np.asarray(pc.equal(given, own.take(pa.array(positions))))
-            if len(rows):
-                keys, of_keys = self._sharing
-                places = keys.places([given.take(pa.array(rows)) for given in columns])
-                is_there[rows] = np.asarray(pc.is_valid(places))
-                positions[rows] = of_keys[np.asarray(pc.fill_null(places.cast(pa.int64()), 0))]
-        return pa.array(positions, mask=~is_there)
+        codes = self.key_codes.of(columns)
+        at = self._nearest(codes)
+        if self.key_codes.is_exact:
+            return pa.array(self._positions[at], mask=self._codes[at] != codes)
+        found = self._positions_if_equal(at, codes, columns)
+        if self.most_alike > 1:
+            rows = np.flatnonzero((found < 0) & (self._codes[at] == codes))
+            first = np.searchsorted(self._codes, codes[rows])
+            keys = [column.take(pa.array(rows)) for column in columns]
+            for step in range(self.most_alike if len(rows) else 0):
+                found[rows] = np.maximum(found[rows], self._positions_if_equal(first + step, codes[rows], keys))
+        return pa.array(found, mask=found < 0)
 
-    def _nearest(self, sought: Numbers) -> NDArray[np.intp]:
-        """For each number where it is in the order, or another one if it is not there. Keys that follow each other in
+    def _nearest(self, codes: Codes) -> NDArray[np.intp]:
+        """For each code where it is in the order, or another place if it is not there. Keys that follow each other in
         the set, such as those of a chunk, are compared with that part of it, which is a tenth of the work."""
-        if len(sought):
-            first = int(np.searchsorted(self._numbers, sought[0]))
-            if np.array_equal(self._numbers[first : first + len(sought)], sought):
-                return np.arange(first, first + len(sought))
-        return np.minimum(np.searchsorted(self._numbers, sought), len(self._numbers) - 1)
+        if len(codes):
+            first = int(np.searchsorted(self._codes, codes[0]))
+            if np.array_equal(self._codes[first : first + len(codes)], codes):
+                return np.arange(first, first + len(codes))
+        return np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+
+    def _positions_if_equal(self, at: NDArray[np.intp], codes: Codes, columns: Columns) -> NDArray[np.intp]:
+        """For each of these keys the position of the key at this place of the order, if it is the same; -1 if not. Only
+        values of the same length are read, so that they are not larger than those of the given keys."""
+        at = np.minimum(at, len(self._codes) - 1)
+        positions, is_same = self._positions[at], self._codes[at] == codes
+        for given, lengths in zip(columns, self._lengths, strict=True):
+            if lengths is not None:
+                is_same &= lengths[positions] == _lengths(given)
+        read = pa.array(positions, mask=~is_same)
+        for given, own in zip(columns, self._columns, strict=True):
+            is_same &= np.asarray(pc.fill_null(pc.equal(given, own.take(read)), False))
+        return np.where(is_same, positions, -1)
+
+
+def _lengths(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int32] | None:
+    """The length of each text in bytes; None for other types."""
+    return np.asarray(pc.binary_length(column)) if pa.types.is_string(column.type) else None
