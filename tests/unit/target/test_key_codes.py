@@ -179,6 +179,16 @@ def test_keys_of_other_types_are_hashed(of: pa.DataType) -> None:
     assert KeySet([INT, of], [[pa.chunked_array([], INT), pa.chunked_array([], of)]])._coded is None
 
 
+def test_neighbours_with_one_code_do_not_take_the_order_from_the_others() -> None:
+    rng = random.Random(5)
+    own = sorted(a_uuid(rng) for _ in range(500))
+    own[7] = own[6][:8] + "-ffff-ffff"
+    key_codes, codes = KeyCodes.for_set(columns([(text,) for text in own], [TEXT]))
+    assert key_codes.places == [0]
+    assert (codes[1:] >= codes[:-1]).all()
+    assert codes[6] == codes[7]
+
+
 @pytest.mark.parametrize("kind", ["integers", "uuids", "texts that begin alike", "two integers"])
 def test_codes_are_in_the_order_of_the_keys(kind: str) -> None:
     types, draw = KINDS[kind]

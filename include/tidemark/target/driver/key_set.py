@@ -66,9 +66,8 @@ class KeySet:
     def _coded(self) -> _CodedKeys | None:
         """The keys in the order of their codes; None for keys without codes, or if too many have the same one."""
         is_whole_number = len(self.types) == 1 and pa.types.is_integer(self._own[0].type)
-        if not have_codes(self._own) or not (is_whole_number or len(self) >= LEAST_CODED):
-            return None
-        if sum(column.nbytes for column in self._own) > MAX_CODED_BYTES and not is_whole_number:
+        is_large = len(self) >= LEAST_CODED and sum(column.nbytes for column in self._own) <= MAX_CODED_BYTES
+        if not have_codes(self._own) or not (is_whole_number or is_large):
             return None
         coded = _CodedKeys(self._own)
         return coded if is_whole_number or coded.most_alike <= MOST_ALIKE else None
@@ -95,8 +94,8 @@ class KeySet:
         return pc.is_valid(self.places(columns))
 
     def places(self, columns: Columns) -> pa.ChunkedArray:
-        """For each row an integer, NULL if the set does not have its key. In a set without doubles this is the position
-        at which the key was given."""
+        """For each row an integer of 32 or 64 bits, NULL if the set does not have its key. In a set without doubles
+        this is the position at which the key was given."""
         given = [comparable(column.cast(of)) for column, of in zip(columns, self.types, strict=True)]
         is_small = sum(column.nbytes for column in given) <= MAX_CODED_BYTES
         if len(given[0]) <= GIVEN_PER_KEY * len(self) and is_small and have_codes(given) and self._coded is not None:
