@@ -6,8 +6,8 @@ tasks; every merge is a spark-submit of its own. The pair is of one and the same
 Delta, and until its readers have them in Parquet. Ends by comparing number and sums of the rows of source and current.
 
 `backfill-following` and `repair-following` do it beside a run that follows the source, which merges chunks while others
-are read. A repair is a second backfill. It finds all rows equal, except those that change during it. The
-other lines named by a kind of key, such as `backfill-uuid`, are the same for rows that do not lie in their key's order.
+are read. A repair is a second backfill. It finds all rows equal, except those that change during it. The benchmarks
+named by a kind of key, such as `backfill-uuid`, do the same with rows that do not lie in the order of their key.
 """
 
 from __future__ import annotations

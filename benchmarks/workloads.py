@@ -25,8 +25,7 @@ ROWS: Final = (
     "CASE WHEN i %% 10 > 0 THEN 'a note of some length' END FROM generate_series(%s::bigint, %s) i"
 )
 
-
-# Other keys than the id: a column of its own, and the columns of the key. Rows lie in no order of any of them.
+# Keys other than `id`: what ALTER TABLE adds for it, and the key's columns. Rows lie in no order of any of them.
 OTHER_KEYS: Final[Mapping[KeyKind, tuple[str, str]]] = {
     "uuid": ("ADD key uuid NOT NULL DEFAULT gen_random_uuid(), ", "key"),
     "text": ("ADD key text NOT NULL DEFAULT left('order ' || gen_random_uuid(), 30 + (12 * random())::int), ", "key"),
@@ -39,8 +38,8 @@ def create(connection: psycopg.Connection[Any]) -> None:
 
 
 def fill(connection: psycopg.Connection[Any], rows: int, key: KeyKind = "bigint") -> None:
-    """The table with so many rows, as one that is old: all of them visible, and known to the planner. Whatever its key,
-    an index finds rows by their id."""
+    """Create the table and insert `rows` rows. VACUUM ANALYZE makes it like an old table: all rows are visible to an
+    index-only scan, and the planner has statistics. Whatever the key, `id` has a unique index."""
     create(connection)
     if key == "bigint":
         insert(connection, 0, rows)

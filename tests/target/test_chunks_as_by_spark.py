@@ -1,5 +1,5 @@
-"""Chunks whose files become files of history and current: the same rows, with all that stands beside them, the same
-counts, as where Spark reads every row of them."""
+"""Chunks whose files become files of history and current give the same tables as chunks whose rows Spark reads: the
+same rows, metadata columns and counts."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def two_at_once(table: StagedTable) -> Iterator[None]:
 
 
 def begun_before(table: StagedTable) -> Iterator[None]:
-    """Rows are there from changes that the snapshot saw, of which one differs; one key was removed before."""
+    """The snapshot saw changes of rows 2, 3 and 4. Row 3 of the chunk has another value. Row 4 was deleted before."""
     table.stage_committed([commit(table, 50, insert(2), insert(3), insert(4), delete(4))])
     yield
     rows = [full(1), full(2, body="b"), full(3, n=7), full(9)]

@@ -106,6 +106,15 @@ def test_a_key_that_was_given_twice_is_noticed_among_those_with_its_code(names: 
     assert keys.has_doubles == has_doubles
 
 
+def test_keys_outside_the_range_of_the_set_are_not_those_whose_codes_they_have() -> None:
+    own, given = [(0, 0), (1, 7)], [(0, 8), (1, -1), (2, -8), (-1, 15), (1, 7)]
+    key_codes, _ = KeyCodes.for_set(columns(own, [INT, INT]))
+    assert key_codes.of(columns([(1, 0), (0, 8)], [INT, INT])).tolist() == [8, 8]
+    keys = KeySet([INT, INT], [columns([*own, (1, 0)], [INT, INT])])
+    assert keys._coded is not None
+    assert keys.places(columns(given, [INT, INT])).to_pylist() == [None, None, None, None, 1]
+
+
 def test_no_more_keys_with_one_code_are_counted_than_matter() -> None:
     coded = KeySet([INT], [columns([(7,)] * 100, [INT])])._coded
     assert coded is not None

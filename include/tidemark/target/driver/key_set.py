@@ -140,9 +140,10 @@ class _CodedKeys:
     number above MOST_ALIKE."""
 
     def __init__(self, columns: Columns) -> None:
-        self._columns = [column.combine_chunks() for column in columns]
-        self._lengths = [_lengths(column) for column in self._columns]
         self.key_codes, codes = KeyCodes.for_set(columns)
+        # Keys that are whole numbers are never compared: their codes are.
+        self._columns = [] if self.key_codes.is_exact else [column.combine_chunks() for column in columns]
+        self._lengths = [_lengths(column) for column in self._columns]
         self._positions = np.argsort(codes, kind="stable")  # fast for codes in order, or nearly so
         self._codes = codes[self._positions]
         step = 1
