@@ -43,6 +43,10 @@ KINDS: dict[str, tuple[list[pa.DataType], Draw]] = {
         [pa.int32(), TEXT],
         lambda rng: (rng.randrange(20), rng.choice(string.ascii_letters) * 9),
     ),
+    "an integer and a short text": (
+        [INT, TEXT],
+        lambda rng: (rng.randrange(-(2**39), 2**39), rng.choice(["usd", "eur", "btc", ""])),
+    ),
     "two texts": ([TEXT, TEXT], lambda rng: (a_uuid(rng), rng.choice(["usd", "eur", ""]))),
     "a time": ([pa.timestamp("us", "UTC")], lambda rng: (rng.randrange(-(2**62), 2**62),)),
 }
@@ -198,7 +202,9 @@ def test_neighbours_with_one_code_do_not_take_the_order_from_the_others() -> Non
     assert codes[6] == codes[7]
 
 
-@pytest.mark.parametrize("kind", ["integers", "uuids", "texts that begin alike", "two integers"])
+@pytest.mark.parametrize(
+    "kind", ["integers", "uuids", "texts that begin alike", "two integers", "an integer and a short text"]
+)
 def test_codes_are_in_the_order_of_the_keys(kind: str) -> None:
     types, draw = KINDS[kind]
     rng = random.Random(3)

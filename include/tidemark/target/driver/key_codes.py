@@ -40,13 +40,15 @@ def have_codes(columns: Sequence[pa.ChunkedArray]) -> bool:
 class KeyCodes:
     """The way to compute codes of keys.
 
-    Per column `places` says from which byte on a text's bytes are taken, and `least` what is subtracted from the code
-    of a value. Per further column `steps` says by what the code so far is multiplied before that of its value is added.
-    `is_exact`: each key is one whole number. Only then no other key has its code, be it in the set or not.
+    Per column `places` says from which byte on a text's bytes are taken, `least` what is subtracted from the code of a
+    value, and `unused` how many low bits are left away then, which are zero in the whole set: those behind the end of a
+    currency's name, say. Per further column `steps` says by what the code so far is multiplied before that of its value
+    is added. `is_exact`: each key is one whole number. Only then no other key has its code, be it in the set or not.
     """
 
     places: Sequence[int]
     least: Sequence[np.uint64]
+    unused: Sequence[np.uint64]
     steps: Sequence[np.uint64]
     is_exact: bool = False
 
@@ -54,14 +56,17 @@ class KeyCodes:
     def for_set(cls, columns: Sequence[pa.ChunkedArray]) -> tuple[KeyCodes, Codes]:
         """The way that suits these keys, so that few of them share a code, and their codes."""
         if len(columns) == 1 and pa.types.is_integer(columns[0].type):
-            whole_numbers = cls((), (), (), is_exact=True)
+            whole_numbers = cls((), (), (), (), is_exact=True)
             return whole_numbers, whole_numbers.of(columns)
         places = [_telling_place(column) if pa.types.is_string(column.type) else 0 for column in columns]
         of_columns = _codes_of_columns(columns, places)
         least = [codes.min(initial=np.iinfo(np.uint64).max) for codes in of_columns]
-        bits = [int(codes.max(initial=low) - low).bit_length() for codes, low in zip(of_columns, least, strict=True)]
-        fit = sum(bits) <= 64
-        key_codes = cls(places, least, [np.uint64(1 << min(n, 63) if fit else _FACTOR) for n in bits[1:]])
+        used = [int(np.bitwise_or.reduce(codes - low)) for codes, low in zip(of_columns, least, strict=True)]
+        unused = [max(0, (bits & -bits).bit_length() - 1) for bits in used]
+        widths = [bits.bit_length() - low for bits, low in zip(used, unused, strict=True)]
+        fit = sum(widths) <= 64
+        steps = [np.uint64(1 << min(width, 63) if fit else _FACTOR) for width in widths[1:]]
+        key_codes = cls(places, least, [np.uint64(low) for low in unused], steps)
         return key_codes, key_codes._joined(of_columns)
 
     def of(self, columns: Sequence[pa.ChunkedArray]) -> Codes:
@@ -72,10 +77,11 @@ class KeyCodes:
 
     def _joined(self, of_columns: Sequence[Unsigned]) -> Unsigned:
         """The codes of keys from those of their columns, whose arrays are overwritten."""
-        joined, *others = of_columns
-        joined -= self.least[0]
-        for codes, least, step in zip(others, self.least[1:], self.steps, strict=True):
+        for codes, least, unused in zip(of_columns, self.least, self.unused, strict=True):
             codes -= least
+            codes >>= unused
+        joined, *others = of_columns
+        for codes, step in zip(others, self.steps, strict=True):
             joined *= step
             joined += codes
         return joined
