@@ -144,8 +144,7 @@ class StagedTable:
         for at in range(0, len(rows), each):
             piece = pa.RecordBatch.from_pylist(list(rows[at : at + each]), staged_schema(self.schema))
             writer.write(self.schema, piece)
-        files = writer.finish().get(self.schema.table, ())
-        return tuple(StagedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in files)
+        return writer.finish().get(self.schema.table, ())
 
     def _write(self, path: str, rows: pa.Table) -> StagedFile:
         file = self.lake / path

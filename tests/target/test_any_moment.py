@@ -8,6 +8,8 @@ import re
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -100,10 +102,10 @@ def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> Non
 @pytest.mark.some(1)
 @pytest.mark.parametrize("generations", [(1, 1, 1), (1, 2, 2)], ids=["one generation", "two generations"])
 def test_a_moment_opens_no_file_of_later_changes(lake: Lake, tmp_path: Path, generations: tuple[int, ...]) -> None:
-    """Their files are not there."""
+    """Their files are not there. Nor are older ones, where the position of a time is looked up."""
     table = lake.table(table_schema("orders", {"id": "int", "n": "int"}, schema="shop"))
     history = lake.folder("history", table)
-    after: list[tuple[Position, set[Path]]] = []
+    after: list[tuple[Position, int, set[Path]]] = []
     for number, generation in enumerate(generations):
         table.generation = generation
         lsn = table.next_lsn()
@@ -113,18 +115,35 @@ def test_a_moment_opens_no_file_of_later_changes(lake: Lake, tmp_path: Path, gen
         if number and generation > generations[number - 1]:
             planned = replace(planned, after=None)
         plan = lake.plan(planned, generation=generation)
-        result = apply_plan(lake.spark, replace(plan, level=StagedLevel(generation, end, None, (), ())))
+        level = StagedLevel(generation, end, (NOON + timedelta(seconds=int(end))).isoformat(), (), ())
+        result = apply_plan(lake.spark, replace(plan, level=level))
         assert result.tables[0].error is None
-        after.append((Position(generation, end), set(history.glob("*.parquet"))))
-    aside = tmp_path / "aside"
-    aside.mkdir()
-    for number, (position, files) in enumerate(after):
-        for file in set(history.glob("*.parquet")) - files:
-            file.rename(aside / file.name)
-        past = reader(lake).table("shop.orders").as_of(position)
-        assert rows(past, "id") == [{"id": of} for of in range(number + 1)], position
-        for file in aside.iterdir():
-            file.rename(history / file.name)
+        after.append((Position(generation, end), lsn, set(history.glob("*.parquet"))))
+    everything, older = after[-1][2], set[Path]()
+    for number, (position, lsn, files) in enumerate(after):
+        with removed(everything - files, tmp_path):
+            past = reader(lake).table("shop.orders").as_of(position)
+            assert rows(past, "id") == [{"id": of} for of in range(number + 1)], position
+        in_between, before = (NOON + timedelta(seconds=lsn + s) for s in (0.5, -0.5))
+        with removed(everything, tmp_path):
+            assert reader(lake).as_of(in_between, "shop.orders").position == position
+        if older:
+            with removed(everything - (files - older), tmp_path):
+                found = reader(lake).as_of(before, "shop.orders").position
+                assert found == Position(position.generation, Lsn(lsn))
+        older = files
+
+
+@contextmanager
+def removed(files: set[Path], folder: Path) -> Iterator[None]:
+    """The files are elsewhere meanwhile."""
+    for file in files:
+        file.rename(folder / file.name)
+    try:
+        yield
+    finally:
+        for file in files:
+            (folder / file.name).rename(file)
 
 
 @pytest.mark.thorough

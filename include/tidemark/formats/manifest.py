@@ -22,13 +22,19 @@ Purpose = Literal["fill", "verify", "repair"]
 
 
 class StagedFile(JsonRecord, frozen=True):
-    """One immutable Parquet file; `path` is relative to the lake root, `sha256` is of the file's bytes."""
+    """One immutable Parquet file; `path` is relative to the lake root, `sha256` is of the file's bytes.
+
+    `first_committed_at` and `last_committed_at` are the least and the greatest commit time of its changes, None for a
+    file of something else.
+    """
 
     path: str
     rows: int
     bytes: int
     sha256: str
     schema_version: int = 0
+    first_committed_at: str | None = None
+    last_committed_at: str | None = None
 
 
 class Claim(JsonRecord, frozen=True):
@@ -157,7 +163,7 @@ class BatchManifest(JsonFile, frozen=True):
     """
 
     KIND: ClassVar[str] = "batch manifest"
-    FORMAT: ClassVar[int] = 2
+    FORMAT: ClassVar[int] = 3
 
     pipeline: str
     generation: int

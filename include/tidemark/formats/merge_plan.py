@@ -154,6 +154,7 @@ class MergePlan(JsonFile, frozen=True):
     the application shall note in `_positions` stands in `level`."""
 
     KIND: ClassVar[str] = "merge plan"
+    FORMAT: ClassVar[int] = 2
 
     plan: str
     pipeline: str

@@ -100,11 +100,12 @@ def extents(history: str) -> str:
     )
 
 
-def first_after(dialect: Dialect, history: str, time: datetime) -> str:
-    """At most one row: the first commit, in commit order, with a later time."""
+def first_after(dialect: Dialect, history: str, time: datetime, position: Position | None) -> str:
+    """At most one row: the first commit below the position, in commit order, with a later time."""
     return (
         f"SELECT _generation AS generation, min(_commit_lsn) AS lsn FROM {history} "
-        f"WHERE _committed_at > {dialect.time(time)} GROUP BY _generation ORDER BY _generation LIMIT 1"
+        f"WHERE _committed_at > {dialect.time(time)} AND {below(position or _NEVER)} "
+        "GROUP BY _generation ORDER BY _generation LIMIT 1"
     )
 
 

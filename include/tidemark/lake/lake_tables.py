@@ -326,20 +326,20 @@ class TableReading:
         return min((position for position in (behind, noted) if position is not None), default=None)
 
     def first_after(self, time: datetime) -> Position | None:
-        """The position of the first change with a later commit time; if there is none, a position of the pipeline."""
-        dialect = self.engine.dialect
-        later = _one(self.listed(lambda name: as_of_query.first_after(dialect, name, time)))
-        capped = None
+        """The position of the first change with a later commit time; if there is none, a position of the pipeline.
+
+        `_positions` bounds where such a change can lie, so that files of history behind it are not opened."""
+        dialect, bound = self.engine.dialect, None
         if self.noted is not None:
             name = _made_up()
-            capped = _one(
+            bound = _one(
                 self.engine.listed(
                     f"SELECT generation, min(lsn) AS lsn FROM {name} WHERE committed_at > {dialect.time(time)} "
                     "GROUP BY generation ORDER BY generation LIMIT 1",
                     {name: self.noted},
                 )
             )
-        return min((position for position in (later, capped) if position is not None), default=None)
+        return _one(self.listed(lambda name: as_of_query.first_after(dialect, name, time, bound))) or bound
 
     def exact_from(self) -> Position | None:
         """The position from which the table is exact as a whole; the module's first lines explain it."""

@@ -12,9 +12,11 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import IO, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemark.formats import layout
@@ -68,6 +70,7 @@ class ParquetFile:
         self.schema = schema
         self.schema_version = schema_version
         self.rows = 0
+        self._committed_at: list[datetime] = []
         self._store = store
         self._file = store.open_new(path)
         self._sink = _Checksummed(self._file)
@@ -91,13 +94,24 @@ class ParquetFile:
         table = pa.Table.from_batches(batches, self.schema)
         self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
+        if "_committed_at" in self.schema.names:
+            times = pc.min_max(table["_committed_at"]).as_py().values()
+            self._committed_at += [time for time in times if time is not None]
 
     def finish(self) -> StagedFile:
         """Write the footer and close the file, complete."""
         self._parquet.close()
         self._store.sync(self._file)
         self._file.close()
-        return StagedFile(self.path, self.rows, self._sink.size, self._sink.sha256, self.schema_version)
+        return StagedFile(
+            self.path,
+            self.rows,
+            self._sink.size,
+            self._sink.sha256,
+            self.schema_version,
+            min(self._committed_at).isoformat() if self._committed_at else None,
+            max(self._committed_at).isoformat() if self._committed_at else None,
+        )
 
     def abandon(self) -> None:
         """Close the file incomplete. Its bytes are garbage (R4); on an object store it never becomes visible."""

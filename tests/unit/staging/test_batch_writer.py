@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,6 +93,23 @@ def test_a_file_ends_at_its_bound(store: Store) -> None:
     for i in range(3):
         writer.write(schema, rows(schema, i, 1))
     assert len(writer.finish()[schema.table]) == 3
+
+
+def test_a_file_has_the_least_and_the_greatest_commit_time_of_its_changes(store: Store) -> None:
+    schema = table("t")
+    writer = BatchWriter(store, "f", row_group_bytes=1)
+    minutes = [datetime(2026, 1, 1, 12, minute, tzinfo=UTC) for minute in (3, 1, 5, 2)]  # the clock was set back
+    for first in (0, 2):
+        block = rows(schema, first, 2)
+        at = block.schema.get_field_index("_committed_at")
+        writer.write(schema, block.set_column(at, "_committed_at", pa.array(minutes[first : first + 2])))
+    writer.write(table("t", version=2), rows(table("t", version=2), 4, 1))
+    changed, of_none = writer.finish()[schema.table]
+    assert (changed.first_committed_at, changed.last_committed_at) == (
+        "2026-01-01T12:01:00+00:00",
+        "2026-01-01T12:05:00+00:00",
+    )
+    assert (of_none.first_committed_at, of_none.last_committed_at) == (None, None)
 
 
 def test_size_and_checksum_are_those_of_the_file(store: Store) -> None:

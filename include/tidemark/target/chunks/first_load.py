@@ -43,6 +43,7 @@ from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
+from tidemark.names import ROW_COLUMNS
 from tidemark.target.chunks import chunk_keys
 from tidemark.target.chunks.chunk_input import (
     NextBatches,
@@ -52,7 +53,7 @@ from tidemark.target.chunks.chunk_input import (
 )
 from tidemark.target.delta import data_files, delta_tables, hadoop_files, parquet_footer
 from tidemark.target.delta.data_files import DataFile
-from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.delta.delta_tables import Bounds, PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
 from tidemark.target.delta.parquet_footer import ConstantColumns, Footer
 from tidemark.target.driver import driver_memory
@@ -237,8 +238,8 @@ class FirstLoad:
                 raise StagedFileDiffers(path=file.file.path, table=str(self.table.schema.table))
         masked = list(_masked_of(group))
         of_chunks = [facts(f.claim) for f in group]
-        bounds = {}
-        for name_of_fact in {"_generation", "_commit_lsn"} & of_chunks[0].keys():
+        bounds: dict[str, Bounds] = {}
+        for name_of_fact in {"_generation", *ROW_COLUMNS} & of_chunks[0].keys():
             values = [of_chunk[name_of_fact].as_py() for of_chunk in of_chunks]
             bounds[name_of_fact] = min(values), max(values)
         for name_of_key in group[0].bounds:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
@@ -305,11 +306,14 @@ def enable_features(spark: SparkSession, table: PinnedTable, fields: Sequence[St
         spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({assignments})")
 
 
+Bounds: TypeAlias = tuple[int, int] | tuple[datetime, datetime]
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A Parquet file in a table's folder that no version of the table has yet.
 
-    `bounds` has the least and the greatest value of some columns without NULLs, both inclusive. The deletion vector
+    `bounds` encloses the values of some columns without NULLs, both ends inclusive. The deletion vector
     `vector`, a descriptor as JSON, masks `masked` of the rows from the beginning. `tags` stay with the file in Delta's
     log.
     """
@@ -317,7 +321,7 @@ class WrittenFile:
     name: str
     bytes: int
     rows: int
-    bounds: Mapping[str, tuple[int, int]]
+    bounds: Mapping[str, Bounds]
     masked: int = 0
     vector: Mapping[str, Any] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -327,8 +331,8 @@ class WrittenFile:
         statistics = {
             "numRecords": self.rows,
             "tightBounds": False,  # the bounds enclose the values, but no value need equal a bound
-            "minValues": {name: low for name, (low, _) in self.bounds.items()},
-            "maxValues": {name: high for name, (_, high) in self.bounds.items()},
+            "minValues": {name: _in_statistics(low) for name, (low, _) in self.bounds.items()},
+            "maxValues": {name: _in_statistics(high, is_most=True) for name, (_, high) in self.bounds.items()},
             "nullCount": dict.fromkeys(self.bounds, 0),  # Delta skips no file by bounds without it
         }
         action = {
@@ -342,6 +346,14 @@ class WrittenFile:
             **({"tags": dict(self.tags)} if self.tags else {}),
         }
         return json.dumps({"add": action})
+
+
+def _in_statistics(value: int | datetime, *, is_most: bool = False) -> int | str:
+    """Delta's text of a time has milliseconds; an upper bound is rounded up."""
+    if isinstance(value, int):
+        return value
+    rounded = value.astimezone(UTC) + timedelta(microseconds=999 if is_most else 0)
+    return rounded.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def append(

@@ -50,11 +50,13 @@ def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=shape)
 
 
-def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the least and the greatest value of each of these columns that is of integers and has no NULL."""
+def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the least and the greatest value of each of these columns that is of integers or of times with a zone, and
+    has no NULL."""
     for name in names:
         column = table[name]
-        if pa.types.is_integer(column.type) and len(column) and not column.null_count:
+        is_ordered = pa.types.is_integer(column.type) or column.type == pa.timestamp("us", "UTC")
+        if is_ordered and len(column) and not column.null_count:
             between = pc.min_max(column).as_py()
             yield name, (between["min"], between["max"])
 

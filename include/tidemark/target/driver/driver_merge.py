@@ -19,6 +19,7 @@ from tidemark import failpoints
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
 from tidemark.lsn import Lsn
+from tidemark.names import ROW_COLUMNS
 from tidemark.target.chunks.first_load import FirstLoad
 from tidemark.target.delta import data_files, delta_tables
 from tidemark.target.delta.data_files import DataFile
@@ -70,7 +71,7 @@ class DriverMerge:
         kept = self._as_staged()
         written = [history_files.copy_to_history(self.table, history, batch, file) for batch, file in kept.files]
         rows = kept.computed_rows(self.folded.history(schema))
-        written += data_files.write_rows(session, history, rows, ["_generation", "_commit_lsn", *schema.key])
+        written += data_files.write_rows(session, history, rows, ["_generation", *ROW_COLUMNS, *schema.key])
         written += [] if self.load is None else self.load.files_of_history(history)
         count = delta_tables.append(session, history, None, application, self.end, written)
         failpoints.reach("merge.after_history")

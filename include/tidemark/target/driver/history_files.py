@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from typing import Final
 
@@ -25,7 +26,7 @@ from tidemark.formats.manifest import StagedFile
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.target.delta import hadoop_files
-from tidemark.target.delta.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.delta.delta_tables import Bounds, PinnedTable, WrittenFile
 from tidemark.target.delta.hadoop_files import Body
 from tidemark.target.driver.change_reader import StagedTable
 
@@ -104,8 +105,11 @@ def copy_to_history(table: StagedTable, history: PinnedTable, batch: PlannedBatc
     name, (sha256,) = hadoop_files.write_joined(table.session, history.path, [whole], b"")
     if sha256 != file.sha256:
         raise StagedFileDiffers(path=file.path, table=str(table.schema.table))
-    bounds = {
+    bounds: dict[str, Bounds] = {
         "_generation": (table.generation, table.generation),
         "_commit_lsn": (int(batch.start_lsn), int(batch.end_lsn) - 1),
     }
+    if file.first_committed_at is not None and file.last_committed_at is not None:
+        times = datetime.fromisoformat(file.first_committed_at), datetime.fromisoformat(file.last_committed_at)
+        bounds["_committed_at"] = times
     return WrittenFile(name, file.bytes, file.rows, bounds)
