@@ -34,8 +34,8 @@ MOST_MB: Final = 1536
 LARGEST: Final = 16_384
 LARGEST_KEPT: Final = 2500
 LONGEST_S: Final = 20
-# Atheris keeps the result of each comparison that it watches for ever. For an input of COPY these are 450 bytes, for one
-# of pgoutput, which compares arrays, 9 kB: 0.5 GB in a minute. So a new process goes on after so long or so many inputs.
+# Atheris never frees the result of a comparison that it watches. For an input of COPY these are 450 bytes, for one of
+# pgoutput, which compares arrays, 9 kB: 0.5 GB in a minute. So a new process goes on after so long or so many inputs.
 ROUND_S: Final = 60
 ROUND_INPUTS: Final = 1_000_000
 
