@@ -65,7 +65,7 @@ TEXTS = {"id": "int", "n": "int", "body": "string", "note": "string"}
 @dataclass
 class StagedTable:
     """One table's staging: `stage` adds a batch of whole transactions, given as lists of changes, in one file or in
-    files of so many changes."""
+    files of so many changes. `clock` gives the time of a commit by its LSN."""
 
     lake: Path
     schema: TableSchema
@@ -74,6 +74,7 @@ class StagedTable:
     schemas: list[TableSchema] = field(default_factory=list)
     generation: int = 1
     changes_a_file: int | None = None
+    clock: Callable[[int], datetime] = lambda commit: NOON + timedelta(seconds=commit)
 
     def __post_init__(self) -> None:
         self._start = self.next_lsn()
@@ -159,7 +160,7 @@ class StagedTable:
             "_commit_lsn": commit,
             "_ordinal": ordinal,
             "_xid": xid,
-            "_committed_at": NOON + timedelta(seconds=commit),
+            "_committed_at": self.clock(commit),
             "_op": change.op,
             **change.row,
             "_old_key": change.old_key,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,45 @@ def test_a_moment_opens_no_file_of_later_changes(lake: Lake, tmp_path: Path, gen
                 found = reader(lake).as_of(before, "shop.orders").position
                 assert found == Position(position.generation, Lsn(lsn))
         older = files
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+def test_a_time_leads_behind_the_longest_beginning_of_commits_in_which_none_is_later(lake: Lake, seed: int) -> None:
+    """The source's clock is set back and forth; some files of history are copies, some are computed, some joined."""
+    kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(seed))
+    table, times = kept.table, dict[int, datetime]()
+
+    def clock(commit: int) -> datetime:
+        if commit not in times:
+            passed = timedelta(seconds=kept.rng.choice([1, 1, 1, 3, -2]), microseconds=kept.rng.randint(-1500, 1500))
+            times[commit] = max(times.values(), default=NOON) + passed
+        return times[commit]
+
+    table.clock = clock
+    for number in range(8):
+        kept.stage(kept.rng.randint(1, 3))
+        last = max(lsn for lsn, _ in kept.after)
+        noted = times[last].isoformat() if kept.rng.random() < 0.7 else None
+        level = StagedLevel(1, table.batches[-1].end_lsn, noted, (), ())
+        merged(lake, table.planned(number), level=level)
+        if number == 4:
+            lake.spark.sql(f"OPTIMIZE delta.`{lake.path('history', table)}`")
+    commits = sorted(lsn for lsn, _ in kept.after)
+    assert [times[lsn] for lsn in commits] != sorted(times[lsn] for lsn in commits), "choose another seed"
+    asked = [times[lsn] + timedelta(microseconds=add) for lsn in commits for add in (-1, 0, 1)]
+    found = 0
+    for time in asked:
+        later = next((n for n, lsn in enumerate(commits) if times[lsn] > time), len(commits))
+        try:
+            lsn = reader(lake).as_of(time, "shop.orders").position.lsn
+        except (MomentNotApplied, MomentBeforeHistory):
+            assert later in (0, len(commits)), time
+            continue
+        assert commits[later - 1] < lsn, time
+        assert later == len(commits) or lsn <= commits[later], time
+        found += 1
+    assert found > len(asked) // 2
 
 
 @contextmanager
