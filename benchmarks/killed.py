@@ -171,16 +171,23 @@ def kill_task(services: Services, task: str, run: int = 0) -> None:
 
 
 def kill_driver(services: Services, run: int = 0) -> None:
-    def drivers() -> list[psutil.Process]:
-        running = [process for process in descendants(services) if is_java(process)]
-        return sorted(running, key=lambda process: float(process.create_time()))
+    def is_killed() -> bool:
+        running = sorted(
+            (process for process in descendants(services) if is_driver(process)),
+            key=lambda process: float(process.create_time()),
+        )
+        with suppress(psutil.Error, IndexError):  # one of them has just ended
+            running[run].kill()
+            return True
+        return False
 
-    found("a driver to run", drivers)[run].kill()
+    found("a driver to run", is_killed)
 
 
-def is_java(process: psutil.Process) -> bool:
+def is_driver(process: psutil.Process) -> bool:
+    """The launcher, a JVM before it that lives for an instant, is none."""
     with suppress(psutil.Error):
-        return str(process.name()) == "java"
+        return str(process.name()) == "java" and "org.apache.spark.deploy.SparkSubmit" in process.cmdline()
     return False
 
 
