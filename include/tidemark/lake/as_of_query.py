@@ -36,7 +36,7 @@ from tidemark.schema.values import convert
 # Of the row that says what the key is; `_op` tells what the source did from what a backfill saw.
 SAID_BY: Final = ("_commit_lsn", "_committed_at", "_op")
 
-_NEVER: Final = Position(2**31 - 1, Lsn(2**63 - 1))
+NEVER: Final = Position(2**31 - 1, Lsn(2**63 - 1))
 
 # The columns by which changes are ordered (R1).
 _PLACE: Final = ("_generation", "_commit_lsn", "_ordinal")
@@ -100,11 +100,11 @@ def extents(history: str) -> str:
     )
 
 
-def first_after(dialect: Dialect, history: str, time: datetime, position: Position | None) -> str:
-    """At most one row: the first commit below the position, in commit order, with a later time."""
+def first_after(dialect: Dialect, history: str, time: datetime, bound: Position) -> str:
+    """At most one row: the first commit below the bound, in commit order, with a later time."""
     return (
         f"SELECT _generation AS generation, min(_commit_lsn) AS lsn FROM {history} "
-        f"WHERE _committed_at > {dialect.time(time)} AND {below(position or _NEVER)} "
+        f"WHERE _committed_at > {dialect.time(time)} AND {below(bound)} "
         "GROUP BY _generation ORDER BY _generation LIMIT 1"
     )
 
@@ -134,7 +134,7 @@ def validity(dialect: Dialect, shape: TableShape, history: str, names: tuple[str
     columns' names: valid from, valid to, and the flag. The statement reads the history of the time when it runs, so it
     may be a view. Only for tables with a key.
     """
-    values = ", ".join(_value(dialect, column, _NEVER) for column in shape.columns)
+    values = ", ".join(_value(dialect, column, NEVER) for column in shape.columns)
     columns = _names(dialect, shape)
     key = _key(dialect, shape)
     since, until, is_current = map(dialect.name, names)

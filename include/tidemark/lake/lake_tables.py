@@ -339,7 +339,9 @@ class TableReading:
                     {name: self.noted},
                 )
             )
-        return _one(self.listed(lambda name: as_of_query.first_after(dialect, name, time, bound))) or bound
+        below = as_of_query.NEVER if bound is None else bound
+        later = _one(self.listed(lambda name: as_of_query.first_after(dialect, name, time, below)))
+        return bound if later is None else later
 
     def exact_from(self) -> Position | None:
         """The position from which the table is exact as a whole; the module's first lines explain it."""

@@ -70,7 +70,7 @@ class ParquetFile:
         self.schema = schema
         self.schema_version = schema_version
         self.rows = 0
-        self._committed_at: list[datetime] = []
+        self._committed_at: list[datetime | None] = []  # bounds per row group, None for one without or with a NULL
         self._store = store
         self._file = store.open_new(path)
         self._sink = _Checksummed(self._file)
@@ -95,22 +95,23 @@ class ParquetFile:
         self._parquet.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
         if "_committed_at" in self.schema.names:
-            times = pc.min_max(table["_committed_at"]).as_py().values()
-            self._committed_at += [time for time in times if time is not None]
+            self._committed_at += pc.min_max(table["_committed_at"], skip_nulls=False).as_py().values()
 
     def finish(self) -> StagedFile:
         """Write the footer and close the file, complete."""
         self._parquet.close()
         self._store.sync(self._file)
         self._file.close()
+        times = [time for time in self._committed_at if time is not None]
+        is_bounded = bool(times) and len(times) == len(self._committed_at)
         return StagedFile(
             self.path,
             self.rows,
             self._sink.size,
             self._sink.sha256,
             self.schema_version,
-            min(self._committed_at).isoformat() if self._committed_at else None,
-            max(self._committed_at).isoformat() if self._committed_at else None,
+            min(times).isoformat() if is_bounded else None,
+            max(times).isoformat() if is_bounded else None,
         )
 
     def abandon(self) -> None:

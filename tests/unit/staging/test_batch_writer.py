@@ -103,7 +103,10 @@ def test_a_file_has_the_least_and_the_greatest_commit_time_of_its_changes(store:
         block = rows(schema, first, 2)
         at = block.schema.get_field_index("_committed_at")
         writer.write(schema, block.set_column(at, "_committed_at", pa.array(minutes[first : first + 2])))
-    writer.write(table("t", version=2), rows(table("t", version=2), 4, 1))
+    later = table("t", version=2)
+    for first, times in ((4, [None, None]), (6, minutes[:2]), (8, [minutes[0], None])):
+        block = rows(later, first, 2).set_column(at, "_committed_at", pa.array(times, pa.timestamp("us", "UTC")))
+        writer.write(later, block)
     changed, of_none = writer.finish()[schema.table]
     assert (changed.first_committed_at, changed.last_committed_at) == (
         "2026-01-01T12:01:00+00:00",

@@ -43,7 +43,6 @@ from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.merge_plan import PlannedBatch
 from tidemark.formats.merge_result import ChunkResult
-from tidemark.names import ROW_COLUMNS
 from tidemark.target.chunks import chunk_keys
 from tidemark.target.chunks.chunk_input import (
     NextBatches,
@@ -239,7 +238,8 @@ class FirstLoad:
         masked = list(_masked_of(group))
         of_chunks = [facts(f.claim) for f in group]
         bounds: dict[str, Bounds] = {}
-        for name_of_fact in {"_generation", *ROW_COLUMNS} & of_chunks[0].keys():
+        of_history = ("_generation", "_commit_lsn", "_committed_at")
+        for name_of_fact in of_history if "_generation" in of_chunks[0] else ("_commit_lsn",):
             values = [of_chunk[name_of_fact].as_py() for of_chunk in of_chunks]
             bounds[name_of_fact] = min(values), max(values)
         for name_of_key in group[0].bounds:

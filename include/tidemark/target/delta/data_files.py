@@ -242,7 +242,7 @@ class _VectorFile:
 def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, bounded: Sequence[str]) -> list[WrittenFile]:
     """Write the rows to one Parquet file in the table's folder, as the drain writes its files. No rows, no file.
 
-    The log gets the bounds of those of the columns `bounded` that are of integers or of times with a zone.
+    The log gets the bounds of those of the columns `bounded` that are of integers or have commit times.
     """
     if not rows.num_rows:
         return []

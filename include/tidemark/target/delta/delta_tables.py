@@ -332,7 +332,7 @@ class WrittenFile:
             "numRecords": self.rows,
             "tightBounds": False,  # the bounds enclose the values, but no value need equal a bound
             "minValues": {name: _in_statistics(low) for name, (low, _) in self.bounds.items()},
-            "maxValues": {name: _in_statistics(high, is_most=True) for name, (_, high) in self.bounds.items()},
+            "maxValues": {name: _in_statistics(high, is_upper=True) for name, (_, high) in self.bounds.items()},
             "nullCount": dict.fromkeys(self.bounds, 0),  # Delta skips no file by bounds without it
         }
         action = {
@@ -348,11 +348,11 @@ class WrittenFile:
         return json.dumps({"add": action})
 
 
-def _in_statistics(value: int | datetime, *, is_most: bool = False) -> int | str:
-    """Delta's text of a time has milliseconds; an upper bound is rounded up."""
+def _in_statistics(value: int | datetime, *, is_upper: bool = False) -> int | str:
+    """The bound as Delta's log has it. Of a time it has milliseconds: a lower one is rounded down, an upper one up."""
     if isinstance(value, int):
         return value
-    rounded = value.astimezone(UTC) + timedelta(microseconds=999 if is_most else 0)
+    rounded = value.astimezone(UTC) + timedelta(microseconds=999 if is_upper else 0)
     return rounded.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -51,12 +51,12 @@ def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
 
 
 def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the least and the greatest value of each of these columns that is of integers or of times with a zone, and
-    has no NULL."""
+    """Yield the least and the greatest value of each of these columns that is of integers or has commit times, and has
+    no NULL. The source's own times may be none of Python's."""
     for name in names:
         column = table[name]
-        is_ordered = pa.types.is_integer(column.type) or column.type == pa.timestamp("us", "UTC")
-        if is_ordered and len(column) and not column.null_count:
+        is_bounded = pa.types.is_integer(column.type) or name == "_committed_at"
+        if is_bounded and len(column) and not column.null_count:
             between = pc.min_max(column).as_py()
             yield name, (between["min"], between["max"])
 

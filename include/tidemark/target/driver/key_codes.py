@@ -41,14 +41,14 @@ class KeyCodes:
     """The way to compute codes of keys.
 
     Per column `places` says from which byte on a text's bytes are taken, `least` what is subtracted from the code of a
-    value, and `unused` how many low bits are left away then, which are zero in the whole set: those behind the end of a
+    value, and `dropped` how many low bits are dropped then, which are zero in the whole set: those behind the end of a
     currency's name, say. Per further column `steps` says by what the code so far is multiplied before that of its value
     is added. `is_exact`: each key is one whole number. Only then no other key has its code, be it in the set or not.
     """
 
     places: Sequence[int]
     least: Sequence[np.uint64]
-    unused: Sequence[np.uint64]
+    dropped: Sequence[np.uint64]
     steps: Sequence[np.uint64]
     is_exact: bool = False
 
@@ -62,11 +62,11 @@ class KeyCodes:
         of_columns = _codes_of_columns(columns, places)
         least = [codes.min(initial=np.iinfo(np.uint64).max) for codes in of_columns]
         used = [int(np.bitwise_or.reduce(codes - low)) for codes, low in zip(of_columns, least, strict=True)]
-        unused = [max(0, (bits & -bits).bit_length() - 1) for bits in used]
-        widths = [bits.bit_length() - low for bits, low in zip(used, unused, strict=True)]
+        dropped = [max(0, (bits & -bits).bit_length() - 1) for bits in used]
+        widths = [bits.bit_length() - zeros for bits, zeros in zip(used, dropped, strict=True)]
         fit = sum(widths) <= 64
         steps = [np.uint64(1 << min(width, 63) if fit else _FACTOR) for width in widths[1:]]
-        key_codes = cls(places, least, [np.uint64(low) for low in unused], steps)
+        key_codes = cls(places, least, [np.uint64(zeros) for zeros in dropped], steps)
         return key_codes, key_codes._joined(of_columns)
 
     def of(self, columns: Sequence[pa.ChunkedArray]) -> Codes:
@@ -77,9 +77,9 @@ class KeyCodes:
 
     def _joined(self, of_columns: Sequence[Unsigned]) -> Unsigned:
         """The codes of keys from those of their columns, whose arrays are overwritten."""
-        for codes, least, unused in zip(of_columns, self.least, self.unused, strict=True):
+        for codes, least, dropped in zip(of_columns, self.least, self.dropped, strict=True):
             codes -= least
-            codes >>= unused
+            codes >>= dropped
         joined, *others = of_columns
         for codes, step in zip(others, self.steps, strict=True):
             joined *= step
