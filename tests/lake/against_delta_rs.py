@@ -190,6 +190,9 @@ def columns_and_positions(folder: str) -> str:
                     [NOON + timedelta(seconds=lsn) for _, lsn, _ in noted], TYPES["_committed_at"]
                 ),
                 "exact": [exact for _, _, exact in noted],
+                "history_version": pa.nulls(len(noted), pa.int64()),
+                "current_version": pa.nulls(len(noted), pa.int64()),
+                "source_name": [name for name, _, _ in noted],
             }
         ),
     )
